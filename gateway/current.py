@@ -27,6 +27,7 @@ RELOADED = (
     "queues",
     "routes",
     "templates",
+    "chains",
     "prices",
     "budget_timezone",
     "keys",
@@ -61,6 +62,7 @@ _NAMED = {
     "endpoints": "endpoints",
     "routes": "routes",
     "templates": "templates",
+    "chains": "chains",
 }
 """Settings that hold entries with names, and what the log calls these."""
 
@@ -71,6 +73,7 @@ def _routes_hash(settings: Settings) -> str:
         include={
             "routes": True,
             "templates": True,
+            "chains": True,
             "models": {"__all__": {"fallbacks", "fallback_after_ms"}},
         },
     )
@@ -94,7 +97,7 @@ _OF_A_PLACE = {
 
 def _settings_hash(settings: Settings) -> str:
     """Of what has no hash of its own, and should be the same on all replicas."""
-    hashed = {"models", "queues", "routes", "templates", "keys", "workers", "stream_token_secret"}
+    hashed = {"models", "queues", "routes", "templates", "chains", "keys", "workers", "stream_token_secret"}
     said = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -157,7 +160,7 @@ class Current:
     def _read(self, settings: Settings) -> None:
         self.plans = Plans(settings)
         self.routes_hash = _routes_hash(settings)
-        """Of its routes, templates and fallbacks: the same where these are the same."""
+        """Of its routes, templates, chains and fallbacks: the same where these are the same."""
         self.settings_hash = _settings_hash(settings)
         self._roll_out()
 

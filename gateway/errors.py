@@ -8,7 +8,7 @@ clients that it is not).
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -201,6 +201,9 @@ class TaskFailed(ApiError):
     when its tries are used up. `took_ms`: how long it took, waiting included: as long again is when to come again, where the
     status asks for it."""
 
+    beside: Mapping[str, Any] = {}
+    """What native answers say beside: of a chain, in which stage it failed, and the results so far."""
+
     def __init__(
         self, failure: Failure, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
@@ -263,6 +266,7 @@ def native_answer(error: ApiError) -> Answer:
     body: dict[str, object] = {"error": error.message, "code": error.code}
     if isinstance(error, TaskFailed):
         body["family"] = error.family
+        body |= error.beside
     if isinstance(error, NoWorker):
         body["model"] = error.model
     if error.why:

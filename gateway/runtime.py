@@ -59,6 +59,7 @@ from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
 from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.cancel import Cancel
+from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.of_keys import KeyTasks
@@ -225,6 +226,7 @@ class Gateway:
             records.balances.load,
             checker,
         )
+        self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)

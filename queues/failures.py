@@ -87,6 +87,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(503, "MODEL_UNAVAILABLE", Family.BUSY, retry=True),
     # the answer
     FailureRow(502, "JSON_PARSE_FAILED", Family.UNREADABLE, worker=True),
+    FailureRow(502, "STAGE_INPUT_FAILED", Family.UNREADABLE),  # what a chain's next stage is to be given cannot be made of it
     # the upstream
     FailureRow(502, "UPSTREAM_ERROR", Family.UPSTREAM, retry=True, worker=True, upstream=True),
     FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True, upstream=True),
@@ -106,9 +107,11 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(502, "EVENTS_LOST", Family.GATEWAY, retry=True),
     # the gateway
     FailureRow(503, "GATEWAY_STOPPING", Family.GATEWAY, retry=True),
+    FailureRow(503, "DATABASE_UNAVAILABLE", Family.GATEWAY, retry=True),  # nobody knew what a chain's next stage can be paid with
     FailureRow(503, "NOT_CHECKED", Family.GATEWAY, retry=True),  # a finished answer, of which nobody could tell whether it is one
     # the request
     FailureRow(400, "BAD_REQUEST", Family.REQUEST, worker=True),
+    FailureRow(429, "INSUFFICIENT_QUOTA", Family.REQUEST),  # of a chain's next stage
 )} | {
     "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded", Family.REQUEST, worker=True),
     "CONTENT_FILTERED": FailureRow(400, "content_filter", Family.REQUEST, worker=True),

@@ -26,6 +26,7 @@ class Key:
 KEYS = (
     Key("task", "t:{id}", "hash", "a task's record (fields: see RECORD)", "EXPIRE, set when it ends"),
     Key("payload", "p:{id}", "string", "the request body", "first output, or the end"),
+    Key("chain", "K:{id}", "hash", "what belongs to a chain as a whole (fields: see CHAIN)", "EXPIRE with the record"),
     Key("log", "e:{id}", "stream", "the events: id epoch-seq, fields type, data", "EXPIRE with the record"),
     Key("model", "m:{model}", "hash", "settings, tags, means (fields: see MODEL)", "sweep, when idle for an hour"),
     Key("slots", "s:{model}", "zset", "task -> lease end (ms), of tasks that hold a slot", "emptied by ending"),
@@ -176,6 +177,13 @@ RECORD = {
     "rf": "how often its model's provider refused it (429)",
     "tr": "tries",
     "mt": "tries that it may have, where these are not three",
+    "sg": "stage of its chain: its number, the part (or -), its name",
+    "pa": "its chain, of a part",
+    "pn": "parts of the stage that its chain is in, of which each is a task: the chain stands in no line",
+    "se": "when its chain entered this stage, ms; absent in the first",
+    "ab": "attempts before this stage",
+    "mc": "the most that this stage, or part, may cost, micro-credits",
+    "vn": "nonce of the advance that completed the last stage, what that came to, and its first event",
     "ac": "account of the attempt: cost charged, weight of the lane, lifts of lane and flow until then, tokens, 1: counted",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",
@@ -202,6 +210,21 @@ RECORD = {
     "ng": "tasks granted by the call named in fn or by its submit",
 }
 """Fields of a task's record, by their short names: they are stored with every queued task."""
+
+CHAIN = {
+    "plan": "what is needed to go on; forgotten at the end",
+    "head": "what is needed for reading",
+    "of": "how many stages there are",
+    "by": "bytes of plan, head, results and request, which count among those that are stored; absent behind the end",
+    "gr": "how long the slot of a part may stay `stopping`, ms",
+    "sp": "what its stages and parts have cost, micro-credits",
+    "todo": "parts of the stage that are not done",
+    "live": "those that have not ended, or hold a slot still; and one for the chain while it has not ended",
+    "begun": "those that were granted",
+    "r{stage}": "result of a stage, or of a part: r0, r1.3",
+    "u{stage}": "tokens that it used: input, output, what else is known",
+}
+"""Fields of a chain's hash. Plan, head and results are bytes that nobody here reads."""
 
 MODEL = {
     "concurrency": "concurrency limit",

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import secrets
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,18 @@ import msgspec
 import structlog
 
 from fairlane.queues.actor import Actor
+from fairlane.queues.chains import (
+    MOST_BYTES,
+    Advanced,
+    Chain,
+    ChainEnd,
+    ChainStart,
+    Part,
+    Stage,
+    StageEntry,
+    Step,
+    read_used,
+)
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.keys import Keys
 from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_standing
@@ -47,6 +60,7 @@ from fairlane.queues.tasks import (
     Known,
     Later,
     Left,
+    Outlook,
     Place,
     Reached,
     Record,
@@ -59,6 +73,7 @@ from fairlane.queues.tasks import (
     Taken,
     TaskSpec,
     Top,
+    Used,
 )
 from fairlane.queues.versions import Configuration, Standing, Version, hash_of, read_configuration
 
@@ -75,6 +90,8 @@ MOST_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
 NEVER_READ = Version()
+_DRAIN = struct.Struct("<ddd")
+"""Departures from a lane, as lanes.lua packs them: their number, the ms they took, when the last was."""
 
 _GRANT = msgspec.msgpack.Decoder(Grant, strict=False)
 """Reads a grant as the scripts describe it: its fields in their order, numbers as text."""
@@ -162,11 +179,13 @@ class Scheduler:
         *,
         named: bool = False,
         upstream: str = "",
+        chain: ChainStart | None = None,
     ) -> asyncio.Future[Any]:
         """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply.
 
         `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
-        worker.
+        worker. With a `chain` the task is the first stage of one, and the id is the chain's: it is refused as one task is, and
+        held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
         """
         limits = self.limits
         return self._link.run(
@@ -195,6 +214,7 @@ class Scheduler:
             task.quota,
             task.idempotency,
             upstream,
+            *_start_of(chain, limits),
             *_record_of(task),
         )
 
@@ -380,11 +400,82 @@ class Scheduler:
         args.extend(end.models)
         return self._link.run("finish", *args)
 
-    @staticmethod
-    def finished(reply: Any) -> Finished:
-        """What `finish` answered."""
+    def finished(self, reply: Any) -> Finished:
+        """What `finish` answered. The metrics are told of tasks that ended with it: of a part's chain and its other parts."""
+        self._tell_beside(reply[5])
         grants = [_GRANT.decode(packed) for packed in reply[2]]
         return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_later(reply[4]))
+
+    def advance(
+        self, grant: Grant, seq: int, events: Sequence[EventFields], step: Step
+    ) -> asyncio.Future[Any]:
+        """Complete a stage of a chain, or a part of one, and go on to what follows; take for the freed slot; `advanced` reads the
+        reply.
+
+        One step: the last events, the stage's result and usage, its charge, and the entry of the next stage into its line (or the
+        chain's end). The chain keeps the age of its submission. For an attempt that failed there are `requeue` and `finish`, as
+        for any task: where these end it, the chain has ended; where it was a part, its chain ends as it did, and the other parts
+        are cancelled.
+
+        `seq`: as `finish` has it. Call again with the same `step` until it is answered: the slot is held until then. Who repeats
+        it when the chain has gone on further is told that the grant is stale.
+        """
+        used = step.used
+        args: list[Arg] = [
+            grant.task_id,
+            grant.epoch,
+            grant.token,
+            seq,
+            used.input,
+            used.output,
+            used.more,
+            self.replica,
+            step.nonce,
+            self.limits.grant_ms,
+            step.want,
+            step.worker,
+            step.upstream,
+            step.result,
+            MOST_BYTES,
+            len(events),
+            len(step.told),
+            len(step.models),
+        ]
+        for event in (*events, *step.told):
+            args.extend(event)
+        args.extend(step.models)
+        if isinstance(step.then, StageEntry):
+            args.extend(_entry_of(step.then))
+        elif step.then is not None:
+            args.extend(_end_of(step.then))
+        return self._link.run("advance", *args)
+
+    def advanced(self, reply: Any) -> Advanced:
+        """What `advance` answered. The metrics are told of the chain's end, if it ended with the last of its parts."""
+        outcome, event_id, packed, top, later, told, beside = reply
+        grants = [_GRANT.decode(one) for one in packed]
+        self._tell_beside(beside)
+        answer = Advanced(outcome.decode(), event_id.decode(), grants, top, *_later(later))
+        if answer.outcome == "moved":
+            return answer._replace(model=told[0].decode())
+        if answer.outcome == "quota":
+            return answer._replace(needed=told[0], available=told[1])
+        if answer.outcome == "no_balance":
+            return answer._replace(unknown=(told[0].decode(), told[1].decode()))
+        return answer
+
+    def _tell_beside(self, accounts: Sequence[list[Any]]) -> None:
+        """Tell the metrics of tasks that ended with another one."""
+        for account in accounts:
+            self.metrics.ended(_task_end(account))
+
+    async def chain(self, task_id: str, *, contents: bool = True) -> Chain | None:
+        """What is known of a chain; None: it is none, or it is unknown or expired.
+
+        `contents`: with its plan and results, which may be large; else only which results there are.
+        """
+        reply = await self._link.run("chain", task_id, b"1" if contents else b"0")
+        return _read_chain(reply) if reply else None
 
     async def requeue(
         self,
@@ -434,6 +525,7 @@ class Scheduler:
         if outcome == "ended":
             if len(reply) > 4:
                 self.metrics.ended(_task_end(reply[4], reply[3]))
+                self._tell_beside(reply[5])
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
         if outcome == "queued":
             self.metrics.returned(grant.queue, grant.model, cause)
@@ -456,6 +548,7 @@ class Scheduler:
         outcome = reply[0].decode()
         if outcome == "ended":
             self.metrics.ended(_task_end(reply[4], reply[3]))
+            self._tell_beside(reply[5])
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
@@ -580,6 +673,20 @@ class Scheduler:
         the end, which is where to begin. Whoever is there all the while is found, maybe twice."""
         reply = await self._link.run("owned", cursor, look_at, *keys)
         return [task_id.decode() for task_id in reply[1:]], reply[0].decode()
+
+    async def outlook(self, lanes: Sequence[tuple[str, str]]) -> list[Outlook]:
+        """What would await a task that came now into lanes, each a queue and a model: rough estimates, of what is learnt."""
+        asked = [
+            self._link.command("HMGET", self._keys("model", model=model), "ms", f"n:{queue}", f"D:{queue}")
+            for queue, model in lanes
+        ]
+        found = []
+        for reply in asked:
+            mean, waiting, drain = await reply
+            count, took, _ = _DRAIN.unpack(drain) if drain and len(drain) == _DRAIN.size else (0.0, 0.0, 0.0)
+            wait_ms = float(waiting or 0) * took / count if count >= 1 else 0.0
+            found.append(Outlook(int(wait_ms), int(float(mean)) if mean else -1))
+        return found
 
     async def now_ms(self) -> int:
         """The store's time, which that of tasks is."""
@@ -892,6 +999,50 @@ def _record_of(task: TaskSpec) -> list[Arg]:
     if task.after_read_ms:
         fields += ("ra", task.after_read_ms)
     return fields
+
+
+def _start_of(chain: ChainStart | None, limits: Limits) -> list[Arg]:
+    """What `submit` is told of a chain: how many arguments, and those."""
+    if chain is None:
+        return [0]
+    args: list[Arg] = [*chain.stage, chain.of, chain.plan, chain.head, chain.request, chain.reserve]
+    args.append(limits.stop_grace_ms)
+    args.extend(_parts_of(chain.parts))
+    return [len(args), *args]
+
+
+def _parts_of(parts: Sequence[Part]) -> Iterable[Arg]:
+    return itertools.chain.from_iterable(parts)
+
+
+def _entry_of(entry: StageEntry) -> list[Arg]:
+    """What `advance` is told of the next stage."""
+    task = entry.task
+    args: list[Arg] = ["entry", *entry.stage, task.model, task.queue, task.payload, task.wait_ms, task.quota]
+    return [*args, entry.reserve, len(entry.parts), *_parts_of(entry.parts), *_record_of(task)]
+
+
+def _end_of(end: ChainEnd) -> list[Arg]:
+    """What `advance` is told of a chain's end."""
+    stage = end.stage or Stage(-1, "")
+    return ["end", end.state, end.code, *end.terminal, *stage, end.model, end.queue]
+
+
+def _read_chain(reply: list[Any]) -> Chain:
+    state, stage, of, parts, begun, done, *flat = reply
+    number, _, name = stage.decode().split(" ")
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    results: dict[tuple[int, int], bytes] = {}
+    used: dict[tuple[int, int], Used] = {}
+    for field, value in fields.items():
+        kind, (at, _, part) = field[:1], field[1:].decode().partition(".")
+        if kind == b"r" and at.isdigit():
+            results[int(at), int(part or -1)] = value
+        elif kind == b"u" and at.isdigit():
+            used[int(at), int(part or -1)] = read_used(value.decode())
+    of_stage = State(state.decode()), Stage(int(number), name), int(of)
+    plan, head = fields.get(b"plan", b""), fields.get(b"head", b"")
+    return Chain(*of_stage, parts, begun, done, plan, head, results, used)
 
 
 def _told_of_repair(repair: Repair) -> tuple[Arg, ...]:

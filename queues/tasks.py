@@ -165,6 +165,8 @@ class Grant(NamedTuple):
     """Its model has windows: `Scheduler.sent` is to be told when its request has left."""
     most_tries: int = 0
     """As `TaskSpec` has it."""
+    stage: str = ""
+    """What it runs of a chain: see `chains.running`; '' = its task is none."""
 
     @property
     def repairs(self) -> bool:
@@ -192,6 +194,15 @@ class Place(NamedTuple):
     def estimating(self) -> bool:
         """Whether nothing can be said yet of how long it waits."""
         return self.wait_ms < 0
+
+
+class Outlook(NamedTuple):
+    """What would await a task that came now into a lane, as far as can be told, ms."""
+
+    wait_ms: int
+    """Until it starts."""
+    run_ms: int
+    """From there to its end; -1: nothing has run there."""
 
 
 Later = tuple[tuple[str, int], ...]

@@ -100,9 +100,10 @@ def fragment_start(model: str, queue: str, metadata: bytes | None = None) -> byt
     return fragment + _member(b"metadata", metadata)
 
 
-def fragment_stage(name: str, index: int, of: int, status: str) -> bytes:
-    """Step `index` of `of`, from 1."""
-    return b'"name":%b,"index":%d,"of":%d,"status":%b' % (json_string(name), index, of, json_string(status))
+def fragment_stage(name: str, index: int, of: int, status: str, usage: bytes | None = None) -> bytes:
+    """Step `index` of `of`, from 1. `usage`: what it used, of a chain's stage that is done."""
+    stage = b'"name":%b,"index":%d,"of":%d,"status":%b' % (json_string(name), index, of, json_string(status))
+    return stage + _member(b"usage", usage)
 
 
 def fragment_usage(usage: bytes) -> bytes:
@@ -119,9 +120,12 @@ def fragment_debug(note: str, data: bytes | None = None) -> bytes:
     return b'"note":%b' % json_string(note) + _member(b"data", data)
 
 
-def fragment_done(result: bytes | None, usage: bytes | None, finish_reason: str | None) -> bytes:
-    """The end in success. A null result counts as none: readers fill in what the chunks make up."""
-    parts = _member(b"result", result) + _member(b"usage", usage)
+def fragment_done(
+    result: bytes | None, usage: bytes | None, finish_reason: str | None, stages: bytes | None = None
+) -> bytes:
+    """The end in success. A null result counts as none: readers fill in what the chunks make up. `stages`: those of a chain, and
+    what became of each."""
+    parts = _member(b"result", result) + _member(b"usage", usage) + _member(b"stages", stages)
     reason = NULL if finish_reason is None else json_string(finish_reason)
     return b'"finishReason":%b' % reason + parts
 
@@ -134,6 +138,11 @@ def fragment_error(error: str, code: str, retryable: bool, usage: bytes | None =
         b"true" if retryable else b"false",
     )
     return fragment + _member(b"usage", usage)
+
+
+def with_failed_stage(fragment: bytes, stage: str, stages: bytes | None = None) -> bytes:
+    """The end in failure of a chain, which failed in this stage. `stages`: as `fragment_done` has them."""
+    return b'%b,"failedStage":%b%b' % (fragment, json_string(stage), _member(b"stages", stages))
 
 
 def fragment_cancelled(by: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from fairlane.queues.chains import Advanced, Step
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State, Used
@@ -37,6 +38,10 @@ WITHHELD_CHARS = 16_384
 """Output that is withheld becomes an event when it is so long: nobody reads it as it comes."""
 SHOW_S = 0.2
 """What is not logged (progress) is shown no more often."""
+STAGE_DONE = frozenset({"moved", "ended", "waits"})
+"""Answers to the end of a stage that say that it was written."""
+STAGE_OVER = STAGE_DONE | {"late", "stale"}
+"""Those behind which nothing of it can be written any more."""
 TERMINAL_KINDS = {State.COMPLETED: "done", State.FAILED: "error", State.CANCELLED: "cancelled"}
 
 
@@ -56,6 +61,11 @@ class Owner(Protocol):
 
     def on_written(self, grant: Grant, finished: Finished) -> None:
         """The end was answered: it is in the log, or came too late. The writer is closed."""
+        ...
+
+    def on_advanced(self, grant: Grant, step: Step, advanced: Advanced) -> None:
+        """The end of a stage of a chain was answered. The writer is closed if it is done, or came too late; else nothing has
+        happened, and it goes on to be what it was."""
         ...
 
     def show(self, grant: Grant, event: Event) -> None:
@@ -89,6 +99,7 @@ class TaskWriter:
         "_held",
         "_loop",
         "_max_bytes",
+        "_muted",
         "_owner",
         "_ready",
         "_retry_s",
@@ -137,12 +148,13 @@ class TaskWriter:
         self._shown_behind = 0
         self._slot: int | None = None
         self._retry_s = RETRY_FIRST_S
-        self._end: End | None = None
+        self._end: End | Step | None = None
         self._full = False
         self._failed = False
         self._closed = False
         self._unsent = 0
         self._withheld: list[EventFields] | None = None
+        self._muted = False
         self.chunks = 0
         self.text_bytes = 0
         """Of all that was written, but for what stands beside it (`extra`)."""
@@ -152,7 +164,11 @@ class TaskWriter:
     @property
     def has_output(self) -> bool:
         """True once a chunk was accepted that is logged, or will be: no retry is possible from then on."""
-        return self.chunks > 0 and self._withheld is None
+        return self.chunks > 0 and self._withheld is None and not self._muted
+
+    def mute(self) -> None:
+        """Log no output at all: nobody reads it. It is counted, and whoever needs it keeps it. Call it before the first."""
+        self._muted = True
 
     def withhold(self) -> None:
         """Log no output before the task is completed, and none if it is not: nobody has seen any then. Call it before the first.
@@ -227,7 +243,7 @@ class TaskWriter:
         if self._busy or self._closed or self._end or self._failed:
             return
         now = time.monotonic() * 1000
-        if self._withheld is not None:
+        if self._withheld is not None or self._muted:
             if self._coalescer.size >= WITHHELD_CHARS:
                 self._collect(now)
             self._send_ready()
@@ -277,6 +293,19 @@ class TaskWriter:
         if not self._busy:
             self._send()
 
+    def advance(self, step: Step) -> None:
+        """Complete a stage of a chain, or a part of one, behind everything that is left; tried until Redis answers."""
+        if self._closed or self._end:
+            return
+        self._show_held()
+        self._collect(time.monotonic() * 1000)
+        if self._withheld is not None:
+            self._ready += self._withheld
+            self._withheld = None
+        self._end = step
+        if not self._busy:
+            self._send()
+
     def close(self) -> None:
         """Give up: nothing more is written or called back."""
         self._closed = True
@@ -311,6 +340,8 @@ class TaskWriter:
         self.logged_bytes += len(data)
         if self.logged_bytes > self._max_bytes:
             self._full = True
+        elif kind == "chunk" and self._muted:
+            pass
         elif not self._failed and kind == "chunk" and self._withheld is not None:
             self._withheld.append((kind, data))
         elif not self._failed:
@@ -318,7 +349,7 @@ class TaskWriter:
 
     def _wait(self, size: int) -> None:
         """Count what waits to be sent: bytes while Redis does not answer, events always."""
-        if self._withheld is None:
+        if self._withheld is None and not self._muted:
             self._unsent += size
         if self._coalescer.waiting >= CALL_EVENTS:  # so that they count for what the log may take
             self._collect(time.monotonic() * 1000)
@@ -339,7 +370,10 @@ class TaskWriter:
             return
         self._busy = True
         try:
-            if end is not None:
+            if isinstance(end, Step):
+                reply = self._scheduler.advance(self._grant, self._seq, self._sending, end)
+                reply.add_done_callback(self._on_advance_reply)
+            elif end is not None:
                 reply = self._scheduler.finish(self._grant, self._seq, self._sending, end)
                 reply.add_done_callback(self._on_finish_reply)
             else:
@@ -409,9 +443,30 @@ class TaskWriter:
         if finished.outcome == "hole":
             self._refill(finished.top)
             return
-        if finished.outcome == "ok" and self._end is not None:
+        if finished.outcome == "ok" and isinstance(self._end, End):
             self._acknowledge(self._sending, Event(*parse_event_id(finished.event_id), *self._end.terminal))
         self._written(finished)
+
+    def _on_advance_reply(self, reply: asyncio.Future[Any]) -> None:
+        self._busy = False
+        if self._closed or reply.cancelled():
+            return
+        error = reply.exception()
+        if error is not None:
+            self._on_error(error)
+            return
+        advanced, step = self._scheduler.advanced(reply.result()), self._end
+        if advanced.outcome == "hole":
+            self._refill(advanced.top)
+            return
+        assert isinstance(step, Step)
+        if advanced.outcome in STAGE_DONE:
+            self._acknowledge(self._sending)
+        if advanced.outcome in STAGE_OVER:
+            self.close()
+        else:
+            self._end, self._retry_s = None, RETRY_FIRST_S
+        self._owner.on_advanced(self._grant, step, advanced)
 
     def _written(self, finished: Finished) -> None:
         self.close()

@@ -34,6 +34,8 @@ class StartData(EventData):
     model: str
     queue: str
     repair: Literal[True] | None = None
+    stage: str | None = Field(None, description="of a chain: the stage that it begins, and no other one")
+    index: FromOne | None = Field(None, description="of a chain: the number of this stage, from 1")
     metadata: JsonValue = None
 
 
@@ -74,12 +76,14 @@ ChunkData = Annotated[
 
 
 class StageData(EventData):
-    """A step of a longer job: `index` of `of`, from 1."""
+    """A step of a longer job: `index` of `of`, from 1. Of a chain it is one of its stages, and `status` is `queued`, `completed`,
+    `skipped` or `failed`."""
 
     name: str
     index: Count
     of: Count
     status: str
+    usage: JsonValue = Field(None, description="what the stage of a chain used, all its parts together")
 
 
 class UsageData(EventData):
@@ -103,12 +107,22 @@ class DebugData(EventData):
     data: JsonValue = None
 
 
+class StageTold(_Strict):
+    """What became of one stage of a chain."""
+
+    name: str
+    status: Literal["completed", "skipped", "failed"]
+    usage: JsonValue = None
+
+
 class DoneData(EventData):
-    """The end in success. In the log `result` is missing where chunks make it up; readers always get it."""
+    """The end in success. In the log `result` is missing where chunks make it up; readers always get it. Of a chain it is that of
+    its last stage that ran, and `usage` is of all stages."""
 
     finish_reason: str | None
     result: JsonValue = None
     usage: JsonValue = None
+    stages: list[StageTold] | None = None
     metadata: JsonValue = None
 
 
@@ -120,6 +134,8 @@ class ErrorData(EventData):
     family: str = Field("", description="of its code; in the log it is missing, readers always get it")
     retryable: bool
     usage: JsonValue = None
+    failed_stage: str | None = Field(None, description="of a chain: the stage in which it failed")
+    stages: list[StageTold] | None = None
     metadata: JsonValue = None
 
 

@@ -72,6 +72,10 @@ class NativeError(Answer):
     fields: dict[str, str] = Field({}, description="for operators: setting -> what is wrong with it")
     rate_limited: bool = Field(False, description="with RATE_LIMITED: true")
     retry_after: int = Field(0, description="with RATE_LIMITED: seconds until it would be accepted")
+    failed_stage: str = Field("", description="of a chain that failed: in which stage")
+    results: dict[str, JsonValue] = Field(
+        {}, description="of a chain that failed: the results of its stages so far"
+    )
     needed: float = Field(0, description="with INSUFFICIENT_QUOTA: credits that the task may cost")
     available: float = Field(0, description="and that are left")
 
@@ -290,16 +294,21 @@ class NativeRequest(Wishes):
 
 
 class TaskRequest(Wishes):
-    """A task of any type, of which the worker gets `payload`; or one of a `template`, which makes the payload."""
+    """A task of any type, of which the worker gets `payload`; one of a `template`, which makes the payload; or a `chain`, whose
+    stages make one after the other, and which is `async` unless `stream` or `async` says otherwise."""
 
     type: (
         Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
         | Left
-    ) = Field(None, description="needed without a template")
-    payload: Any = Field(None, description="needed without a template")
+    ) = Field(None, description="needed without a template and chain")
+    payload: Any = Field(None, description="needed without a template and chain")
     template: str | None = Field(None, description="a route or template of `GET /api/routes`")
+    chain: Any = Field(
+        None,
+        description="a chain of `GET /api/routes`, or an object with `stages` as the configuration has it",
+    )
     variables: dict[str, JsonValue] | None = Field(
-        None, description="a value for each variable of the template"
+        None, description="a value for each variable of the template or chain"
     )
     locale: str | None = Field(None, description="such as `en` or `zh-CN`")
     url: str | None = Field(None, description="of type `http` and `permit`: what is called")
@@ -422,9 +431,18 @@ class Template(Answer):
     json_schema: dict[str, JsonValue] | None
 
 
+class Chain(Answer):
+    name: str
+    title: str
+    variables: list[str]
+    optional: list[str]
+    stages: list[dict[str, str]] = Field(description="name and status of each, as polls show them")
+
+
 class RouteList(Answer):
     routes: list[Route]
     templates: list[Template]
+    chains: list[Chain]
 
 
 class Rendered(Answer):
@@ -434,6 +452,24 @@ class Rendered(Answer):
     queue: str
     payload: dict[str, JsonValue]
     estimated_input_tokens: int
+
+
+class ChainStage(Answer):
+    """How one stage of a chain stands. `skipped`: its condition was false, or the chain ended before it."""
+
+    name: str
+    status: Literal["waiting", "queued", "executing", "completed", "skipped", "failed", "cancelled"]
+    parts: int = Field(0, description="of one that runs several times, side by side")
+    parts_done: int = 0
+    usage: dict[str, JsonValue] | None = Field(None, description="tokens, of all its parts")
+
+
+class CurrentStage(Answer):
+    """The stage that a chain is in, or ended in; `index` from 1."""
+
+    name: str
+    index: int
+    of: int
 
 
 class Accepted(Answer):
@@ -458,6 +494,8 @@ class Accepted(Answer):
     asked: str = Field("", description="what its caller named, where another model may run")
     model: str = Field("", description="beside `asked`: the model that it waits for")
     template: TemplateUsed | None = None
+    stage_status: str = Field("", description="of a chain: as its first stage says")
+    stages: list[ChainStage] = Field([], description="of a chain")
 
 
 class TaskStatus(Answer):
@@ -468,6 +506,19 @@ class TaskStatus(Answer):
     asked: str = Field("", description="what its caller named, where another model may run")
     model: str = Field("", description="beside `asked`: the model that runs it, or ran it last")
     template: TemplateUsed | None = None
+    chain: str = Field("", description="of a configured chain: its name")
+    stage_status: str = Field(
+        "", description="of a chain: as its stage says; at the end COMPLETED, FAILED or CANCELLED"
+    )
+    stage: CurrentStage | None = Field(None, description="of a chain")
+    stages: list[ChainStage] = Field([], description="of a chain")
+    results: dict[str, JsonValue] = Field(
+        {}, description="of a chain that has ended: what its stages came to; of one with `each` a list"
+    )
+    failed_stage: str = Field("", description="of a chain that failed")
+    usage: dict[str, JsonValue] | None = Field(
+        None, description="of a chain that has ended: tokens of all stages"
+    )
     metadata: JsonValue = None
     enqueued_at: Ms = 0
     position: int = 1
@@ -818,6 +869,10 @@ class Task(Answer):
     repaired: bool = Field(
         description="an answer of it did not match its schema, and its model was asked again"
     )
+    stage: str | None = Field(description="of a chain: the stage that it is in, or ended in")
+    stage_index: int | None
+    part: int | None = Field(description="of a part of a stage: which, from 0")
+    chain: str | None = Field(description="of a part: its chain")
     queue: str | None
     user: str | None
     key: str | None
@@ -1232,6 +1287,9 @@ class UsedTask(Answer):
     moves: int | None = Field(
         description="how often it went on to another model; null: no change concerned it, and it was not counted"
     )
+    stage: str = Field(description="of a chain, which has a row for each stage, and for each part of one")
+    stage_index: int | None = Field(description="from 0; null: it is no chain")
+    part: int | None = Field(description="from 0; null: the stage had one alone")
 
 
 class UsedTasks(Answer):

@@ -3,7 +3,7 @@
 import contextlib
 import enum
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, Asked, endpoint_task, read_asked, turn_for
+from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_idempotency
 from fairlane.gateway.calls.intake import (
@@ -28,10 +29,19 @@ from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.endpoints.payloads import TYPES
+from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.settings import suggestion
-from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
+from fairlane.gateway.tasks.poll import (
+    is_chain,
+    not_found,
+    now_ms,
+    place_fields,
+    poll_after,
+    record_info,
+    told_of_plan,
+)
 from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import state_of
@@ -39,7 +49,7 @@ from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import PERMIT, Known, Record, State, TaskSpec
+from fairlane.queues.tasks import PERMIT, Known, Record, State, Submitted, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
@@ -54,8 +64,12 @@ async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type."""
+    """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type; or `{template, …}`, or `{chain, …}`."""
     await _answer(tasks, request, *await _read_task(tasks, caller, request))
+
+
+WAITS = b'"status":"queued"'
+"""What the event says behind which a chain's next stage waits."""
 
 
 class AnswerMode(enum.Enum):
@@ -66,14 +80,16 @@ class AnswerMode(enum.Enum):
     WAIT = 3
 
 
-async def _answer(tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode) -> None:
+async def _answer(
+    tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode, chain: Submission | None = None
+) -> None:
     """Answer. What the task was read from is gone by now, as the answer may take long."""
     if mode is AnswerMode.LATER:
-        await _answer_later(tasks, request, task)
+        await _answer_later(tasks, request, task, chain)
     elif mode is AnswerMode.STREAM:
-        await _stream(tasks, request, task)
+        await _stream(tasks, request, task, chain)
     else:
-        await _wait(tasks, request, task)
+        await _wait(tasks, request, task, chain)
 
 
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
@@ -84,10 +100,14 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
     return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, said, OWN_FIELDS)
 
 
-async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
+async def _read_task(
+    tasks: Tasks, caller: Caller, request: Request
+) -> tuple[TaskSpec, AnswerMode] | tuple[TaskSpec, AnswerMode, Submission]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    if kind_of(fields.get("chain") or b""):
+        return await _read_chain(tasks, caller, request, fields, said)
     if kind_of(fields.get("template") or b""):
         task_id = new_task_id(now_ms())
         subject = said.key if said else task_id
@@ -174,6 +194,42 @@ def _make_request(
         return task, AnswerMode.LATER
     task.follow = True
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
+async def _read_chain(
+    tasks: Tasks, caller: Caller, request: Request, fields: Members, said: Said | None
+) -> tuple[TaskSpec, AnswerMode, Submission]:
+    """A chain runs by itself, unless its caller waits or reads: `async` is true where nothing is said."""
+    stream = read_flag(fields, "stream")
+    asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
+    asked = await read_chain(tasks.current, caller, fields, tasks.bodies, request.opener)
+    tasks.calls.name(request, caller)
+    task_id = new_task_id(now_ms())
+    options = Options(
+        wait=not asynchronous,
+        stream=stream,
+        timeout=value_of(fields, "timeout"),
+        priority=value_of(fields, "priority"),
+        on_disconnect=value_of(fields, "onDisconnect"),
+        result_ttl_ms=value_of(fields, "resultTtlMs"),
+        metadata=read_metadata(fields),
+    )
+    task, chain = await make_chain(
+        tasks.current,
+        caller,
+        asked,
+        options,
+        task_id=task_id,
+        subject=said.key if said else task_id,
+        request=object_of(fields, OWN_FIELDS)
+        if tasks.settings.archive == "requests" and asynchronous
+        else b"",
+        bodies=tasks.bodies,
+        opener=request.opener,
+    )
+    name_task(task, said)
+    trace(request, task)
+    if asynchronous:
+        return task, AnswerMode.LATER, chain
+    return task, AnswerMode.STREAM if stream else AnswerMode.WAIT, chain
 
 
 def _make(
@@ -240,9 +296,15 @@ def _make(
 # ---- three ways to answer ----------
 
 
-async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
-    submitted = await tasks.submit(task)
+async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
+    submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
+    if chain is not None and isinstance(submitted, Submitted):
+        with contextlib.suppress(
+            StoreError
+        ):  # it has been accepted: the estimate is of its first stage alone then
+            first = chain.start.stage.number
+            submitted.place = await tasks.poll.whole(submitted.place, chain.start.head, first)
     if isinstance(submitted, Known):
         assert request.caller is not None
         task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
@@ -251,6 +313,8 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     else:
         told = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
         told["pollAfterMs"] = poll_after(submitted.place.wait_ms)
+        if chain is not None:
+            told |= {"stageStatus": chain.status, "stages": chain.stages}
         plan = told_of_plan(task.asked, submitted.model, task.template)
     links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
     headers = [JSON, (b"x-task-id", task_id.encode()), _location(task_id), *(REPLAYED if again else ())]
@@ -261,25 +325,30 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
     return b"location", b"/api/task/" + task_id.encode()
 
 
-async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
-    waited = await tasks.wait(request, task, ResultView, ResultView.result_json)
+async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
+    waited = await tasks.wait(request, task, ResultView, ResultView.result_json, chain)
     if waited.end.status == "completed":
         ids = [JSON, (b"x-task-id", waited.task_id.encode()), *ran_by(task, waited.end.info)]
         result = await waited.answer()  # held until it is written: others may share it
         await request.respond(200, result.json, [*ids, *waited.headers])
         return
-    raise task_failed(waited.end.error, waited.task_id, headers=waited.headers)
+    error = task_failed(waited.end.error, waited.task_id, headers=waited.headers)
+    if chain is not None:
+        error.beside = await tasks.poll.failed_chain(waited.task_id)
+    raise error
 
 
-async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
+async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
     came_to_end = False
-    follow = tasks.submit.followed(task)
+    follow = tasks.submit.followed(task, chain)
     try:
         async with follow as submitted:
             stream = NativeStream(follow.info)
             task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
             lane = (task.queue, submitted.line)
             feed, first = follow.feed, b""
+            if chain is not None:
+                stream.waits = partial(tasks.watch.add, feed, None)
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task_id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
@@ -325,6 +394,15 @@ class NativeStream(NativeStreamView):
     """The native view of a task's log, and what its readers are told beside."""
 
     was_lost = False
+    waits_behind = 0
+    waits: Callable[[int], None] | None = None
+    """Of a chain: is told the number of an event behind which it waits for its next stage."""
+
+    def feed(self, event: Event) -> bytes:
+        if event.type == "stage" and self.waits is not None and WAITS in event.data:
+            self.waits_behind = event.seq
+            self.waits(event.seq)
+        return super().feed(event)
 
     def notice(self, event: Event) -> bytes:
         return native_frame(event)
@@ -444,9 +522,11 @@ async def _replay(
         first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
     stream = NativeStream(record_info(task_id, record))
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
+    if is_chain(record):
+        stream.waits = partial(tasks.watch.add, reader.feed, None)
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
-        tasks.watch.add(reader.feed, record.place)
+        tasks.watch.add(reader.feed, record.place, reader.feed.top)
     return serve(
         request,
         reader,

@@ -295,6 +295,7 @@ class OpenAIStream:
     """An OpenAI stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
     __slots__ = ("_place", "_time", "_told_at", "_view", "was_lost")
+    waits_behind = 0
 
     def __init__(self, view: OpenAIStreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view

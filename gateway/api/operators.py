@@ -19,6 +19,7 @@ from fairlane.gateway.operator.search import FILTERS, describe
 from fairlane.gateway.operator.settings import check_name
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.actor import Actor
+from fairlane.queues.chains import chain_of
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.rules import Kind as Configured
 from fairlane.queues.tasks import State
@@ -154,7 +155,7 @@ async def find_tasks(
     """
     if state and state not in set(State):
         raise bad_request(f"state must be one of {', '.join(State)}", "state")
-    if after and not could_be_ours(after, now_ms()):
+    if after and not could_be_ours(chain_of(after), now_ms()):
         raise bad_request("after must be the id of a task", "after")
     given = {"state": state, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
     wanted = {FILTERS[name]: value for name, value in (given | {"asked": asked}).items() if value}

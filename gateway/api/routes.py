@@ -12,6 +12,7 @@ from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, answer, ref
 from fairlane.gateway.calls.bodies import value_of
 from fairlane.gateway.calls.intake import Options, make_task
 from fairlane.gateway.calls.prompts import fill_in, told_of_template
+from fairlane.gateway.chains.requests import told_of_declared
 from fairlane.gateway.credits.amounts import plain_credits
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import bad_request
@@ -45,8 +46,8 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
 
 @router.get("/api/routes", response_model=models.RouteList)
 async def routes(request: Framed, caller: TheCaller) -> Response:
-    """The routes that this caller may name as `model` or `template`, with what each comes to for the caller's tier; and the
-    templates, with the variables that they take."""
+    """The routes that this caller may name as `model` or `template`, with what each comes to for the caller's tier; the
+    templates and chains, with the variables that they take."""
     current: Current = request.app.gateway.current
     plans, tier, listed = current.plans, caller.tier, []
     for name in sorted(plans.routes.named):
@@ -58,7 +59,8 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
             said = {"name": name, "tier": tier, "template": template, "vision": vision}
             listed.append(said | _rule(plain, current.settings, tier))
     templates = [told_of_template(template) for _, template in sorted(plans.templates.items())]
-    return answer({"routes": listed, "templates": templates})
+    chains = [told_of_declared(current, name) for name in sorted(current.settings.chains)]
+    return answer({"routes": listed, "templates": templates, "chains": chains})
 
 
 operators = APIRouter(

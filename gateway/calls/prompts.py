@@ -68,19 +68,19 @@ async def fill_in(
                 "and what fills it in under `variables`",
                 other,
             )
-    locale = value_of(fields, "locale") or ""
-    if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
-        raise bad_request("locale must be a language tag, such as en or zh-CN", "locale")
-    members = await _members(fields, bodies, opener)
+    locale = read_locale(fields)
+    members = await members_of_variables(fields, bodies, opener)
     size = len(memoryview(fields["variables"])) if members else 0
     model = read_model(fields, "") or None
     if model is None and caller.only_model is not None:
         read_model({}, caller.only_model)  # which may be none that a template is for
     if size < LARGE:
-        return _written(current, _rendered(current, caller, name, _read(members), locale, model, subject))
+        return _written(
+            current, _rendered(current, caller, name, variables_of(members), locale, model, subject)
+        )
     async with bodies.turn(size, opener) as spent:
         with spent():
-            variables = _read(members)
+            variables = variables_of(members)
         await asyncio.sleep(0)
         with spent():
             rendered = _rendered(current, caller, name, variables, locale, model, subject)
@@ -88,6 +88,14 @@ async def fill_in(
         await asyncio.sleep(0)
         with spent():
             return _written(current, rendered)
+
+
+def read_locale(fields: Members) -> str:
+    """The locale of a request; '' where it has none. Raises ApiError(400)."""
+    locale = value_of(fields, "locale") or ""
+    if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
+        raise bad_request("locale must be a language tag, such as en or zh-CN", "locale")
+    return locale
 
 
 class _Rendered(NamedTuple):
@@ -158,7 +166,8 @@ def told_of_template(template: "Template") -> dict[str, Any]:
     }
 
 
-async def _members(fields: Members, bodies: Bodies, opener: Opener) -> Members:
+async def members_of_variables(fields: Members, bodies: Bodies, opener: Opener) -> Members:
+    """The variables of a request, unparsed. Raises ApiError(400)."""
     raw = fields.get("variables")
     if raw is None or not kind_of(raw):
         return {}
@@ -167,7 +176,8 @@ async def _members(fields: Members, bodies: Bodies, opener: Opener) -> Members:
     return await bodies.parse(raw, "variables", caller=opener)
 
 
-def _read(members: Members) -> dict[str, Any]:
+def variables_of(members: Members) -> dict[str, Any]:
+    """The same as values. Raises ApiError(400)."""
     from fairlane.gateway.prompts.templates import read_variables  # noqa: PLC0415 - only with templates
 
     try:

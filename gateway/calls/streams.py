@@ -32,6 +32,11 @@ class Stream(Protocol):
         ...
 
     @property
+    def waits_behind(self) -> int:
+        """The number of the event behind which its task waits, or has waited last: 0, before the first; more, of a chain."""
+        ...
+
+    @property
     def pending(self) -> Event | None:
         """The terminal event, when the stream cannot show it by itself."""
         ...
@@ -309,6 +314,6 @@ def draw(event: Event, stream: Stream, reader: Reader) -> bytes:
     """The bytes that an event of a reader adds, whether it is logged or not."""
     if event.type not in UNLOGGED:
         return stream.feed(event)
-    if stream.ended or (event.type == "queued" and reader.seq):  # it has begun since
+    if stream.ended or (event.type == "queued" and reader.seq != stream.waits_behind):  # it has begun since
         return b""
     return stream.notice(event)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import NamedTuple
 
 import structlog
 
@@ -27,6 +28,13 @@ def is_news(told: Place | None, now: Place) -> bool:
     return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, LEAST_WAIT_MS)
 
 
+class _Watched(NamedTuple):
+    """What the readers of a feed have been told, and behind which event their task waits."""
+
+    last: Place | None
+    behind: int
+
+
 class QueueWatch:
     """Looks at the queued tasks with readers here, at most PER_ROUND of them each INTERVAL_S, in turn.
 
@@ -37,7 +45,7 @@ class QueueWatch:
         self._scheduler = scheduler
         self._hub = hub
         self._task: asyncio.Task[None] | None = None
-        self._feeds: dict[Feed, Place | None] = {}
+        self._feeds: dict[Feed, _Watched] = {}
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="queue-watch")
@@ -45,9 +53,12 @@ class QueueWatch:
     async def close(self) -> None:
         await end_tasks(self._task)
 
-    def add(self, feed: Feed, known: Place | None = None) -> None:
-        """Watch a feed until its task starts; `known` is the place its readers have been told."""
-        self._feeds.setdefault(feed, known)
+    def add(self, feed: Feed, known: Place | None = None, behind: int = 0) -> None:
+        """Watch a feed until its task starts; `known` is the place its readers have been told. `behind`: of a chain, the number
+        of the event that says that it waits for its next stage."""
+        watched = self._feeds.get(feed)
+        if watched is None or watched.behind < behind:
+            self._feeds[feed] = _Watched(known, behind)
 
     def discard(self, feed: Feed) -> None:
         self._feeds.pop(feed, None)
@@ -55,8 +66,9 @@ class QueueWatch:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
-            for feed in [feed for feed in self._feeds if feed.top or feed.lost or not feed.readers]:
-                self.discard(feed)
+            for feed, watched in list(self._feeds.items()):
+                if feed.top > watched.behind or feed.lost or not feed.readers:
+                    self.discard(feed)
             batch = list(self._feeds)[:PER_ROUND]
             try:
                 records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in batch))
@@ -66,11 +78,13 @@ class QueueWatch:
                 log.exception("cannot tell positions")
                 continue
             for feed, record in zip(batch, records, strict=True):
-                last = self._feeds.pop(feed, None)
-                if record is None or record.place.position == 0 or feed.top:
+                if feed not in self._feeds:
+                    continue
+                last, behind = self._feeds.pop(feed)
+                if record is None or record.place.position == 0 or feed.top > behind:
                     continue
                 news = is_news(last, record.place)
-                self._feeds[feed] = record.place if news else last  # to the end of the line
+                self._feeds[feed] = _Watched(record.place if news else last, behind)  # to the end of the line
                 if news:
                     feed.show(queued_event(feed.task_id, time.time_ns() // 1_000_000, record.place))
             del batch, records  # not to be kept until the next round

@@ -128,6 +128,10 @@ usage = Table(
     Column("change_id", Text, nullable=False, server_default=""),
     Column("side", Text, nullable=False, server_default=""),
     Column("moves", Integer, comment="Null: no change concerned it"),
+    Column("chain", Text, nullable=False, server_default=""),
+    Column("stage", Integer, comment="Null: it is no chain; so below"),
+    Column("stage_name", Text, nullable=False, server_default=""),
+    Column("part", Integer),
     Index("ix_usage_ended_task", "ended", "task"),
     Index(
         "ix_usage_change_id_side_ended",
@@ -135,13 +139,16 @@ usage = Table(
         sqlite_where=text("change_id <> ''"),
         postgresql_where=text("change_id <> ''"),
     ),
+    Index("ix_usage_chain", "chain", sqlite_where=text("chain <> ''"), postgresql_where=text("chain <> ''")),
     Index("ix_usage_key_id_ended_task", "key_id", "ended", "task"),
     Index("ix_usage_user_name_ended_task", "user_name", "ended", "task"),
     comment="One row per ended task",
 )
 """Empty text: there is none. `model` is the one that was asked for, `scheduled` the line that it waited in; `granted` is its last
 grant. `price` says all of it (`Price.id`). `route`: the name that its caller gave, where more than one model may run it. `side`:
-new or old, of the change of settings that concerned it; `moves`: how often it went on to another model then."""
+new or old, of the change of settings that concerned it; `moves`: how often it went on to another model then. `chain`: the
+chain's task, of which the row is a stage, numbered from 0, or a part of one: it is named by `task` as `<chain>.<stage>` or
+`<chain>.<stage>.<part>`, and `enqueued` says when it came into its line."""
 
 
 MEASURES = (

@@ -7,6 +7,7 @@ from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
+from fairlane.queues.chains import stage_of
 from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
@@ -205,6 +206,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "asked": fields.get("rt") or None,
         "moves": [{"model": left, "at": int(at), "why": why} for left, at, why in moves],
         "repaired": fields.get("rp", "")[:1] == "2",
+        **_of_chain(fields),
         "queue": fields.get("q"),
         "user": fields.get("u"),
         "key": fields.get("k") or None,
@@ -220,6 +222,15 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "attempt": number("at"),
         "attempts": attempts,
     }
+
+
+def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Which stage of a chain a task is in, or which part of one it is, and of which chain."""
+    found = stage_of(fields)
+    if found is None:
+        return {"stage": None, "stageIndex": None, "part": None, "chain": None}
+    (index, name), part = found
+    return {"stage": name, "stageIndex": index, "part": part, "chain": fields.get("pa")}
 
 
 def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:

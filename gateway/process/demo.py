@@ -10,10 +10,11 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairlane.gateway.process.start import run
 from fairlane.gateway.process.workers import OwnWorker
-from fairlane.gateway.settings import Settings
+from fairlane.gateway.settings import ChainSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,45 @@ MODELS = (
 )
 """`demo-small` has one slot, so that a second request shows what waiting looks like."""
 
+CHAIN: dict[str, Any] = {
+    "title": "An article: notes on each point, side by side, an outline of them, and the text",
+    "optional": ["points"],
+    "stages": [
+        {
+            "name": "notes",
+            "each": "points",
+            "model": "demo-fast",
+            "max_tokens": 40,
+            "messages": [{"role": "user", "content": "Notes on {{ item }}, for an article on {{ topic }}"}],
+        },
+        {
+            "name": "outline",
+            "model": "demo-small",
+            "max_tokens": 30,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": "An outline for an article on {{ topic }}.\n{{ stages.notes.content }}",
+                }
+            ],
+        },
+        {
+            "name": "article",
+            "model": "demo-fast",
+            "messages": [{"role": "user", "content": "Write it out:\n{{ stages.outline.content }}"}],
+        },
+    ],
+}
+"""The chain `article`: several stages under one task."""
+
 READY_S = 60
 LOOK_S = 0.1
 
 
 def demo_settings(port: int, data_dir: Path) -> Settings:
     """Settings of the demo: they depend on nothing else, above all not on a configuration that lies around."""
-    return Settings(port=port, data_dir=data_dir, log_level="warning", drain_ms=2000)
+    chains = {"article": ChainSettings.model_validate(CHAIN)}
+    return Settings(port=port, data_dir=data_dir, log_level="warning", drain_ms=2000, chains=chains)
 
 
 def demo_workers(_: Settings) -> dict[str, OwnWorker]:
@@ -83,6 +116,11 @@ stream = client.chat.completions.create(
 for chunk in stream:
     if chunk.choices:
         print(chunk.choices[0].delta.content or "", end="", flush=True)
+
+4. A chain: several stages under one task.
+
+curl -N {url}/api/tasks -H 'Content-Type: application/json' \\
+  -d '{{"chain": "article", "stream": true, "variables": {{"topic": "queues", "points": ["order", "patience"]}}}}'
 
 To watch queues and workers: {command} status --gateway {url}
 """

@@ -3,16 +3,20 @@
 Templates are the operator's, variables are callers': a variable is data, and never read as a template. What a caller could make
 large by filling a variable is bounded all the same: characters of the result, rounds of all loops together, and what single
 operators and filters may build.
+
+Callers' own templates (of a chain that stands in a request) are read more strictly: nothing in them builds a value of others but
+filters, and each use of a filter or comparison is counted by the length of what it looks at (`strict`).
 """
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from jinja2 import (
     StrictUndefined,
     TemplateSyntaxError,
+    Undefined,
     UndefinedError,
     meta,
     nodes,
@@ -36,6 +40,12 @@ MOST_S = 0.15
 MOST_JSON_CHARS = 2 << 20
 """Of all texts of one prompt that `tojson` writes: less than 0.1 s, where each character takes six."""
 MOST_TEMPLATE_CHARS = 262_144
+MOST_STRICT_TOKENS = 1000
+"""Of a caller's own text, outside of what stands there as it is: to read so many takes some 30 ms."""
+MOST_WORK = 16 << 20
+"""Characters that filters and comparisons of callers' own texts look at, of all texts of one prompt together."""
+LEAST_WORK = 64
+"""What each of them counts at least, and what each part of a list or an object does."""
 MOST_DIGITS = 20
 MOST_INDENT = 16
 _OF_LISTS = frozenset(
@@ -68,7 +78,9 @@ _NOT_HERE = (
     *(nodes.Block, nodes.Macro, nodes.CallBlock),
 )
 """A call would let a template, or a text method with a variable's length, make gigabytes of a word."""
-_ROUND, _WALKED, _WRITTEN = "_round", "_walked", "_written"
+_BUILDS = (nodes.Concat, nodes.Assign, nodes.AssignBlock, nodes.FilterBlock, nodes.With)
+"""What makes values of others that filters do not count, and so could double them again and again."""
+_ROUND, _WALKED, _WRITTEN, _WORKED = "_round", "_walked", "_written", "_worked"
 
 
 class Budget:
@@ -79,6 +91,7 @@ class Budget:
         self.size = self.most = size
         self.rounds = rounds
         self.json = MOST_JSON_CHARS
+        self.work = MOST_WORK
         self._until = time.thread_time() + MOST_S
 
     def round(self) -> str:
@@ -95,6 +108,17 @@ class Budget:
         self.json -= _chars(value)
         if self.json < 0:
             raise TemplateError(f"tojson writes at most {MOST_JSON_CHARS} characters of texts in one prompt")
+
+    def look_at(self, value: Any) -> Any:
+        """Count what a filter or a comparison of a caller's own text is about to look at. Raises TemplateError."""
+        self.work -= _work(value, self.work)
+        if self.work < 0:
+            raise TemplateError(
+                f"filters and comparisons may look at {MOST_WORK} characters in all texts of a prompt"
+            )
+        if time.thread_time() > self._until:
+            raise TemplateError(f"its filters and comparisons take longer than {MOST_S} s")
+        return value
 
     def take(self, text: str) -> str:
         """Count a text. Raises TemplateError."""
@@ -117,6 +141,20 @@ def _chars(value: Any) -> int:
             return sum(map(_chars, value))
         case _:
             return 0
+
+
+def _work(value: Any, most: int) -> int:
+    """What it takes to walk over a value; counting ends behind `most`."""
+    if isinstance(value, str):
+        return LEAST_WORK + len(value)
+    if not isinstance(value, dict | list | tuple):
+        return LEAST_WORK
+    total, parts = LEAST_WORK, list(value.items()) if isinstance(value, dict) else value
+    for part in parts:
+        if total > most:
+            break
+        total += _work(part, most - total)
+    return total
 
 
 def _for_lists(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,18 +246,66 @@ class _WatchLoops(NodeTransformer):
         return node
 
 
-_sandbox = _Sandbox()
+class _CountWork(NodeTransformer):
+    """Has what filters, tests, comparisons and slices look at counted."""
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Filter:  # noqa: N802 - Jinja's name
+        self.generic_visit(node)
+        if node.name == "tojson" and (node.args or node.kwargs):
+            raise TemplateError(f"line {node.lineno}: tojson takes no arguments here")
+        node.node = None if node.node is None else self._counted(node.node)
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Test:  # noqa: N802 - Jinja's name
+        self.generic_visit(node)
+        if node.name not in _PLAIN_TESTS:
+            raise TemplateError(f"line {node.lineno}: the test {node.name} is not for callers' own texts")
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802 - Jinja's name
+        self.generic_visit(node)
+        node.expr = self._counted(node.expr)
+        for operand in node.ops:
+            operand.expr = self._counted(operand.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Getitem:  # noqa: N802 - Jinja's name
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = self._counted(node.node)
+        return node
+
+    @staticmethod
+    def _counted(node: nodes.Expr) -> nodes.Expr:
+        return nodes.Call(nodes.Name(_WORKED, "load"), [node], [], None, None)
+
+
+_PLAIN_TESTS = frozenset(
+    {"defined", "undefined", "none", "string", "number", "boolean", "mapping", "sequence", "true", "false"}
+)
+"""Tests that look at no more than what kind of value there is."""
+
+
+class _StrictSandbox(_Sandbox):
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
+
+
+_sandbox, _strict_sandbox = _Sandbox(), _StrictSandbox()
 
 
 class Text:
-    """One text with places to fill in. `variables`: those that it names anywhere."""
+    """One text with places to fill in. `variables`: those that it names anywhere. `reads`: what it reads of them, as far as that
+    is written out: `("stages", "ocr", "content")`."""
 
-    def __init__(self, source: str) -> None:
-        """Raises TemplateError."""
+    def __init__(self, source: str, *, strict: bool = False) -> None:
+        """`strict`: it is a caller's own. Raises TemplateError."""
+        sandbox = _strict_sandbox if strict else _sandbox
         if len(source) > MOST_TEMPLATE_CHARS:
             raise TemplateError(f"the text has more than {MOST_TEMPLATE_CHARS} characters")
+        if strict:
+            _check_length(source)
         try:
-            tree = _sandbox.parse(source)
+            tree = sandbox.parse(source)
             self.variables = frozenset(meta.find_undeclared_variables(tree))
         except TemplateSyntaxError as error:
             raise TemplateError(f"line {error.lineno}: {error.message}") from None
@@ -230,18 +316,41 @@ class Text:
                 f"line {node.lineno}: calls, include, import, extends, block and macro are not for prompts; use filters"
             )
         for name in tree.find_all(nodes.Name):
-            if name.name in (_ROUND, _WALKED, _WRITTEN):
+            if name.name in (_ROUND, _WALKED, _WRITTEN, _WORKED):
                 raise TemplateError(f"{name.name} is not a name for a variable")
         for loop in tree.find_all(nodes.For):
             if loop.recursive:
                 raise TemplateError(f"line {loop.lineno}: a loop cannot be recursive here")
+        if strict:
+            _check_strictly(tree)
+        self.reads = frozenset(_reads(tree))
         self._plain = source if not self.variables and _is_plain(tree) else None
+        self._path = _only_path(tree)
         tree = _WatchLoops().visit(tree)
-        tree.set_environment(_sandbox)
+        if strict:
+            tree = _CountWork().visit(tree)
+        tree.set_environment(sandbox)
         try:
-            self._template = _sandbox.from_string(tree)
+            self._template = sandbox.from_string(tree)
         except (JinjaError, RecursionError, SyntaxError) as error:
             raise TemplateError(str(error)) from None
+
+    def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
+        """What a text comes to that is nothing but one value in braces: that value itself, also a list or an object. Of any
+        other text what `render` makes. Raises TemplateError."""
+        if self._path is None:
+            return self.render(variables, budget)
+        name, *parts = self._path
+        if name not in variables:
+            raise TemplateError(f"{name!r} is undefined")
+        value = variables[name]
+        for part in parts:
+            value = _sandbox.getattr(value, part)
+            if isinstance(value, Undefined):
+                raise TemplateError(f"{'.'.join(self._path)} is undefined")
+        if isinstance(value, str):
+            budget.take(value)
+        return value
 
     def render(self, variables: Mapping[str, Any], budget: Budget) -> str:
         """The text with its places filled in. Raises TemplateError."""
@@ -252,6 +361,7 @@ class Text:
             _ROUND: budget.round,
             _WALKED: _walked,
             _WRITTEN: budget.write,
+            _WORKED: budget.look_at,
         }
         try:
             return "".join(budget.take(part) for part in self._template.generate(counted))
@@ -265,6 +375,69 @@ class Text:
             raise TemplateError(f"{told[:300]})") from None
         except JinjaError as error:
             raise TemplateError(str(error)) from None
+
+
+def count_tokens(source: str, most: int) -> int:
+    """How many words and signs there are to read in a text, outside of what stands there as it is; counting ends behind `most`.
+    One that cannot be read has none."""
+    number = 0
+    try:
+        for token in _strict_sandbox.lex(source):
+            number += token[1] != "data"
+            if number > most:
+                break
+    except TemplateSyntaxError:
+        pass  # whoever compiles it says so
+    return number
+
+
+def _check_length(source: str) -> None:
+    """Raise TemplateError where there is more to read than a caller's own text may have."""
+    if count_tokens(source, MOST_STRICT_TOKENS) > MOST_STRICT_TOKENS:
+        raise TemplateError(f"its places to fill in have more than {MOST_STRICT_TOKENS} words and signs")
+
+
+def _check_strictly(tree: nodes.Template) -> None:
+    """Raise TemplateError for what a caller's own text may not hold."""
+    for node in tree.find_all(_BUILDS):
+        raise TemplateError(
+            f"line {node.lineno}: set, with, filter blocks and ~ are not for callers' own texts"
+        )
+    for loop in tree.find_all(nodes.For):
+        if loop.test is not None:
+            raise TemplateError(
+                f"line {loop.lineno}: a loop cannot have a condition here: put an `if` into it"
+            )
+
+
+def _path_of(node: nodes.Node) -> tuple[str, ...] | None:
+    """`a.b['c']` as its parts; None for anything else."""
+    match node:
+        case nodes.Name():
+            return (node.name,)
+        case nodes.Getattr():
+            before, part = _path_of(node.node), node.attr
+        case nodes.Getitem(arg=nodes.Const(value=str() as part)):
+            before = _path_of(node.node)
+        case _:
+            return None
+    return None if before is None else (*before, part)
+
+
+def _reads(tree: nodes.Template) -> Iterator[tuple[str, ...]]:
+    """What it reads of variables, each with all that is before it."""
+    for node in tree.find_all((nodes.Name, nodes.Getattr, nodes.Getitem)):
+        if (path := _path_of(node)) is not None:
+            yield path
+
+
+def _only_path(tree: nodes.Template) -> tuple[str, ...] | None:
+    """The one value in braces that the text is, if it is nothing else."""
+    match tree.body:
+        case [nodes.Output(nodes=[node])]:
+            return _path_of(node)
+        case _:
+            return None
 
 
 def _is_plain(tree: nodes.Template) -> bool:

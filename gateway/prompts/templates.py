@@ -1,5 +1,6 @@
 """Templates of prompts: the messages of one, by locale, and the body that they make with a caller's variables. Pure."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ import msgspec
 from fairlane.gateway.prompts.engine import MOST_CHARS, Budget, Text
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 
+KEPT_TEXTS = 512
+MOST_KEPT_CHARS = 4096
+"""Of a text that stays compiled, which takes some 20 KB."""
 MOST_VALUES_BYTES = 262_144
 """JSON of all variables that are no texts, together: they become objects."""
 
@@ -29,26 +33,33 @@ class _Message(NamedTuple):
     """A `Text`; or lists and objects as in JSON, with a `Text` for each text."""
 
 
-def _compiled(value: Any) -> Any:
+@functools.lru_cache(KEPT_TEXTS)
+def _kept_text(source: str, strict: bool) -> Text:
+    """A short text: it is asked for again, by each look at the chain or template that it stands in."""
+    return Text(source, strict=strict)
+
+
+def compiled(value: Any, *, strict: bool = False) -> Any:
+    """The same lists and objects, with a `Text` for each text. Raises TemplateError."""
     match value:
         case str():
-            return Text(value)
+            return _kept_text(value, strict) if len(value) <= MOST_KEPT_CHARS else Text(value, strict=strict)
         case list():
-            return [_compiled(one) for one in value]
+            return [compiled(one, strict=strict) for one in value]
         case dict():
-            return {name: _compiled(one) for name, one in value.items()}
+            return {name: compiled(one, strict=strict) for name, one in value.items()}
         case _:
             return value
 
 
-def _texts(value: Any) -> list[Text]:
+def texts_in(value: Any) -> list[Text]:
     match value:
         case Text():
             return [value]
         case list():
-            return [text for one in value for text in _texts(one)]
+            return [text for one in value for text in texts_in(one)]
         case dict():
-            return [text for one in value.values() for text in _texts(one)]
+            return [text for one in value.values() for text in texts_in(one)]
         case _:
             return []
 
@@ -77,18 +88,20 @@ class Template:
         optional: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
         json_schema: Mapping[str, Any] | None = None,
+        strict: bool = False,
     ) -> None:
-        """`messages`: role and content of each, by locale; those of '' are for every other one."""
+        """`messages`: role and content of each, by locale; those of '' are for every other one. `strict`: they are a caller's."""
         self.name = name
         self.default_locale = default_locale
         self.parameters = dict(parameters or {})
         self.json_schema = json_schema
+        self._said = {locale: list(listed) for locale, listed in messages.items()}
         self._messages: dict[str, list[_Message]] = {}
         for locale, listed in messages.items():
             made = self._messages[locale] = []
             for number, (role, content) in enumerate(listed):
                 try:
-                    made.append(_Message(role, _compiled(content)))
+                    made.append(_Message(role, compiled(content, strict=strict)))
                 except TemplateError as error:
                     where = f"of locale {locale}" if locale else ""
                     raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
@@ -112,8 +125,18 @@ class Template:
         """What its messages for a locale use."""
         _, messages = self._of(locale)
         return sorted(
-            {name for message in messages for text in _texts(message.content) for name in text.variables}
+            {name for message in messages for text in texts_in(message.content) for name in text.variables}
         )
+
+    @property
+    def texts(self) -> list[Text]:
+        """All of its messages, for any locale."""
+        return [
+            text
+            for messages in self._messages.values()
+            for message in messages
+            for text in texts_in(message.content)
+        ]
 
     @property
     def all_variables(self) -> list[str]:
@@ -126,7 +149,7 @@ class Template:
         parts = [
             part for message in messages if isinstance(message.content, list) for part in message.content
         ]
-        images = [_texts(part) for part in parts if "image_url" in part]
+        images = [texts_in(part) for part in parts if "image_url" in part]
         named = {name for texts in images for text in texts for name in text.variables}
         return any(variables.get(name) for name in named) or any(
             texts and not any(text.variables for text in texts) for texts in images
@@ -140,8 +163,20 @@ class Template:
                 return one, self._messages[one]
         return self.default_locale, self._messages[self.default_locale]
 
-    def render(self, variables: Mapping[str, Any], locale: str = "", most: int = MOST_CHARS) -> Prompt:
-        """The body that these variables make, of texts of at most so many bytes. Raises VariablesError and TemplateError."""
+    def said(self, locale: str = "") -> tuple[str, list[tuple[str, Any]]]:
+        """Whose messages are used for a locale, and these: role and content of each, as they were given."""
+        used, _ = self._of(locale)
+        return used, self._said[used]
+
+    def render(
+        self,
+        variables: Mapping[str, Any],
+        locale: str = "",
+        most: int = MOST_CHARS,
+        budget: Budget | None = None,
+    ) -> Prompt:
+        """The body that these variables make, of texts of at most so many bytes, or within a `budget` that others have a part in.
+        Raises VariablesError and TemplateError."""
         used, messages = self._of(locale)
         known = self.variables(used)
         missing = [name for name in known if name not in variables and name not in self.optional]
@@ -150,7 +185,7 @@ class Template:
             raise VariablesError(missing, unknown, known)
         filled = {**dict.fromkeys(self.optional, ""), **variables}
         filled = {name: "" if value is None else value for name, value in filled.items()}
-        budget, made = Budget(most), []
+        budget, made = budget or Budget(most), []
         for message in messages:
             content = _rendered(message.content, filled, budget)
             if isinstance(content, list):

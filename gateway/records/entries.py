@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from fairlane.gateway.credits.prices import unpack
+from fairlane.queues.chains import part_id
 
 MOST_TOKENS = 4_194_304
 """Of one task: what a worker says beyond it is not believed, as where shares and limits are settled (ending.lua)."""
@@ -55,6 +56,9 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     """Its name, version and locale, a line for each."""
     change: str = ""
     """The change of settings that concerned it, its side, and how often it went on to another model."""
+    stage: str = ""
+    """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage, and when the
+    chain entered it, if it is not the first."""
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
@@ -64,6 +68,7 @@ class UsageRow(NamedTuple):
     """A row of the table `usage`: its columns in their order."""
 
     task: str
+    """Of a stage of a chain `<chain>.<number>`, of a part its own id: so each has a row."""
     ended: int
     enqueued: int
     granted: int | None
@@ -95,6 +100,10 @@ class UsageRow(NamedTuple):
     change_id: str = ""
     side: str = ""
     moves: int | None = None
+    chain: str = ""
+    stage: int | None = None
+    stage_name: str = ""
+    part: int | None = None
 
     @property
     def waited_ms(self) -> int:
@@ -123,10 +132,11 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     change_id, side, moves = _change(entry.change) if entry.change else ("", "", None)
     trace = entry.traceparent.split("-") if entry.traceparent else ()
     template, version, *_ = (*entry.template.split("\n"), "")
+    name, chain, stage, stage_name, part, entered = _of_chain(entry)
     return UsageRow(
-        entry.task,
+        name,
         entry.ended,
-        entry.enqueued or 0,
+        entered or entry.enqueued or 0,
         entry.granted or None,
         entry.first_output or None,
         entry.state,
@@ -156,6 +166,10 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         change_id,
         side,
         moves,
+        chain,
+        stage,
+        stage_name,
+        part,
     )
 
 
@@ -170,7 +184,7 @@ class Charge(NamedTuple):
     subject: str
     """Who paid: a key, `k:<id>`, or a user of one, `u:<user>`."""
     price: str
-    """As the record has it."""
+    """As the record has it; of a chain, whose stages have their own, none."""
     number: int
     """Counts what was settled of the subject; 0: it is not known."""
     held: int
@@ -195,7 +209,7 @@ def read_charge(packed: bytes) -> Charge | None:
         entry.key or "",
         user,
         subject,
-        entry.price,
+        "" if entry.stage else entry.price,
         number,
         held,
         charged,
@@ -228,6 +242,17 @@ def _change(text: str) -> tuple[str, str, int | None]:
     if len(parts) != 3 or not parts[2].isdecimal():
         return "", "", None
     return parts[0], parts[1], int(parts[2])
+
+
+def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None, int]:
+    """What names the row, the last columns of it, and when its stage was entered (0: with its task)."""
+    if not entry.stage:
+        return entry.task, "", None, "", None, 0
+    number, part, name, *entered = entry.stage.split(" ")
+    at = int(entered[0]) if entered else 0
+    if part == "-":
+        return f"{entry.task}.{number}", entry.task, int(number), name, None, at
+    return part_id(entry.task, int(number), int(part)), entry.task, int(number), name, int(part), at
 
 
 def _part(tokens: int | None, whole: int | None) -> int | None:

@@ -51,10 +51,19 @@ class PaidUsage:
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`."""
         written = await self._used.write(connection, packed)
-        charges = [charge for charge in map(read_charge, packed) if charge]
-        if charges:
-            await add_rows(connection, [row for charge in charges for row in rows_of(charge)])
+        await Charges().write(connection, packed)
         return written
+
+
+class Charges:
+    """Where entries go that tell of nothing but what was paid: for a chain that ended while parts of it ran."""
+
+    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+        """See `outbox.Table`."""
+        charges = [charge for charge in map(read_charge, packed) if charge]
+        if not charges:
+            return 0
+        return await add_rows(connection, [row for charge in charges for row in rows_of(charge)])
 
 
 def rows_of(charge: Charge) -> list[LedgerRow]:

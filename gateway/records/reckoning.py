@@ -123,7 +123,7 @@ class Reckoning:
             )
             for _, fields in entries:
                 with contextlib.suppress(Exception):  # an entry that cannot be read: the outbox tells of it
-                    charge = read_charge(fields[1]) if fields[0] == b"usage" else None
+                    charge = read_charge(fields[1]) if fields[0] in (b"usage", b"charge") else None
                     found |= {charge.subject} if charge else set()
             if len(entries) < PAGE:
                 self._too_many = False

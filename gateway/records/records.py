@@ -11,7 +11,7 @@ from fairlane.gateway.records.audit import AuditTable, Values
 from fairlane.gateway.records.audit import purge as purge_audit
 from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
-from fairlane.gateway.records.ledger import PaidUsage
+from fairlane.gateway.records.ledger import Charges, PaidUsage
 from fairlane.gateway.records.ledger import purge as purge_ledger
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reading import Reading
@@ -53,6 +53,7 @@ class Records:
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
             "usage": PaidUsage(Careful(used, self.forgotten, UsageKind())),
+            "charge": Charges(),
             "audit": Careful(AuditTable(as_shown), self.forgotten, AuditKind()),
             "refusals": RefusalTable(),
             "refused_changes": RefusedChangesTable(),

@@ -80,8 +80,11 @@ SHOWN = {
     "change_id": "changeId",
     "side": "side",
     "moves": "moves",
+    "stage_name": "stage",
+    "stage": "stageIndex",
+    "part": "part",
 }
-"""Columns of a row, and what callers are told them as; costs in credits."""
+"""Columns of a row, and what callers are told them as; costs in credits. Of a stage or part the task is its chain."""
 TASK_COLUMNS = [
     column for name in SHOWN.values() for column in ((name, "family") if name == "code" else (name,))
 ]
@@ -144,8 +147,8 @@ class UsageReports:
         async with self._reading(who) as connection:
             rows = (await connection.execute(found)).mappings().all()
         page = await in_pieces(rows[:limit], _task)
-        last = page[-1] if len(rows) > limit else None
-        return page, f"{last['endedAt']}.{last['taskId']}" if last else None
+        last = rows[limit - 1] if len(rows) > limit else None
+        return page, f"{last['ended']}.{last['task']}" if last else None
 
 
 Item = TypeVar("Item")
@@ -250,13 +253,16 @@ def _dimension(table: Table, name: str) -> ColumnElement[Any]:
 
 
 def _filters(table: Table, wanted: Wanted) -> list[ColumnElement[bool]]:
-    columns = {**DIMENSIONS, "task": "task", "template": "template"}
+    columns = {**DIMENSIONS, "template": "template"}
     found: list[ColumnElement[bool]] = []
     for name, value in wanted.filters.items():
         if name == "family":
             found.append(table.c.code.in_(codes_of(value)))
         elif name == "code":
             found.append(table.c.code.in_([value, *(old for old, new in RENAMED.items() if new == value)]))
+        elif name == "task":  # (the index is of the rows of chains alone)
+            of_chain = and_(table.c.chain != literal_column("''"), table.c.chain == value)
+            found.append(or_(table.c.task == value, of_chain))
         else:
             found.append(table.c[columns[name]] == value)
     return found
@@ -279,7 +285,8 @@ def _measures(row: Any) -> dict[str, int | Decimal]:
 
 
 def _task(row: Any) -> dict[str, Any]:
-    shown = {SHOWN[name]: value for name, value in row.items()}
+    shown = {told: row[name] for name, told in SHOWN.items()}
+    shown["taskId"] = row["chain"] or row["task"]
     shown["code"], shown["family"] = code_now(row["code"]), family_of(row["code"])
     if row["cost"] is not None:
         shown["cost"] = credits_of(row["cost"])

@@ -1,5 +1,6 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
+from fairlane.gateway.settings.chains import ChainSettings, StageSettings
 from fairlane.gateway.settings.docs import settings_table, without_secrets
 from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.loading import SettingsError, load_settings
@@ -43,6 +44,7 @@ __all__ = [
     "MOST_ENDPOINTS",
     "CallerKey",
     "EndpointSettings",
+    "ChainSettings",
     "KeyLimits",
     "KeyQuota",
     "Mode",
@@ -56,6 +58,7 @@ __all__ = [
     "Scope",
     "Settings",
     "SettingsError",
+    "StageSettings",
     "TemplateMessage",
     "TemplateSettings",
     "Unpriced",

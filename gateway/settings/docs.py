@@ -7,6 +7,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from fairlane.gateway.settings.endpoints import EndpointSettings
+from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import (
     CallerKey,
@@ -25,6 +26,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "queues": ("queues.<name>", QueueSettings),
     "routes": ("routes.<name>", RouteSettings),
     "templates": ("templates.<name>", TemplateSettings),
+    "chains": ("chains.<name>", ChainSettings),
     "prices": ("prices[]", PriceSettings),
     "keys": ("keys[]", CallerKey),
     "workers": ("workers[]", WorkerKey),
@@ -51,6 +53,11 @@ def template_text(name: str, template: TemplateSettings) -> str:
     made = template.compiled(name)
     locales = f", locales {' '.join(made.locales)}" if made.locales else ""
     return f"version {made.version}{locales}, variables {' '.join(made.all_variables) or 'none'}"
+
+
+def chain_text(chain: ChainSettings) -> str:
+    """What there is of a chain: its stages."""
+    return f"stages {' '.join(stage.name for stage in chain.stages)}"
 
 
 def shown(value: Any) -> str:

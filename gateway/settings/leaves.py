@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, get_origin
 
 from pydantic import BaseModel
 
-from fairlane.gateway.settings.docs import URLS, template_text
+from fairlane.gateway.settings.docs import URLS, chain_text, template_text
 from fairlane.gateway.settings.model import DEFAULT_QUEUES, Settings, hide_password
 from fairlane.gateway.settings.origins import Loc, Origin
 from fairlane.gateway.settings.parts import QueueSettings, part_of
@@ -29,8 +29,8 @@ class Leaf(NamedTuple):
 
 
 def leaves(settings: Settings, only: Collection[str] = Settings.model_fields) -> Iterator[Leaf]:
-    """All settings, in the order of their reference, or those of `only` some top-level ones. Of a template there is one: what it
-    is, without its texts."""
+    """All settings, in the order of their reference, or those of `only` some top-level ones. Of a template and a
+    chain there is one: what it is, without its texts."""
     said, usual = settings.model_dump(mode="json", include=set(only)), _usual(Settings)
     for name, part, _ in _shape(Settings):
         if name not in said:
@@ -39,6 +39,9 @@ def leaves(settings: Settings, only: Collection[str] = Settings.model_fields) ->
         if name == "templates":
             for key, entry in settings.templates.items():
                 yield Leaf((name, key), f"{name}.{key}", template_text(key, entry), None)
+        elif name == "chains":
+            for key, chain in settings.chains.items():
+                yield Leaf((name, key), f"{name}.{key}", chain_text(chain), None)
         elif part is None:
             yield _leaf((name,), name, value, usual.get(name))
         elif isinstance(value, dict):

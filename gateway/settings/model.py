@@ -23,6 +23,7 @@ from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
+from fairlane.gateway.settings.chains import ChainSettings, wrong_in
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
@@ -374,6 +375,9 @@ class Settings(BaseModel):
     templates: dict[ModelName, TemplateSettings] = {}
     """Messages with variables, which callers of `POST /api/tasks` fill in."""
 
+    chains: dict[ModelName, ChainSettings] = {}
+    """Several models' work under one task, stage by stage, which callers of `POST /api/tasks` name as `chain`."""
+
     prices: list[PriceSettings] = []
     """What models cost, for the records of usage and for keys with a `quota`. A model without a price costs nothing."""
 
@@ -533,7 +537,7 @@ class Settings(BaseModel):
     def _nothing_is_none(cls, value: Any) -> Any:
         return {} if value is None else value
 
-    @field_validator("models", "routes", "templates", mode="before")
+    @field_validator("models", "routes", "templates", "chains", mode="before")
     @classmethod
     def _empty_entries_are_defaults(cls, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -613,6 +617,7 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
     _check_models(settings, refuse)
     _check_routes(settings, refuse)
     _check_templates(settings, refuse)
+    _check_chains(settings, refuse)
     _check_prices(settings, refuse)
     _check_keys(settings, refuse)
     _check_endpoints(settings, refuse)
@@ -772,6 +777,22 @@ def _check_templates(settings: Settings, refuse: Refuse) -> None:
                 template.compiled(name)
             except TemplateError as error:
                 refuse(str(error), ("templates", name))
+
+
+def _check_chains(settings: Settings, refuse: Refuse) -> None:
+    if not settings.chains:
+        return
+    templates = {}
+    for name, said in settings.templates.items():
+        try:
+            templates[name] = said.compiled(name)
+        except (TemplateError, KeyError):
+            return  # that is told
+    for name, chain in settings.chains.items():
+        for number, wrong in filter(None, wrong_in(chain, templates, settings.routes)):
+            stage = chain.stages[number].name
+            place = tuple(wrong.member.split(".", 1)) if wrong.member else ()
+            refuse(f"stage {stage!r}: {wrong.sentence}", ("chains", name, "stages", number, *place))
 
 
 def unusable_routes(settings: Settings) -> list[str]:

@@ -109,6 +109,15 @@ class TemplateMessage(SettingsPart):
 Messages = Annotated[list[TemplateMessage], Field(min_length=1, max_length=100)]
 
 
+def check_parameters(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The further members of a body. Raises ValueError for those that something else says."""
+    for name in ("model", "messages", "stream", "response_format"):
+        if name in value:
+            where = "set json_schema" if name == "response_format" else "it is made of the rest"
+            raise ValueError(f"{name} is no parameter: {where}")
+    return value
+
+
 class TemplateSettings(SettingsPart):
     """Messages with variables, which callers fill in. What is said of the body is said in OpenAI's words."""
 
@@ -133,11 +142,7 @@ class TemplateSettings(SettingsPart):
     @field_validator("parameters")
     @classmethod
     def _leaves_the_rest(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        for name in ("model", "messages", "stream", "response_format"):
-            if name in value:
-                where = "set json_schema" if name == "response_format" else "it is made of the rest"
-                raise ValueError(f"{name} is no parameter: {where}")
-        return value
+        return check_parameters(value)
 
     @property
     def output_tokens(self) -> list[int]:

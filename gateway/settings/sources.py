@@ -57,7 +57,7 @@ SEED_NAMES = (
 """Where two set the same thing, the first one counts."""
 
 _NESTED = ("models", "queues", "upstreams")
-_OBJECTS = (*_NESTED, "routes", "templates", "prices", "keys", "workers", "endpoints")
+_OBJECTS = (*_NESTED, "routes", "templates", "chains", "prices", "keys", "workers", "endpoints")
 _TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks")
 
 _KUBERNETES = re.compile(

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.chains.plan import read_head
+from fairlane.gateway.chains.telling import told_of_chain, told_of_failure, until_last
 from fairlane.gateway.errors import ApiError
+from fairlane.queues.chains import Chain, chain_of
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.ids import could_be_ours
@@ -40,11 +43,15 @@ def poll_after(wait_ms: int) -> int:
 def place_fields(place: Place) -> dict[str, Any]:
     """A place, as answers show it; of a task that has just been taken it is the first. While nothing is known of its wait, or
     nothing can start, that is null, and `estimating` says so."""
+    return {"position": max(place.position, 1), **wait_fields(place)}
+
+
+def wait_fields(place: Place) -> dict[str, Any]:
+    """The wait of a place, as answers show it."""
     if place.estimating:
         unknown = dict.fromkeys(("estimatedWaitMs", "estimatedWaitLowMs", "estimatedWaitHighMs"))
-        return {"position": max(place.position, 1), **unknown, "estimating": True}
+        return {**unknown, "estimating": True}
     return {
-        "position": max(place.position, 1),
         "estimatedWaitMs": place.wait_ms,
         "estimatedWaitLowMs": place.low_ms,
         "estimatedWaitHighMs": place.high_ms,
@@ -63,6 +70,11 @@ def not_found(task_id: str) -> ApiError:
     """The same answer for a task of somebody else, an expired one and one that never was."""
     text = "Task not found or expired" if could_be_ours(task_id, now_ms()) else "Task not found"
     return ApiError(404, "TASK_NOT_FOUND", text)
+
+
+def is_chain(record: Record) -> bool:
+    """Whether it is a chain's: its fields name the stage that it is in."""
+    return "sg" in record.fields and "pa" not in record.fields  # which a part has
 
 
 def record_info(task_id: str, record: Record) -> TaskInfo:
@@ -111,14 +123,17 @@ class Poll:
         self._archives = archives
 
     async def record(self, task_id: str) -> Record:
-        """The record of a task, whoever's it is."""
-        record = await self._scheduler.position(task_id) if could_be_ours(task_id, now_ms()) else None
+        """The record of a task, whoever's it is, or of a part of one."""
+        known = could_be_ours(chain_of(task_id), now_ms())
+        record = await self._scheduler.position(task_id) if known else None
         if record is None:
             raise not_found(task_id)
         return record
 
     async def find(self, caller: Caller, task_id: str) -> Record:
-        """The record of a task that the caller may see."""
+        """The record of a task that the caller may see. (Nobody sees parts but operators.)"""
+        if chain_of(task_id) != task_id:
+            raise not_found(task_id)
         record = await self.record(task_id)
         if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
             raise not_found(task_id)
@@ -153,21 +168,29 @@ class Poll:
         """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
         state = record.state
         fields = record.fields
+        chain = await self._chain(task_id, record) if is_chain(record) else None
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
+        if chain is not None:
+            answer |= told_of_chain(chain)
         answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
         result: Result | None = None
+        place = record.place
+        if chain is not None and state not in TERMINAL:
+            ran_ms = record.now_ms - record.number("ga") if state is State.EXECUTING else -1
+            place = await self.whole(place, chain.head, chain.stage.number, ran_ms)
         if state is State.QUEUED:
             answer |= {
                 "enqueuedAt": record.number("en"),
-                **place_fields(record.place),
-                "pollAfterMs": poll_after(record.place.wait_ms),
+                **place_fields(place),
+                "pollAfterMs": poll_after(place.wait_ms),
                 "streamUrl": stream_url,
             }
         elif state is State.EXECUTING:
             answer |= {
                 "workerId": record.fields.get("wk", ""),
                 "startedAt": record.number("ga"),
-                "pollAfterMs": POLL_SOON_MS,
+                **({} if chain is None else wait_fields(place)),
+                "pollAfterMs": POLL_SOON_MS if chain is None else poll_after(place.wait_ms),
                 "streamUrl": stream_url,
                 **await self._permit(task_id, record),
             }
@@ -207,6 +230,28 @@ class Poll:
             return {}  # it has ended meanwhile
         told = msgspec.json.decode(last.data)
         return {name: told[name] for name in PERMIT_MEMBERS}
+    async def _chain(self, task_id: str, record: Record) -> Chain | None:
+        """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
+        ApiError(404)."""
+        chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)
+        if chain is None:
+            raise not_found(task_id)  # it expired meanwhile
+        return chain._replace(state=record.state)  # it may have gone on since that was read
+
+    async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
+        """The place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: for how long that has
+        run; -1: it waits."""
+        stages = read_head(head).stages
+        outlooks = await self._scheduler.outlook([(stage.queue, stage.model) for stage in stages])
+        return until_last(place, now, ran_ms, outlooks)
+
+    async def failed_chain(self, task_id: str) -> dict[str, Any]:
+        """In which stage a chain ended, and the results so far; nothing where it is not known any more."""
+        try:
+            chain = await self._scheduler.chain(task_id)
+        except StoreError:
+            return {}
+        return {} if chain is None else told_of_failure(read_head(chain.head), chain)
 
     async def _result(self, end: ResultView) -> Result:
         """The result of a completed task, which may have to be made of its whole log."""

@@ -8,12 +8,14 @@ from typing import NamedTuple
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import bad_schema
+from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.gateway.tasks.replayed import key_reused, result_gone
+from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
@@ -39,7 +41,7 @@ class Submit:
 
     def __init__(
         self,
-        queue: Callable[[TaskSpec], Awaitable[Submitted | Known | Refused]],
+        queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | Known | Refused]],
         hub: Hub,
         bodies: Bodies,
         metrics: Recorder,
@@ -61,23 +63,31 @@ class Submit:
         self._load_balance = load_balance
         self._schemas = schemas
 
-    async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted | Known:
+    async def __call__(
+        self, task: TaskSpec, feed: Feed | None = None, chain: Submission | None = None
+    ) -> Submitted | Known:
         """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
-        one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now."""
+        one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
+        With a `chain` it is the first stage of one."""
         if self._going.begun:  # since its head was read
             raise self._going.refusal()
-        if task.answer:
-            await self._look_at_schema(task)
+        if chain is not None:
+            for schema in chain.schemas:
+                await self._look_at_schema(schema, task.user)
+        elif task.answer:
+            await self._look_at_schema(schema_of(task.answer, task.payload), task.user)
         if feed is not None:
             feed.begun = False
         try:
-            answer = await self._offer(task)
+            answer = await self._offer(task, chain)
         except StoreError:
             self._metrics.refused(task.queue, task.model, "store_unavailable")
             raise
         finally:
             if feed is not None:
                 feed.begin()
+            if chain is not None:
+                chain.forget()
         if isinstance(answer, Known):
             outcome = "joined" if answer.state not in TERMINAL else "replayed"
             self._metrics.resubmitted(outcome if answer.state else "gone")
@@ -104,23 +114,22 @@ class Submit:
             self._metrics.fell(task.model, answer.model, "unavailable")
         return answer
 
-    async def _look_at_schema(self, task: TaskSpec) -> None:
+    async def _look_at_schema(self, schema: bytes, user: str) -> None:
         """Raise ApiError(400) for a schema that is none. Where nobody can tell now, its answer will be looked at."""
-        schema = schema_of(task.answer, task.payload)
         try:
             check_form(schema)
         except ValueError as error:
             raise bad_schema(str(error)) from None
-        verdict = await self._schemas.schema(schema, task.user)
+        verdict = await self._schemas.schema(schema, user)
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 
-    async def _offer(self, task: TaskSpec) -> Submitted | Known | Refused:
+    async def _offer(self, task: TaskSpec, chain: Submission | None) -> Submitted | Known | Refused:
         """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told first what
         there is, once more."""
-        payload = task.payload
+        payload, start = task.payload, chain.start if chain else None
         for _ in range(MOST_OFFERS):
-            answer = await self._send(task)
+            answer = await self._send(task, start)
             if not isinstance(answer, Refused):
                 break
             if answer.reason == "no_balance":
@@ -129,20 +138,22 @@ class Submit:
                 except DatabaseUnavailable:
                     break
             elif answer.reason == "quota" and task.otherwise:
-                payload = task.otherwise.payload
+                payload, start = task.otherwise.payload, chain.otherwise if chain else None
                 task.become(task.otherwise)
             else:
                 break
             task.payload = payload
         return answer
 
-    async def _send(self, task: TaskSpec) -> Submitted | Known | Refused:
+    async def _send(self, task: TaskSpec, start: ChainStart | None) -> Submitted | Known | Refused:
         size = len(task.payload)
+        if start is not None:
+            size += len(start.plan) + sum(len(part.payload) for part in start.parts)
         if size < LARGE:
-            return await self._queue(task)
+            return await self._queue(task, start)
         async with self._bodies.turn(size, (task.key, task.user)) as spent:
             with spent(0.5):
-                return await self._queue(task)
+                return await self._queue(task, start)
 
     def lost(self, task: TaskInfo, lane: tuple[str, str], request_id: str, enqueued_ms: int) -> None:
         """Count, and tell the log of, a task whose caller waits and which the store has lost: nobody else knows how it ended.
@@ -158,10 +169,10 @@ class Submit:
             )
         )
 
-    def followed(self, task: TaskSpec) -> "Followed":
+    def followed(self, task: TaskSpec, chain: Submission | None = None) -> "Followed":
         """`async with`: the task is submitted, or the one that its idempotency key names is joined, and its events are read here,
         until the end of the block."""
-        return Followed(self, self._hub, task)
+        return Followed(self, self._hub, task, chain)
 
 
 class Earlier(NamedTuple):
@@ -179,13 +190,14 @@ class Followed:
     nothing else, nor a generator's frame: there are many quiet streams.
     """
 
-    __slots__ = ("_hub", "_submit", "_task", "earlier", "feed", "info")
+    __slots__ = ("_chain", "_hub", "_submit", "_task", "earlier", "feed", "info")
     info: TaskInfo
     """Once it is entered."""
 
-    def __init__(self, submit: Submit, hub: Hub, task: TaskSpec) -> None:
+    def __init__(self, submit: Submit, hub: Hub, task: TaskSpec, chain: Submission | None = None) -> None:
         self._submit = submit
         self._hub = hub
+        self._chain = chain
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id)
         self.earlier: Earlier | None = None
@@ -194,10 +206,11 @@ class Followed:
     async def __aenter__(self) -> Submitted:
         """Once. Raises as `Submit` does."""
         task, self._task = self._task, None
+        chain, self._chain = self._chain, None
         assert task is not None
         self.feed.keep_alive += 1
         try:
-            answer = await self._submit(task, self.feed)
+            answer = await self._submit(task, self.feed, chain)
             if isinstance(answer, Submitted):
                 self.info = task_info(task, answer.enqueued_ms)
                 return answer

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.going import Going
 from fairlane.gateway.tasks.replayed import HEADERS, kept
@@ -111,6 +112,7 @@ class Wait:
         task: TaskSpec,
         make_view: Callable[[TaskInfo], View],
         show: Callable[[View], bytes],
+        chain: Submission | None = None,
     ) -> Waited:
         """Submit a task, or join the one that its idempotency key names, and wait for its end. `show` makes the body of a view
         that was fed all events. Whoever joins reads the end alone: many may, and the body is made of the log once for all.
@@ -120,7 +122,7 @@ class Wait:
         when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
         """
         hub = self._hub
-        followed = self._submit.followed(task)
+        followed = self._submit.followed(task, chain)
         async with followed as submitted:
             waiter.standing = submitted.standing
             info, earlier = followed.info, followed.earlier

@@ -8,7 +8,7 @@
 -- ARGV[6]  why, told to the owner: client | timeout | admin
 -- ARGV[7]  grace, ms: how long a running task's slot may stay `stopping` until its worker confirms
 -- ARGV[8]  tombstone, ms: an unknown task is refused for so long if its submit comes late (0: none)
--- returns  {'ended', state, event id, data, account of the end (ending.lua)} now | {'over', state} it had ended before | {'unknown'}
+-- returns  {'ended', state, event id, data, account of the end (ending.lua), accounts of tasks that ended with it} now | {'over', state} it had ended before | {'unknown'}
 -- A tombstone is wanted of a submit of unknown outcome. A task that an idempotency key names is left alone then: its caller comes
 -- again with the key, or nobody does and it ends as others do whose readers left; who has joined it meanwhile reads on.
 -- All readers' replicas are told, the caller's too: should this reply be lost, a repetition finds the task over.
@@ -25,7 +25,7 @@ script('cancel', 'allow-oom', function(ARGV)
   end
   if t.st ~= 'queued' and t.st ~= 'executing' then return { 'over', t.st } end
   if tombstone > 0 and t.ik then return { 'over', t.st } end
-  local data = event_data(id, rest)
+  local data = event_data(id, chains.end_fields(t, state, rest))
   local event_id
   if t.st == 'queued' then
     event_id = end_waiting(id, t, state, kind, data, code)
@@ -35,5 +35,5 @@ script('cancel', 'allow-oom', function(ARGV)
     event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
     tell_owner(id, t, why)
   end
-  return { 'ended', state, event_id, data, account_of_end(t, id) }
+  return { 'ended', state, event_id, data, account_of_end(t, id), chains.beside() }
 end)

@@ -2,7 +2,8 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV     names below; then `events` pairs of type and data (the last flush), the terminal event's type and data,
 --          then the worker's models
--- returns  {outcome, terminal event id or '', grants, top, later}; later: as `take`; outcome: 'ok' | 'late' somebody else ended it, its
+-- returns  {outcome, terminal event id or '', grants, top, later, accounts of tasks that ended with it (ending.lua): of a part's chain
+--          and its other parts}; later: as `take`; outcome: 'ok' | 'late' somebody else ended it, its
 --          slot is free now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. Repeating it
 --          returns the same.
 script('finish', 'allow-oom', function(ARGV)
@@ -18,14 +19,16 @@ script('finish', 'allow-oom', function(ARGV)
   local models = {}
   for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra, ik, fo, up, bp, wk, ow = unpack(call('HMGET', keys.task(id),
-    'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra', 'ik', 'fo', 'up', 'bp', 'wk', 'ow'))
+  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra, ik, fo, up, bp, wk, ow, sg = unpack(call('HMGET', keys.task(id),
+    'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra', 'ik', 'fo', 'up', 'bp', 'wk', 'ow', 'sg'))
   local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd, lm = lm, ar = ar, ra = ra,
     ik = ik, fo = fo, up = up or nil, bp = bp or nil, wk = wk, ow = ow }
+  if sg then t = load(id) end
+  if t.pa and state == 'completed' then error('a part of a chain completes by advance') end
   local current = ep == epoch and gt == token
   if current and st == 'executing' then
     local top = num(t.sq)
-    if seq > top + 1 then return { 'hole', '', {}, top, {} } end
+    if seq > top + 1 then return { 'hole', '', {}, top, {}, {} } end
     if keep == 0 then release(id, t) end
     for i = 18, terminal - 1, 2 do
       if seq > top then
@@ -49,20 +52,20 @@ script('finish', 'allow-oom', function(ARGV)
     local stop_until = keep > 0 and NOW + keep or nil
     local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)
-    if keep > 0 then return { 'ok', event_id, {}, 0, {} } end
+    if keep > 0 then return { 'ok', event_id, {}, 0, {}, chains.beside() } end
     if want == 0 then
       local at = wake(t.m)
       wake_elsewhere(t)
-      return { 'ok', event_id, {}, 0, at and later_of(t.m, at) or {} }
+      return { 'ok', event_id, {}, 0, at and later_of(t.m, at) or {}, chains.beside() }
     end
     local grants, ids, later = take(models, want, replica, worker, upstream, nonce, grant_ms, t.m)
     wake_elsewhere(t)
     if #ids > 0 then call('HSET', keys.task(id), 'ng', table.concat(ids, ',')) end
-    return { 'ok', event_id, grants, 0, later }
+    return { 'ok', event_id, grants, 0, later, chains.beside() }
   end
   if current then
     local ended_by, granted, event_id, ended = unpack(call('HMGET', keys.task(id), 'fn', 'ng', 'ti', 'ed'))
-    if ended_by == nonce then return { 'ok', event_id, repeat_grants(granted, nonce), 0, {} } end
+    if ended_by == nonce then return { 'ok', event_id, repeat_grants(granted, nonce), 0, {}, {} } end
     t.ed = ended
   end
 
@@ -78,5 +81,5 @@ script('finish', 'allow-oom', function(ARGV)
     wake(freed)
   end
   if freed then wake_elsewhere(t) end
-  return { current and 'late' or 'stale', '', grants, 0, later }
+  return { current and 'late' or 'stale', '', grants, 0, later, {} }
 end)

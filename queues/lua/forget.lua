@@ -25,7 +25,7 @@ script('forget', 'allow-oom', function(ARGV)
         call('ZREM', line, id)
       else
         if ik then let_name_go(id, { ik = ik }) end
-        call('UNLINK', keys.task(id), keys.log(id), keys.request(id))
+        call('UNLINK', keys.task(id), keys.log(id), keys.request(id), keys.chain(id))
       end
       if which == 'ended' then
         call('ZREM', line, members[i])

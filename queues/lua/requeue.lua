@@ -13,7 +13,7 @@
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
 --          and `more` (recording.lua); `unsent`, 1: nobody has begun it, and nothing of it left
--- returns  {'queued', when it may start a task (note_later) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (ending.lua)} |
+-- returns  {'queued', when it may start a task (note_later) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (ending.lua), accounts of tasks that ended with it} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue', 'allow-oom', function(ARGV)
   local id, token = ARGV[1], ARGV[3]
@@ -58,5 +58,5 @@ script('requeue', 'allow-oom', function(ARGV)
   wake_elsewhere(t)
   local later = at and later_of(t.m, at) or {}
   if outcome == 'queued' then return { outcome, later, t.an or t.m } end
-  return { outcome, event_id, kind, data, account_of_end(t, id) }
+  return { outcome, event_id, kind, data, account_of_end(t, id), chains.beside() }
 end)

@@ -11,7 +11,8 @@
 -- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, for how long it is remembered, ms, which part of its user's
 --          period it takes, us (0: it is not counted), and that period, ms ('': none)
 -- ARGV[24]  upstream of that worker
--- ARGV[25…] further fields of the record (keys.py, RECORD), each with its value
+-- ARGV[25…] how many arguments say what chain it begins (chains.lua; 0: none), and these
+-- ARGV     behind them further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
@@ -34,7 +35,9 @@ script('submit', nil, function(ARGV)
   local replica, want, nonce, grant_ms = ARGV[10], num(ARGV[11]), ARGV[12], num(ARGV[13])
   local default_length, byte_limit, follow = num(ARGV[14]), num(ARGV[15]), ARGV[16]
   local worker, by_name, most_unrecorded = ARGV[17], ARGV[18], tonumber(ARGV[19])
-  local upstream = ARGV[24]
+  local upstream, first_field = ARGV[24], 26 + ARGV[25]
+  local chain = first_field > 26 and chains.read_start(ARGV, 26, first_field - 1)
+  local parts = chain and chain.parts or {}
   local limited, quota = ARGV[20] ~= '' or ARGV[21] ~= '', ARGV[22]
 
   local key = keys.task(id)
@@ -67,7 +70,7 @@ script('submit', nil, function(ARGV)
   end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local t = {}
-  for i = 25, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
+  for i = first_field, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
   local permit = permits.is(asked, t.ty)
   if permit then want = 0 end -- no worker takes it
   local m = permit and asked or scheduled_as(asked, want > 0 and by_name == '1')
@@ -99,7 +102,7 @@ script('submit', nil, function(ARGV)
   longest_wait = num(longest_wait)
   if longest_wait > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait end
   local at_once = false
-  if want > 0 and not lane.barred and (m == asked or not name_held_until({ an = asked })) then
+  if want > 0 and not lane.barred and not parts[1] and (m == asked or not name_held_until({ an = asked })) then
     local turn, at = eligible(m, lane)
     local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
     at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
@@ -109,7 +112,9 @@ script('submit', nil, function(ARGV)
   t.q, t.m, t.u, t.en, t['or'] = q, m, u, NOW_TEXT, order
   local tokens, limit_reached = 0, nil
   if standings then
-    if count_tokens(standings) then tokens = math.max(math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5), 1) end
+    if count_tokens(standings) then
+      tokens = math.max(math.floor(chains.expected_tokens(t, parts, lane.mean_output) + 0.5), 1)
+    end
     limit_reached = weigh(standings, tokens)
     at_once = at_once and not full_of(running_of(standings))
     local too_many = not limit_reached and not at_once and waits_too_many(standings)
@@ -119,16 +124,17 @@ script('submit', nil, function(ARGV)
       limit_reached = too_many
     end
   end
-  local funds, price = nil, 0
-  if costs and #costs > 0 then
+  local funds, price, later_price = nil, 0, chain and chain.reserve or 0
+  if costs and (#costs > 0 or later_price > 0) then
     local subject, window
     funds, subject, window = funds_of(u, quota)
     if not funds then return refusal({ 'no_balance', subject, window }) end
-    for _, pc in ipairs(costs) do price = math.max(price, most_cost_of(t, lane.top, pc)) end
+    price = chains.most_cost(t, parts, lane.top, costs) + later_price
     if price > funds.granted + funds.room then return refusal({ 'quota', price, funds.granted + funds.room }) end
   end
   if not at_once then
-    local length = { waiting = num(n), most = num(max_length), adaptive = admission == 'adaptive' }
+    local more = num(n) > 0 and math.max(#parts - 1, 0) or 0 -- where nobody waits a chain has room, however many its parts
+    local length = { waiting = num(n) + more, more = more, most = num(max_length), adaptive = admission == 'adaptive' }
     if length.most == 0 then length.most = default_length end
     local refused = refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     if refused then return refusal(refused) end
@@ -140,11 +146,13 @@ script('submit', nil, function(ARGV)
     used = keys.uses(used)
     if num(call('GET', used)) >= num(uses) then return refusal({ 'used_up', num(uses) }) end
   end
-  if not stores(u, #payload, byte_limit) then
+  local bytes, large = #payload, nil
+  if chain then bytes, large = chains.bytes_at_start(chain, payload) end
+  if not stores(u, bytes, byte_limit, large) then
     return refusal({ 'full_bytes', math.max(math.ceil(interval_of(q, m, lane.drain, lane.mean_ms)), 1) })
   end
 
-  call('SET', keys.payload(id), payload)
+  if not parts[1] then call('SET', keys.payload(id), payload) end
   if used then
     call('INCR', used)
     if call('PTTL', used) < num(uses_ms) then call('PEXPIRE', used, uses_ms) end
@@ -154,14 +162,18 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 25, t, falls) }
+  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, said_of(ARGV, first_field, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
     t[name] = value
   end
   if timeout_ms > 0 then put('dl', whole(NOW + timeout_ms)) end
-  if wait_ms > 0 then put('wd', whole(NOW + wait_ms)) end
+  local wait_over = wait_ms > 0 and whole(NOW + wait_ms) or nil
+  if not parts[1] then
+    put('pb', whole(#payload))
+    if wait_over then put('wd', wait_over) end
+  end
   if linger_ms > 0 then put('lv', whole(NOW + linger_ms)) end
   if m ~= asked then put('an', asked) end
   if follow == '1' then put('rd', replica) end
@@ -169,6 +181,11 @@ script('submit', nil, function(ARGV)
   local left = standings and what_is_left(standings, true) or nil
   if standings then put('lm', charge_limits(standings, tokens)) end
   if funds then put('qt', hold_credits(funds, price)) end
+  if chain then
+    put('sg', chain.sg)
+    if parts[1] then put('pn', whole(#parts)) elseif funds then put('mc', whole(price - later_price)) end
+    chains.begin(id, chain)
+  end
 
   if at_once and not ruled then -- without the steps into the line and out of it
     local debt = call('ZSCORE', keys.debts(q, m), u)
@@ -188,7 +205,7 @@ script('submit', nil, function(ARGV)
 
   call('HSET', key, 'st', 'queued', unpack(fields))
   call('ZADD', keys.look(), wait_instant(t), id)
-  enqueue(id, t)
+  if parts[1] then chains.queue_parts(id, t, parts, wait_over) else enqueue(id, t) end
   local grants, ids, later = {}, {}, {}
   if want > 0 then
     grants, ids, later = take({ m }, want, replica, worker, upstream, nonce, grant_ms)
@@ -203,6 +220,6 @@ script('submit', nil, function(ARGV)
     wake_one(m)
   end
   local where, told = place(id, t)
-  if told then call('HSET', key, 'ew', told) end
+  if told and not parts[1] then call('HSET', key, 'ew', told) end
   return { 'ok', 'queued', where, NOW, grants, later, m, asked, left }
 end)

@@ -158,7 +158,7 @@ script('sweep', 'allow-oom', function(ARGV)
 
   -- 2. Tasks whose instant has come.
   local function fail(id, t, why, stop_until)
-    end_task(id, t, 'failed', 'error', event_data(id, why.rest), why.code, '', nil, stop_until)
+    end_task(id, t, 'failed', 'error', event_data(id, chains.end_fields(t, 'failed', why.rest)), why.code, '', nil, stop_until)
   end
 
   local function look_at_queued(id, t)
@@ -169,7 +169,7 @@ script('sweep', 'allow-oom', function(ARGV)
     end
     if late or waited then
       local why = late and timeout or queue_timeout
-      end_waiting(id, t, 'failed', 'error', event_data(id, why.rest), why.code)
+      end_waiting(id, t, 'failed', 'error', event_data(id, chains.end_fields(t, 'failed', why.rest)), why.code)
     else
       if t.ik then let_name_go(id, t) end -- nobody has had its end
       end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
@@ -278,8 +278,9 @@ script('sweep', 'allow-oom', function(ARGV)
             looks = looks - 1
             if call('HGET', keys.task(id), 'wt') == '1' then
               local t = load(id)
-              if nothing_left(t) then
-                end_waiting(id, t, 'failed', 'error', event_data(id, unavailable.rest), unavailable.code)
+              if t.st == 'queued' and nothing_left(t) then -- (a part ends with another one)
+                local rest = chains.end_fields(t, 'failed', unavailable.rest)
+                end_waiting(id, t, 'failed', 'error', event_data(id, rest), unavailable.code)
                 accounts[#accounts + 1] = account_of_end(t, id)
                 ended = ended + 1
               end
@@ -360,6 +361,7 @@ script('sweep', 'allow-oom', function(ARGV)
   if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
   local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
   if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
+  for _, account in ipairs(chains.beside()) do accounts[#accounts + 1] = account end
   changing.turn(20)
   return { next_at, NOW, #due, accounts, dropped, told_fallen, changing.version() }
 end)

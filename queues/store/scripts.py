@@ -26,6 +26,8 @@ NAMES = (
     "sent",
     "show",
     "finish",
+    "advance",
+    "chain",
     "requeue",
     "cancel",
     "recorded",
@@ -64,6 +66,7 @@ NAMES = (
 )
 SHARED = (
     "base",
+    "chains",
     "service",
     "limiting",
     "paying",
@@ -86,6 +89,7 @@ SHARED = (
     "placing",
     "refusing",
     "retrying",
+    "staging",
     "ruling",
     "changing",
     "retaining",

@@ -16,6 +16,7 @@ GOOD_WORKER, PLAIN_WORKER, ANY_WORKER, ROGUE_WORKER = "good", "plain-worker", "a
 """Worker tokens: for models that must work, for that of version 1, for all models, for those that attackers spoil."""
 
 STREAMING, SLOW, PLAIN, RAW, ROGUE, LAB, ROUTE = "echo", "sim", "plain", "raw", "rogue", "lab", "route"
+CHAIN = "steps"
 """Models: of the echo and simulate workers, of a version 1 and a raw version 2 worker, of attackers, and one without workers."""
 WORKING = (STREAMING, SLOW, PLAIN, RAW)
 LAB_QUEUES = ("lab_stream", "lab_batch", "lab_vision")
@@ -68,6 +69,23 @@ def settings(**changes: Any) -> dict[str, Any]:
             ROUTE: {
                 "messages": [
                     {"role": "user", "content": "{{ text }}{% for one in list %}{{ one }}{% endfor %}"}
+                ]
+            }
+        },
+        "chains": {
+            CHAIN: {
+                "stages": [
+                    {
+                        "name": "each",
+                        "each": "list",
+                        "model": STREAMING,
+                        "messages": [{"role": "user", "content": "{{ item }}"}],
+                    },
+                    {
+                        "name": "last",
+                        "model": STREAMING,
+                        "messages": [{"role": "user", "content": "{{ text }}{{ stages.each.content }}"}],
+                    },
                 ]
             }
         },

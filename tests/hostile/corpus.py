@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.hostile.cast import HOSTILE, LAB, LAB_QUEUES, ROUTE, STREAMING, WORKING, secret
+from tests.hostile.cast import CHAIN, HOSTILE, LAB, LAB_QUEUES, ROUTE, STREAMING, WORKING, secret
 
 NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """The id of a task that could be and is not."""
@@ -115,6 +115,25 @@ def _prompt(rng: random.Random, known: Known) -> Valid:
     variables = {"text": words(rng), "list": [words(rng)] * rng.randint(0, 3)}
     body = {"template": ROUTE, "variables": variables, "async": rng.random() < 0.5}
     return Valid("POST", "/api/tasks", "mallory", body)
+
+
+def _chain(rng: random.Random, known: Known) -> Valid:
+    own = {
+        "stages": [
+            {"name": "one", "model": _model(rng), "messages": [_message(rng)]},
+            {
+                "name": "two",
+                "when": rng.choice(("text", "{{ 'a' in stages.one.content }}")),
+                "model": _model(rng),
+                "messages": [{"role": "user", "content": "{{ text }} {{ stages.one.content | upper }}"}],
+            },
+        ]
+    }
+    chain = rng.choice((CHAIN, own))
+    variables: dict[str, Any] = {"text": words(rng)}
+    if chain == CHAIN:
+        variables["list"] = [words(rng)] * rng.randint(0, 4)
+    return Valid("POST", "/api/tasks", "mallory", {"chain": chain, "variables": variables})
 
 
 def _delegated(rng: random.Random, known: Known) -> Valid:
@@ -229,7 +248,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
     ),
     ("POST", "/api/openai"): lambda rng, known: rng.choice((_native, _native, _delegated))(rng, known),
-    ("POST", "/api/tasks"): lambda rng, known: rng.choice((_task, _task, _prompt, _request))(rng, known),
+    ("POST", "/api/tasks"): lambda rng, known: rng.choice((_task, _task, _prompt, _request, _chain))(rng, known),
     ("GET", "/api/routes"): lambda rng, known: Valid("GET", "/api/routes", rng.choice(HOSTILE)),
     ("POST", "/api/admin/templates/render"): lambda rng, known: Valid(
         "POST",

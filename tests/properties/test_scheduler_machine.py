@@ -3,17 +3,17 @@ then comes back from a save.
 
 After every step the whole store is read and checked (support/audit.py), beside what only a history shows: a task ends once, its
 log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was
-settled is never taken back; whoever could renew in time loses nothing to a sweep; and work is conserved: where a lease is free
-and a task may start, no replica that could run it is idle, unless a wake-up is under way; where time alone is in the way, whoever
-asked was told the instant. Of a model with windows no more attempts count than they hold, when one is granted.
+settled is never taken back; a chain's stages and parts complete once each, and end with it; whoever could renew in time loses
+nothing to a sweep; and work is conserved: where a lease is free and a task may start, no replica that could run it is idle,
+unless a wake-up is under way; where time alone is in the way, whoever asked was told the instant. Of a model with windows no more attempts count than they hold, when one is granted.
 """
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -42,6 +42,17 @@ from tests.support.pool import OPS
 from tests.support.servers import Server
 
 from fairlane.queues import naming
+from fairlane.queues.chains import (
+    Chain,
+    ChainEnd,
+    ChainStart,
+    Part,
+    Stage,
+    StageEntry,
+    Step,
+    part_id,
+    running,
+)
 from fairlane.queues.credits import Funds
 from fairlane.queues.keys import ANY_MODEL, KEYS
 from fairlane.queues.limits import RATES, pack
@@ -226,6 +237,8 @@ class Life(RuleBasedStateMachine):
     """Behind these workers."""
     failure = ""
     """The code with which tasks fail."""
+    steps_of_chains: ClassVar[Counter[str]] = Counter()
+    """How often `advance` came to what."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -334,6 +347,7 @@ class Life(RuleBasedStateMachine):
         falls_after=st.sampled_from((-1, -1, 0, 2000)),
         named=st.sampled_from(NAMES),
         lost=st.booleans(),
+        parts=st.sampled_from((-1, -1, 0, 2, 3)),
     )
     def submit(
         self,
@@ -350,7 +364,9 @@ class Life(RuleBasedStateMachine):
         falls_after: int,
         named: str,
         lost: bool,
+        parts: int = -1,
     ) -> None:
+        """`parts`: of the first stage of a chain; -1 = it is no chain."""
         replica = self.replicas[who]
         task = TaskSpec(
             f"t{next(self.numbers)}", model, queue, user, b"x" * size, priority=priority, linger_ms=linger
@@ -368,10 +384,13 @@ class Life(RuleBasedStateMachine):
             drive(replica.scheduler.fund(payer, FUNDS))
         want = 1 if replica.serves(model) and replica.free > 0 else 0
         nonce, scheduler = replica.scheduler.nonce(), replica.scheduler
+        chain = None
+        if parts >= 0:
+            chain = ChainStart(Stage(0, "s0"), 9, b"p" * size, b"h", self.parts(parts), reserve=3 * parts)
         before = self.fingerprint()
 
         def call() -> Any:
-            reply = scheduler.submit(task, want, nonce, "w", upstream=replica.upstream).result()
+            reply = scheduler.submit(task, want, nonce, "w", upstream=replica.upstream, chain=chain).result()
             return scheduler.submitted(reply)
 
         answer = call()
@@ -408,7 +427,7 @@ class Life(RuleBasedStateMachine):
     def take(self, who: int, want: int, lost: bool) -> None:
         replica = self.replicas[who]
         want = min(want, replica.free)
-        if want:
+        if want > 0:
             self.ask(replica, want, lost)
 
     def ask(self, replica: Replica, want: int, lost: bool = False) -> list[Grant]:
@@ -508,6 +527,121 @@ class Life(RuleBasedStateMachine):
         if current and not skip:
             written.add(fields)
 
+    def parts(self, number: int) -> list[Part]:
+        return [Part(b"q" * size, 7 * size) for size in range(number)]
+
+    @rule(
+        who=WHO,
+        which=st.integers(0, 9),
+        follows=st.sampled_from(("nothing", "stage", "stage", "parts", "end", "short")),
+        model=st.sampled_from(MODELS),
+        queue=st.sampled_from(QUEUES),
+        wait_ms=st.sampled_from((0, 0, 2000)),
+        falls_after=st.sampled_from((-1, -1, 0)),
+        output=st.sampled_from((30, 30, 30, 700_000)),
+        events=st.integers(0, 2),
+        told=st.integers(0, 2),
+        used=st.sampled_from(((-1, -1), (10, 2000), (0, 0))),
+        want=st.booleans(),
+        lost=st.sampled_from((False, False, True)),
+        written_by_owner=st.sampled_from((True, True, True, False)),
+    )
+    def advance_chain(
+        self,
+        who: int,
+        which: int,
+        follows: str,
+        model: str,
+        queue: str,
+        wait_ms: int,
+        falls_after: int,
+        output: int,
+        events: int,
+        told: int,
+        used: tuple[int, int],
+        want: bool,
+        lost: bool,
+        written_by_owner: bool,
+    ) -> None:
+        """A stage of a chain, or a part of one, has completed."""
+        replica = self.replicas[who]
+        grant = self.pick(who, which, of_chain=True)
+        of = running(grant) if grant else None
+        if grant is None or of is None:
+            return
+        scheduler, top = replica.scheduler, self.top(grant.task_id)
+        number = of.stage.number + 1
+        task = TaskSpec("", model, queue, "", b"z" * (number % 5), estimated_input=20, max_output=output)
+        task.price, task.quota, task.wait_ms = PRICE, self.quota, wait_ms
+        if falls_after >= 0:
+            task.fallbacks = "\n".join(f"{m}\t{price}" for m, price in FALLBACKS if m != model)
+            task.fallback_after_ms, task.asked = falls_after, "another route"
+        if self.quota:
+            payer = subjects_of(self.record(of.chain).get("u", USERS[0]))[self.quota == "u"]
+            drive(scheduler.fund(payer, FUNDS))
+        stage, terminal = Stage(number, f"s{number}"), b"{%d}" % next(self.numbers)
+        end = ChainEnd(State.COMPLETED, "", ("done", terminal))
+        short = ChainEnd(State.FAILED, "X", ("error", terminal), stage, model, queue)
+        entry = StageEntry(stage, task, self.parts(3 if follows == "parts" else 0), reserve=1)
+        then = {"nothing": None, "end": end, "short": short}.get(follows, entry)
+        stages = [("stage", data) for _, data in self.chunks(told)]
+        step = Step(
+            b"{%d}" % next(self.numbers),
+            Used(*used),
+            scheduler.nonce(),
+            then,
+            stages,
+            1 if want and replica.offering else 0,
+            replica.models,
+            "w",
+            replica.upstream,
+        )
+        written, fields = self.writer(grant), self.chunks(events)
+
+        def call(seq: int, fields: list[EventFields]) -> Any:
+            return scheduler.advanced(scheduler.advance(grant, seq, fields, step).result())
+
+        current, known, before = self.is_current(grant), self.record(grant.task_id), self.fingerprint()
+        chain: Chain | None = drive(scheduler.chain(of.chain))
+        seq = written.next_seq
+        if not written_by_owner or (current and written.closed):
+            seq, fields = 0, []
+        answer = call(seq, fields)
+        if current and seq > top + 1:
+            assert (answer.outcome, answer.top, answer.grants) == ("hole", top, [])
+            seq, fields = top + 1, [*written.behind(top), *fields]
+            answer = call(seq, fields)
+            self.steps_of_chains["hole"] += 1
+        self.steps_of_chains[answer.outcome] += 1
+        if not current:
+            same = known.get("ep") == str(grant.epoch) and known.get("gt") == grant.token
+            assert answer.outcome == ("late" if same else "stale")
+        else:
+            assert chain is not None
+            last = of.part < 0 or chain.done == chain.parts - 1
+            expected = {"nothing": {"next"}, "end": {"ended"}, "short": {"ended"}}.get(
+                follows, {"moved", "quota", "no_worker"}
+            )
+            assert answer.outcome in (expected if last else {"waits"})
+            if answer.outcome in ("next", "quota", "no_worker"):
+                assert self.fingerprint() == before
+                return
+            after: Chain | None = drive(scheduler.chain(of.chain))
+            assert after is not None
+            assert after.results == {**chain.results, (of.stage.number, of.part): step.result}
+            assert after.stage == (
+                stage if answer.outcome == "moved" or (follows == "short" and last) else of.stage
+            )
+        if len(answer.grants) < step.want:
+            replica.idle_for |= set(replica.models)
+        if answer.outcome in ("moved", "ended", "waits"):
+            self.calls.append(Call("advance", partial(call, seq, fields), answer))
+        written.closed = True
+        replica.let_go(grant)
+        if not lost:
+            replica.keep(list(answer.grants))
+            self.told(replica, answer.later, answer.shut)
+
     def writer(self, grant: Grant) -> Written:
         return self.written.setdefault(grant.token, Written(grant))
 
@@ -539,6 +673,9 @@ class Life(RuleBasedStateMachine):
         replica, grant = self.replicas[who], self.pick(who, which)
         if grant is None:
             return
+        of = running(grant)
+        if of and of.part >= 0:  # it completes by `advance`
+            state = State.FAILED
         scheduler, nonce, top = replica.scheduler, replica.scheduler.nonce(), self.top(grant.task_id)
         written = self.writer(grant)
         fields = self.chunks(events)
@@ -645,6 +782,9 @@ class Life(RuleBasedStateMachine):
     @rule(which=st.integers(0, 30), tombstone=st.sampled_from((0, 5000)))
     def cancel(self, which: int, tombstone: int) -> None:
         task_id = self.accepted[-1 - which] if which < len(self.accepted) else "unheard-of"
+        chain: Chain | None = drive(self.replicas[0].scheduler.chain(task_id))
+        if chain and chain.parts and which % 2:  # an operator cancels a part
+            task_id = part_id(task_id, chain.stage.number, which % chain.parts)
         scheduler = self.replicas[0].scheduler
         record = self.record(task_id)
         state = record.get("st")
@@ -738,13 +878,22 @@ class Life(RuleBasedStateMachine):
                     assert left_now <= max(left - taken, 0), (task, gap, left)
                 if record["st"] != "executing" or gap < 0 or 0 < int(record["xd"]) <= now:
                     continue
-                if left > taken and left_by(shot, task) - last > taken:
+                if left > taken and left_by(shot, task) - last > taken and not self.ended_with(after, record):
                     assert state == "executing", (task, gap, left)
         for (task,), record in shot.by_kind["task"].items():
             due = min(int(record.get(field, FAR)) for field in ("wd", "dl"))
             if record["st"] == "queued" and gap >= 0 and due > now:
-                if left_by(shot, task) - last > taken:
+                if (
+                    left_by(shot, task) - last > taken
+                    and "pn" not in record
+                    and not self.ended_with(after, record)
+                ):
                     assert task not in self.ended or task in ended, (task, gap)
+
+    @staticmethod
+    def ended_with(shot: Snapshot, record: dict[str, str]) -> bool:
+        """Whether it is a part of a chain that has ended."""
+        return "pa" in record and shot.one("task", record["pa"])["st"] in TERMINAL
 
     @rule()
     def save(self) -> None:
@@ -803,11 +952,14 @@ class Life(RuleBasedStateMachine):
             assert all(self.is_current(grant) for grant in answer.grants)
         if call.name == "finish" and call.answer.outcome == "ok":
             assert (answer.outcome, answer.event_id) == ("ok", call.answer.event_id)
+        if call.name == "advance":
+            assert answer.outcome in (call.answer.outcome, "stale", "late")
+            assert answer.outcome != call.answer.outcome or answer.event_id == call.answer.event_id
         if call.name == "requeue" and call.answer.outcome == "ended":
             assert answer == call.answer
         refilled = call.name == "append" and call.answer[0] == "hole"
         if (call.name in ("append", "requeue", "cancel") and not refilled) or (
-            call.name == "finish" and not answer.grants
+            call.name in ("finish", "advance") and not answer.grants
         ):
             assert {task: len(log) for task, log in self.logs.items() if task in logs} == logs
 
@@ -867,7 +1019,8 @@ class Life(RuleBasedStateMachine):
                 assert replica.name in shot.one("idle", model), (
                     "an idle replica is known as idle until it is woken"
                 )
-        for task in self.accepted:
+        parts = [task for (task,), record in shot.by_kind["task"].items() if "pa" in record]
+        for task in (*self.accepted, *parts):
             log = shot.one("log", task) or []
             self.history.saw(task, log)
             seen = self.logs.get(task, [])
@@ -1090,12 +1243,14 @@ class Life(RuleBasedStateMachine):
 
     # ---- helpers ----------
 
-    def pick(self, who: int, which: int) -> Grant | None:
-        """A grant that is held; now and then one that was given back, ended or taken away."""
+    def pick(self, who: int, which: int, *, of_chain: bool = False) -> Grant | None:
+        """A grant that is held; now and then one that was given back, ended or taken away. `of_chain`: of a stage or part."""
         replica = self.replicas[who]
         grants = list(replica.held.values()) or list(replica.past)
         if which == 9:
             grants = [*replica.past, *grants]
+        if of_chain:
+            grants = [grant for grant in grants if grant.stage]
         return grants[which % len(grants)] if grants else None
 
     def record(self, task_id: str) -> dict[str, str]:

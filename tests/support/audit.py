@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.gateway.records.entries import read_usage
-from fairlane.queues.keys import BALANCE, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
+from fairlane.gateway.records.entries import read_charge, read_usage
+from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
 LARGE_BODY = 16384
@@ -60,7 +60,8 @@ def audit(
     shot = Snapshot(world)
     latest = world.latest_ms
     tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["st"] != "gone"}
-    assert set(tasks) == set(accepted), "accepted = queued + executing + ended"
+    of_chains = {task for task, record in tasks.items() if "pa" in record}
+    assert set(tasks) - of_chains == set(accepted), "accepted = queued + executing + ended"
     waiting, holding = Counter[tuple[str, str]](), defaultdict[tuple[str, str, str], set[str]](set)
     in_flow: dict[str, tuple[str, str, str]] = {}
     for (queue, _, model, user), members in shot.by_kind["flow"].items():
@@ -71,7 +72,8 @@ def audit(
     check_upstreams(shot)
     check_windows(shot)
     in_slots = {task: model for (model,), members in shot.by_kind["slots"].items() for task in members}
-    payload_bytes = 0
+    payload_bytes = check_chains(shot, tasks, in_slots)
+    stored_parts = parts_that_hold(tasks, in_slots)
 
     for task, record in tasks.items():
         assert set(record) <= set(RECORD), set(record) - set(RECORD)
@@ -80,7 +82,10 @@ def audit(
         log = shot.one("log", task) or []
         check_log(task, record, log)
         has_payload = (task,) in shot.by_kind["payload"]
-        assert has_payload == (state not in TERMINAL and "fo" not in record), (task, record)
+        assert has_payload == (state not in TERMINAL and "fo" not in record and "pn" not in record), (
+            task,
+            record,
+        )
         payload_bytes += int(record["pb"]) if has_payload else 0
         due = [int(record[field]) for field in ("wd", "dl", "lv") if field in record]
         if state == "queued":
@@ -88,10 +93,8 @@ def audit(
             assert (task in aside) <= (
                 task not in in_flow and ("an" in record or int(record.get("rf", 0)) > 3)
             ), (task, record)
-            assert in_flow.get(task) == place or task in aside or (task not in in_flow and expired), (
-                task,
-                record,
-            )
+            in_line = in_flow.get(task) == place or task in aside or (task not in in_flow and expired)
+            assert in_line if "pn" not in record else task not in in_flow, (task, record)
             if task in aside:
                 waiting[place[:2]] += 1
             assert task not in in_slots
@@ -104,6 +107,7 @@ def audit(
             holding[place].add(task)
         live = state not in TERMINAL or task in in_slots
         assert (task in shot.one("look")) == live, (task, record)
+        live = live or task in stored_parts
         assert (shot.ttl("task", task) == -1) == live, (task, record, shot.ttl("task", task))
         if log:
             assert (shot.ttl("log", task) == -1) == live, (task, record)
@@ -114,14 +118,19 @@ def audit(
     assert int(pool.get("bytes", 0)) == payload_bytes
     if not carried:
         check_outbox(shot, tasks, in_slots)
-    ended = Counter(record["st"] for record in tasks.values() if record["st"] in TERMINAL)
+    ended = Counter(
+        record["st"] for record in tasks.values() if record["st"] in TERMINAL and "pa" not in record
+    )
     assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
     check_lanes(shot, waiting, holding)
     check_rules(shot, holding)
     check_room(shot, tasks, latest)
     check_names(shot, tasks)
-    check_limits(shot, {task for task in tasks if task in in_flow or task in aside}, set(in_slots))
+    waits = {task for task in tasks if task in in_flow or task in aside}
+    waits |= {task for task, record in tasks.items() if record["st"] == "queued" and "pn" in record}
+    check_limits(shot, waits, set(in_slots))
     live = {task for task, record in tasks.items() if record["st"] not in TERMINAL or task in in_slots}
+    live |= stored_parts
     check_credits(shot, live, balances_lost)
     fall = {task for task, record in tasks.items() if "fb" in record and (task in in_flow or task in aside)}
     lines = {(task, model) for (model,), members in shot.by_kind["falls"].items() for task in members}
@@ -137,21 +146,106 @@ def audit(
     return shot
 
 
+def parts_that_hold(tasks: dict[str, dict[str, str]], in_slots: dict[str, str]) -> set[str]:
+    """Chains of which a part holds a slot still, or has not ended."""
+    return {
+        record["pa"]
+        for task, record in tasks.items()
+        if "pa" in record and (record["st"] not in TERMINAL or task in in_slots)
+    }
+
+
+def check_chains(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dict[str, str]) -> int:
+    """What belongs to a chain as a whole agrees with its stages and parts. Returns the bytes that chains take."""
+    stored = 0
+    chains = {task: record for task, record in tasks.items() if "sg" in record and "pa" not in record}
+    assert {parts[0] for parts in shot.by_kind["chain"]} == set(chains)
+    parts_of = defaultdict[str, dict[str, dict[str, str]]](dict)
+    for task, record in tasks.items():
+        if "pa" in record:
+            assert record["pa"] in chains, (task, record)
+            parts_of[record["pa"]][task] = record
+    for task, record in chains.items():
+        fields = shot.one("chain", task)
+        names = {re.sub(r"^([ru])\d+(\.\d+)?$", r"\1{stage}", name) for name in fields}
+        assert names <= set(CHAIN), (task, names)
+        results = {name[1:] for name in fields if re.match(r"r\d", name)}
+        assert results == {name[1:] for name in fields if re.match(r"u\d", name)}
+        over = record["st"] in TERMINAL
+        assert ("plan" in fields, "by" in fields) == (not over, not over), (task, record)
+        assert (shot.ttl("chain", task) == -1) == (shot.ttl("task", task) == -1), task
+        size = 0 if over else int(fields["by"])
+        stored += size
+        if not over:
+            texts = [fields["plan"], fields["head"], *(fields[f"r{name}"] for name in results)]
+            request = shot.one("request", task) or b""
+            assert size == sum(len(text.encode(errors="replace")) for text in texts) + len(request), task
+        stage = record["sg"].split()[0]
+        now = {name: part for name, part in parts_of[task].items() if part["sg"].split()[0] == stage}
+        held = {
+            name for name, part in parts_of[task].items() if part["st"] not in TERMINAL or name in in_slots
+        }
+        assert held <= set(now), "parts of stages before are over"
+        for name, part in parts_of[task].items():
+            number, index, _ = part["sg"].split()
+            assert (part["st"] == "completed") == (f"{number}.{index}" in results), (name, part)
+        if "pn" not in record:
+            assert not held, (task, record)
+            continue
+        assert len(now) == int(record["pn"]) > 1, (task, record)
+        done = [part for part in now.values() if part["st"] == "completed"]
+        assert int(fields["todo"]) == len(now) - len(done), (task, fields)
+        assert int(fields["live"]) == len(held) + (not over), (task, fields)
+        assert int(fields["begun"]) == sum("at" in part for part in now.values()), (task, fields)
+        if not over:
+            assert {part["st"] for part in now.values()} <= {"queued", "executing", "completed"}
+            assert len(done) < len(now), "the last one takes the chain on"
+        else:
+            assert not [name for name, part in now.items() if part["st"] not in TERMINAL], task
+    return stored
+
+
 def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dict[str, str]) -> None:
-    """Each task that has ended and holds no slot is recorded once, with its end; no other is."""
+    """Each task that has ended and holds no slot is recorded once, with its end; no other is. Of a chain it is each of its stages
+    that ran in place, and each part."""
     entries = [entry[1] for entry in shot.one("outbox") or []]
-    assert {kind for kind, _ in entries} <= {b"usage", b"audit"}
+    assert {kind for kind, _ in entries} <= {b"usage", b"audit", b"charge"}
     rows = [
         read_usage(packed, lambda queue: f"tier of {queue}") for kind, packed in entries if kind == b"usage"
     ]
-    over = {task for task, record in tasks.items() if record["st"] in TERMINAL and task not in in_slots}
-    assert Counter(row.task for row in rows) == Counter(over)
+    holding = set(in_slots) | parts_that_hold(tasks, in_slots)
+    over = {task for task, record in tasks.items() if record["st"] in TERMINAL and task not in holding}
+    names, ends = list[str](), dict[str, str]()
+    for task, record in tasks.items():
+        if "sg" not in record:
+            names += [task] * (task in over)
+            ends[task] = task
+            continue
+        stage, part, _ = record["sg"].split()
+        if part != "-":
+            names += [task] * (task in over)
+            ends[task] = task
+            continue
+        last = task in over and "pn" not in record
+        done = {name[1:] for name in shot.one("chain", task) if re.fullmatch(r"r\d+", name)}
+        names += [f"{task}.{number}" for number in done | ({stage} if last else set())]
+        if last:
+            ends[f"{task}.{stage}"] = task
+    assert Counter(row.task for row in rows) == Counter(names)
+    paid = [read_charge(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
+    charges = Counter(charge.task for charge in paid if charge)
+    assert not [task for task, number in charges.items() if number > 1], "one debit for the whole"
+    assert set(charges) <= {task for task in over if "qt" in tasks[task]}
     for row in rows:
-        record = tasks[row.task]
+        if row.task not in ends:
+            assert (row.state, row.code, row.chain) == ("completed", "", row.task.rpartition(".")[0])
+            continue
+        record = tasks[ends[row.task]]
         assert (row.state, row.code) == (record["st"], record["co"])
-        assert (row.ended, row.enqueued) == (int(record["ed"]), int(record["en"]))
+        assert (row.ended, row.enqueued) == (int(record["ed"]), int(record.get("se", record["en"])))
         assert (row.model, row.scheduled) == (record.get("an", record["m"]), record["m"])
-        assert (row.user_name, row.attempts) == (record["u"], int(record.get("at", 0)))
+        attempts = int(record.get("at", 0)) - int(record.get("ab", 0))
+        assert (row.user_name, row.attempts) == (record["u"], attempts)
 
 
 def check_upstreams(shot: Snapshot) -> None:
@@ -202,9 +296,11 @@ def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int) -> No
     """What bodies and ended tasks take: each is counted once, as long as it is there."""
     pool, sizes, noted = shot.one("pool"), Counter[str](), {}
     assert set(pool) <= set(POOL), set(pool) - set(POOL)
-    for (task,) in shot.by_kind["payload"]:
-        if int(tasks[task]["pb"]) >= LARGE_BODY:
-            sizes[tasks[task]["u"]] += int(tasks[task]["pb"])
+    bodies = [(task, int(tasks[task]["pb"])) for (task,) in shot.by_kind["payload"]]
+    bodies += [(task, int(fields.get("by", 0))) for (task,), fields in shot.by_kind["chain"].items()]
+    for task, size in bodies:
+        if size >= LARGE_BODY:
+            sizes[tasks[task]["u"]] += size
     assert {user: int(size) for user, size in shot.one("bulk").items()} == dict(sizes)
     lines = shot.one("ended"), shot.one("expiries")
     assert set(lines[0]) == set(lines[1])

@@ -15,10 +15,11 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.entries import read_charge
-from fairlane.gateway.records.ledger import GRANTED, LedgerRow, PaidUsage, rows_of
-from fairlane.gateway.records.outbox import Outbox
+from fairlane.gateway.records.ledger import GRANTED, Charges, LedgerRow, PaidUsage, rows_of
+from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reckoning import Reckoning
 from fairlane.gateway.records.usage import UsageTable
+from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -37,9 +38,8 @@ class Bank:
         self.link, self.database = link, database
         self.scheduler = Scheduler(link, KEYS, replica, sample_ends(), Limits())
         self.balances = Balances(database, self.scheduler)
-        self.outbox = Outbox(
-            link, KEYS, database, {"usage": PaidUsage(UsageTable(tier_of))}, Recorder(), replica
-        )
+        tables: dict[str, Table] = {"usage": PaidUsage(UsageTable(tier_of)), "charge": Charges()}
+        self.outbox = Outbox(link, KEYS, database, tables, Recorder(), replica)
         self.metrics = Recorder()
         self.reckoning = Reckoning(database, self.scheduler, link, KEYS, self.metrics)
         self._numbers = itertools.count(1)
@@ -48,7 +48,9 @@ class Bank:
         await self.scheduler.configure({"free": {"weight": 1.0}}, {})
         await self.scheduler.offer(["m"], [], 10**9, 0)
 
-    async def submit(self, task: str = "", user: str = "acme", **more: Any) -> Submitted | Refused:
+    async def submit(
+        self, task: str = "", user: str = "acme", chain: ChainStart | None = None, **more: Any
+    ) -> Submitted | Refused:
         """Once, or again when the store has been told what there is."""
         name = task or f"{self.scheduler.replica}-{next(self._numbers)}"
         spec = TaskSpec(
@@ -57,7 +59,7 @@ class Bank:
         for field, value in more.items():
             setattr(spec, field, value)
         for _ in range(3):
-            reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w")
+            reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w", chain=chain)
             answer = self.scheduler.submitted(reply)
             if not isinstance(answer, Refused) or answer.reason != "no_balance":
                 break
@@ -67,6 +69,10 @@ class Bank:
     async def take(self, want: int = 1) -> list[Grant]:
         reply = await self.scheduler.take(["m"], want, self.scheduler.nonce(), "w")
         return self.scheduler.taken(reply).grants
+
+    async def advance(self, grant: Grant, tokens: int, then: StageEntry | ChainEnd | None) -> str:
+        step = Step(b"{}", Used(tokens, 0), self.scheduler.nonce(), then, worker="w")
+        return self.scheduler.advanced(await self.scheduler.advance(grant, 2, [], step)).outcome
 
     async def finish(self, grant: Grant, tokens: int, state: State = State.COMPLETED) -> str:
         end = End(

@@ -8,6 +8,7 @@ from tests.support.ids import numbered
 
 from fairlane.gateway.records.entries import UsageRow, read_usage
 from fairlane.queues.actor import Actor
+from fairlane.queues.chains import Advanced, Chain, ChainEnd, ChainStart, Part, Stage, StageEntry, Step
 from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import (
@@ -85,11 +86,75 @@ class Pool:
         return TaskSpec(task_id, model, queue, user, more.pop("payload", b"{}"), **more)
 
     def submit(
-        self, task_id: str, model: str = "m", *, want: int = 0, nonce: str = "", **more: Any
+        self,
+        task_id: str,
+        model: str = "m",
+        *,
+        want: int = 0,
+        nonce: str = "",
+        chain: ChainStart | None = None,
+        **more: Any,
     ) -> Submitted | Known | Refused:
         spec = self.spec(task_id, model, **more)
-        reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1")
+        reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1", chain=chain)
         return self.scheduler.submitted(reply.result())
+
+    def start(
+        self, task_id: str, model: str = "m", *, of: int = 3, parts: Sequence[bytes] = (), **more: Any
+    ) -> Submitted | Known | Refused:
+        """Submit a chain."""
+        about = {name: more.pop(name) for name in ("reserve", "request", "head") if name in more}
+        chain = ChainStart(
+            Stage(0, "first"), of, b"a plan", parts=[Part(payload, 10) for payload in parts], **about
+        )
+        return self.submit(task_id, model, chain=chain, **more)
+
+    def entry(
+        self, number: int = 1, model: str = "m", *, name: str = "", parts: Sequence[bytes] = (), **more: Any
+    ) -> StageEntry:
+        """The next stage of a chain."""
+        reserve = more.pop("reserve", 0)
+        spec = self.spec("", model, **more)
+        return StageEntry(
+            Stage(number, name or f"stage{number}"), spec, [Part(payload, 10) for payload in parts], reserve
+        )
+
+    def end(self, state: State = State.COMPLETED, code: str = "", **more: Any) -> ChainEnd:
+        """The end of a chain."""
+        kind = "done" if state is State.COMPLETED else "error"
+        return ChainEnd(state, code, (kind, b'{"end":1}'), **more)
+
+    def advance(
+        self,
+        grant: Grant,
+        then: StageEntry | ChainEnd | None = None,
+        seq: int = 2,
+        *,
+        result: bytes = b'"r"',
+        chunks: Sequence[bytes] = (),
+        told: Sequence[bytes] = (),
+        used: tuple[int, ...] = (1, 1),
+        want: int = 0,
+        models: Sequence[str] = ("m",),
+        nonce: str = "",
+    ) -> Advanced:
+        """A stage, or a part, has completed."""
+        step = Step(
+            result,
+            Used(*used),
+            nonce or self.scheduler.nonce(),
+            then,
+            [("stage", data) for data in told],
+            want,
+            models,
+            "w1",
+        )
+        reply = self.scheduler.advance(grant, seq, [("chunk", data) for data in chunks], step)
+        return self.scheduler.advanced(reply.result())
+
+    def chain(self, task_id: str, *, contents: bool = True) -> Chain | None:
+        result: Chain | None = drive(self.scheduler.chain(task_id, contents=contents))
+        return result
 
     def run(
         self, task_id: str, model: str = "m", *, worker: str = "w1", upstream: str = "", **more: Any

@@ -12,6 +12,7 @@ export type Code =
   | "FORBIDDEN"
   | "NOT_FOUND"
   | "TASK_NOT_FOUND"
+  | "CHAIN_NOT_FOUND"
   | "IDEMPOTENCY_KEY_REUSED"
   | "IDEMPOTENCY_RESULT_GONE"
   | "MODEL_NOT_FOUND"
@@ -49,6 +50,9 @@ export type Code =
   | "REDIRECT_REFUSED"
   | "RESPONSE_TOO_LARGE"
   | "JSON_PARSE_FAILED"
+  | "STAGE_INPUT_FAILED"
+  | "INSUFFICIENT_QUOTA"
+  | "DATABASE_UNAVAILABLE"
   | "CONTEXT_LENGTH"
   | "CONTENT_FILTERED"
   | "WORKER_ERROR"
@@ -121,6 +125,9 @@ export interface StartData extends EventData {
   queue: string;
   /** It is asked for an answer again that did not match its schema. */
   repair?: boolean;
+  /** Of a chain: the stage that begins, which is begun anew with it, and its number, from 1. Those before it stay as they are. */
+  stage?: string;
+  index?: number;
   metadata?: JsonValue;
 }
 interface OfChoice extends EventData {
@@ -156,7 +163,16 @@ export interface StageData extends EventData {
   name: string;
   index: number;
   of: number;
+  /** Of a chain: `queued`, `completed`, `skipped` or `failed`; else as the worker says. */
   status: string;
+  /** What the stage of a chain used. */
+  usage?: JsonValue;
+}
+/** What became of one stage of a chain. */
+export interface StageTold {
+  name: string;
+  status: "completed" | "skipped" | "failed";
+  usage?: JsonValue;
 }
 export interface UsageData extends EventData {
   usage: JsonValue;
@@ -177,6 +193,8 @@ export interface DoneData extends EventData {
   finishReason: string | null;
   result?: JsonValue;
   usage?: JsonValue;
+  /** Of a chain, whose result is its last stage's and whose usage is that of all. */
+  stages?: StageTold[];
   metadata?: JsonValue;
 }
 export interface ErrorData extends EventData {
@@ -185,6 +203,9 @@ export interface ErrorData extends EventData {
   family: Family;
   retryable: boolean;
   usage?: JsonValue;
+  /** Of a chain: where it failed. */
+  failedStage?: string;
+  stages?: StageTold[];
   metadata?: JsonValue;
 }
 export interface CancelledData extends EventData {
@@ -309,6 +330,10 @@ export interface Task {
   readonly queue: string | null;
   readonly progress: { pct: number | null; note: string | null } | null;
   readonly stage: { name: string; index: number; of: number; status: string } | null;
+  /** The stages of a chain that were told of so far, at its end all of them; `index` from 1. */
+  readonly stages: readonly { name: string; index: number; status: string; usage?: JsonValue }[];
+  /** Of a chain that failed: in which stage. */
+  readonly failedStage: string | null;
   readonly usage: JsonValue;
   readonly finishReason: string | null;
   /** When it is completed: the worker's own result, or what the chunks make up. */
@@ -367,7 +392,7 @@ export interface SubmitOptions extends CallOptions {
   idempotencyKey?: string;
   headers?: Record<string, string>;
 }
-export interface Accepted {
+export interface Accepted extends ChainStatus {
   taskId: string;
   /** `queued`, unless an `idempotencyKey` names a task that was submitted before. */
   status: Status;
@@ -386,8 +411,30 @@ export interface Accepted {
   statusUrl: string;
 }
 
-interface Polled {
+/** How a chain stands; of any other task none of these is there. */
+interface ChainStatus {
+  /** Its name, if it is configured. */
+  chain?: string;
+  /** `OCR_PENDING`, … as the chain says; at the end `COMPLETED`, `FAILED` or `CANCELLED`. */
+  stageStatus?: string;
+  stages?: {
+    name: string;
+    status: "waiting" | "queued" | "executing" | "completed" | "skipped" | "failed" | "cancelled";
+    /** Of one that runs several times, side by side. */
+    parts?: number;
+    partsDone?: number;
+    usage?: JsonValue;
+  }[];
+}
+interface Polled extends ChainStatus {
   taskId: string;
+  /** The stage that a chain is in, or ended in; `index` from 1. */
+  stage?: { name: string; index: number; of: number };
+  /** The results of the stages of a chain that has ended, by their names. */
+  results?: { [stage: string]: JsonValue };
+  failedStage?: string;
+  /** What all stages of a chain that has ended used. */
+  usage?: JsonValue;
   metadata?: JsonValue;
 }
 export type TaskStatus =
@@ -426,6 +473,15 @@ export class Fairlane {
   submit(body: TaskOptions & { messages?: unknown; [member: string]: unknown }, options?: SubmitOptions): Promise<Accepted>;
   /** Submit a task of any type: `payload` is what the worker gets. */
   submitTask(task: TaskOptions & { type: string; payload: unknown }, options?: SubmitOptions): Promise<Accepted>;
+  /** Submit a chain of stages: by its name, or as it stands in the configuration of a gateway. */
+  submitTask(
+    task: Omit<TaskOptions, "model" | "mode" | "repair"> & {
+      chain: string | { stages: { [member: string]: JsonValue }[]; title?: string; optional?: string[] };
+      variables?: { [name: string]: JsonValue };
+      locale?: string;
+    },
+    options?: SubmitOptions,
+  ): Promise<Accepted>;
   /** How a task stands. */
   poll(taskId: string, options?: CallOptions): Promise<TaskStatus>;
   /** Poll until the end, as often as the gateway asks to. Throws FairlaneError where the task failed or was cancelled. */

@@ -222,6 +222,8 @@ export const INITIAL = Object.freeze({
   queue: null,
   metadata: undefined,
   cancelledBy: null,
+  stages: Object.freeze([]),
+  failedStage: null,
   ...NOTHING_YET,
   connection: "connecting",
   problem: null,
@@ -236,14 +238,15 @@ export function fold(task, { event, data }) {
       return { ...task, ...Object.fromEntries(PLACE.map(name => [name, data[name] ?? null])), taskId: data.taskId, status: "queued" };
     case "start": {
       const { taskId, attempt, model, queue, metadata } = data;
-      return { ...task, ...NOTHING_YET, ...NO_PLACE, taskId, attempt, model, queue, metadata, status: "executing" };
+      const begun = { ...task, ...NOTHING_YET, ...NO_PLACE, taskId, attempt, model, queue, metadata, status: "executing" };
+      return data.stage ? withStage(begun, { name: data.stage, index: data.index, status: "executing" }) : { ...begun, stages: [] };
     }
     case "chunk":
       return withChunk(task, data);
     case "progress":
       return { ...task, progress: { pct: data.pct ?? null, note: data.note ?? null } };
     case "stage":
-      return { ...task, stage: { name: data.name, index: data.index, of: data.of, status: data.status } };
+      return withStage({ ...task, stage: { name: data.name, index: data.index, of: data.of, status: data.status } }, data);
     case "usage":
       return { ...task, usage: data.usage };
     case "done":
@@ -275,7 +278,15 @@ export function textOf(result) {
 
 function ended(task, data, status) {
   const { taskId, usage = task.usage, metadata = task.metadata } = data;
-  return { ...task, ...NO_PLACE, taskId, status, usage, metadata };
+  const stages = data.stages?.map((stage, at) => ({ ...stage, index: at + 1 })) ?? task.stages;
+  return { ...task, ...NO_PLACE, taskId, status, usage, metadata, stages, failedStage: data.failedStage ?? null };
+}
+
+// A stage is told of by its number: of a chain that begins one anew it takes the place of what was told of it before.
+function withStage(task, { name, index, status, usage }) {
+  const others = task.stages.filter(stage => stage.index !== index);
+  const stages = [...others, { name, index, status, ...(usage === undefined ? {} : { usage }) }];
+  return { ...task, stages: stages.sort((a, b) => a.index - b.index) };
 }
 
 const FRESH_CHOICE = { text: "", reasoning: "", refusal: "", toolCalls: [], finishReason: null };

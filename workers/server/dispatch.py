@@ -27,6 +27,7 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import Attempts
 from fairlane.workers.server.tasks.beginning import Beginnings
+from fairlane.workers.server.tasks.chains import Chains
 from fairlane.workers.server.tasks.ending import Endings
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.stopping import Stops
@@ -92,6 +93,10 @@ class Dispatcher:
         self.upkeep = Upkeep(
             scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, silence, settings
         )
+
+    def use_chains(self, chains: Chains) -> None:
+        """Who knows what follows a stage of a chain. Once, before the start."""
+        self._endings.chains = chains
 
     def start(self) -> None:
         """Begin the upkeep, and to look at how long queues are."""

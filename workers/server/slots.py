@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.scheduler import MOST_TAKEN, Scheduler
 from fairlane.queues.tasks import Grant, Known, Later, Refused, Shut, Submitted, TaskSpec
@@ -51,17 +52,23 @@ class Slots:
 
     # ---- asking ----------
 
-    def submit(self, task: TaskSpec) -> Awaitable[Submitted | Known | Refused]:
-        """Queue a task, unless its idempotency key names one. Raises StoreUnavailable; what happened to it then, it will not run
-        later: only one with an idempotency key may, for its caller to come again."""
+    def submit(
+        self, task: TaskSpec, chain: ChainStart | None = None
+    ) -> Awaitable[Submitted | Known | Refused]:
+        """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. Raises
+        StoreUnavailable; what happened to it then, it will not run later: only one with an idempotency key may, for its caller
+        to come again."""
         done: asyncio.Future[Submitted | Known | Refused] = self._loop.create_future()
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
-        self._payloads.put(task.id, task.payload)
+        if chain is None:
+            self._payloads.put(task.id, task.payload)
         try:
             named = worker is not None and worker.models != (ANY,)
             nonce, worker_id = self._scheduler.nonce(), worker.id if worker else ""
             upstream = worker.upstream if worker else ""
-            reply = self._scheduler.submit(task, want, nonce, worker_id, named=named, upstream=upstream)
+            reply = self._scheduler.submit(
+                task, want, nonce, worker_id, named=named, upstream=upstream, chain=chain
+            )
         except StoreUnavailable:
             self._payloads.pop(task.id)
             if worker:

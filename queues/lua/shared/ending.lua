@@ -1,4 +1,4 @@
-local drop_payload, unpark, release, settle, refund, end_task, account_of_end, end_waiting, tell_owner
+local drop_payload, unpark, release, settle, refund, settle_over, end_task, account_of_end, end_waiting, tell_owner
 do
 -- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows. `ar`: the field of the
 -- record; where it says so, the archive shall have the payload.
@@ -34,6 +34,7 @@ local function expire(id, t, keep)
   call('PEXPIRE', keys.task(id), text)
   call('PEXPIRE', log, text)
   local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', keys.task(id), 'SAMPLES', '0')
+  if t.sg and call('PEXPIRE', keys.chain(id), text) == 1 then bytes = bytes + call('MEMORY', 'USAGE', keys.chain(id), 'SAMPLES', '0') end
   bytes = bytes + 256 -- of its places in lines, about
   if t.ar then
     if call('PEXPIRE', keys.request(id), text) == 1 then bytes = bytes + call('MEMORY', 'USAGE', keys.request(id)) end
@@ -63,6 +64,17 @@ local function unpark_after(t)
   let_others_on(t, t.m)
 end
 
+-- A task has ended and holds no slot; nor does, of a chain, any of its parts: the chain that ended before its last part stopped is
+-- closed with that.
+local function close(id, t, used)
+  expire(id, t, num(t.ed) + num(t.tl) - NOW)
+  record_usage(id, used)
+  if t.pa and call('HINCRBY', keys.chain(t.pa), 'live', '-1') == 0 then
+    local chain = load(t.pa)
+    if chain then close(t.pa, chain) end
+  end
+end
+
 -- Give a task's slot back. True when it held one, which is once per attempt: its account is then to be closed, by `settle` or
 -- `refund`. `used`: what its worker says, of a task that has ended before, as `record_usage` wants it.
 function release(id, t, used)
@@ -79,10 +91,7 @@ function release(id, t, used)
   if t.lm then
     for _, of in ipairs(running_limits(t)) do call('SREM', keys.runs(of[1]), id) end
   end
-  if t.ed then
-    expire(id, t, num(t.ed) + num(t.tl) - NOW)
-    record_usage(id, used)
-  end
+  if t.ed then close(id, t, used) end
   return true
 end
 
@@ -111,7 +120,7 @@ local function settle_pace(t, counted, tokens_used)
 end
 
 -- Settle an attempt whose slot was released, the last of its task: charge what it used beyond the estimate, learn from it.
--- `goes_on`: it is not the last one, and its answer is asked for again.
+-- `goes_on`: it is not the last one: its answer is asked for again, or it was a stage, and others follow.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
 -- `completed`: it ran to its end. Returns its lane's books as they were.
 function settle(t, input, output, completed, goes_on)
@@ -126,6 +135,10 @@ function settle(t, input, output, completed, goes_on)
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
   if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304), goes_on) end
+  if t.pa and known then -- its chain was charged at its submission
+    local of_chain = { lm = call('HGET', keys.task(t.pa), 'lm'), u = t.u }
+    if of_chain.lm then settle_limits(of_chain, math.min(input, 4194304) + math.min(output, 4194304), true) end
+  end
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
@@ -158,6 +171,14 @@ function settle(t, input, output, completed, goes_on)
   return books
 end
 
+-- A task that stands in no line and holds no slot ends without an attempt to settle: what it was charged to limits comes back, and of a
+-- chain of which a stage has begun the tokens alone.
+function settle_over(id, t)
+  if not t.lm then return end
+  local begun = t.se or t.pn and num(call('HGET', keys.chain(id), 'begun')) > 0
+  settle_limits(t, begun and 0 or nil)
+end
+
 -- Take back all that an attempt was charged.
 function refund(t)
   local changed = close_account(t, 0, read_books(t.m, t.q))
@@ -169,26 +190,29 @@ end
 -- call, if it may be repeated. The caller has taken the task out of its lane or released its slot, or leaves the slot
 -- `stopping` until `stop_until`. Returns the terminal event's id, which has an epoch of its own: the store may have lost what
 -- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better, and names its `epoch`.
--- `used`: as `record_usage` wants it. While the slot is `stopping` the task goes on using: it is recorded when that is over.
+-- `used`: as `record_usage` wants it. While the slot is `stopping` the task goes on using: it is recorded when that is over. With a
+-- chain its parts end, and with a part that has not completed its chain (staging.lua).
 function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
   drop_payload(id, t.pb, t.ar, t.u)
-  if t.ik and state == 'failed' and is_let_go(t, code, data) then let_name_go(id, t) end
+  if t.ik and state == 'failed' and not t.se and is_let_go(t, code, data) then let_name_go(id, t) end
   local seq = string.format('%d', num(t.sq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)
   call('HSET', keys.task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce)
   t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
-  if state ~= 'completed' then remember(id, kind == 'error' and sentence_in(data, code)) end
+  if state == 'failed' or state == 'cancelled' and not t.pa then remember(id, kind == 'error' and sentence_in(data, code)) end
+  if t.sg and not t.pa then chains.forget_plan(id, t) end
+  local parts_run = t.pn and chains.end_parts(id, t)
   if stop_until then
     call('ZADD', keys.slots(t.m), whole(stop_until), id)
     call('ZADD', keys.look(), whole(stop_until), id)
     if used and (num(used[1]) >= 0 or num(used[2]) >= 0) then call('HSET', keys.task(id), 'us', table.concat(used, ' ')) end
-  else
-    expire(id, t, num(t.tl))
-    record_usage(id, used)
+  elseif not parts_run then
+    close(id, t, used)
   end
-  call('HINCRBY', keys.pool(), state, '1')
+  if not t.pa then call('HINCRBY', keys.pool(), state, '1') end
   publish_event(t.rd, id, event_id, kind, data, except)
+  if t.pa and state ~= 'completed' then chains.fail_with(t, state, kind, data, code) end
   return event_id
 end
 
@@ -205,7 +229,7 @@ end
 function end_waiting(id, t, state, kind, data, code)
   call('ZREM', keys.look(), id)
   dequeue(id, t)
-  if t.lm then settle_limits(t, nil) end
+  settle_over(id, t)
   let_others_on(t)
   return end_task(id, t, state, kind, data, code, '')
 end

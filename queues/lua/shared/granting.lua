@@ -9,7 +9,7 @@ function describe(id, t, start_seq, start)
   return cmsgpack.pack({
     id, t.at, t.ep, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en, start_seq,
     t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '', t.nl or '0',
-    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '', t.wn or '0', t.mt or '0',
+    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '', t.wn or '0', t.mt or '0', t.sg or '',
   })
 end
 
@@ -96,6 +96,7 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
     unpack(more))
   t.ac = open_account(cost, lane.weight or '1', lane.lifts, num(lifts_of(q, m, u)), tokens, counted)
 
+  if t.pa and not t.at then call('HINCRBY', keys.chain(t.pa), 'begun', '1') end
   local deadline, run = num(t.dl), num(t.rl)
   if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
   t.st, t.at, t.sq = 'executing', whole(num(t.at) + 1), whole(num(t.sq) + 1)
@@ -120,7 +121,9 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   call('ZADD', keys.look(), run_instant(t, lease_end), id)
   local event_id = t.ep .. '-' .. t.sq
   local repair = t.rp and t.rp ~= '1' and ',"repair":true' or ''
-  local data = event_data(id, '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or m) .. ',"queue":"' .. q .. '"' .. repair)
+  local stage = t.sg and chains.in_event(t.sg) or ''
+  local data =
+    event_data(id, '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or m) .. ',"queue":"' .. q .. '"' .. stage .. repair)
   call('XADD', keys.log(id), event_id, 'type', 'start', 'data', data)
   publish_event(t.rd, id, event_id, 'start', data, t.ow)
   call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', t.gt, 'ow', t.ow, 'wk', t.wk,

@@ -9,7 +9,7 @@
 -- what lies in the hash is the sum of what SQL has and of what is on its way there.
 --
 -- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
-local cost_of, most_cost_of, funds_of, begin_window, hold_credits, settle_credits, take_from, mark, grant_credits
+local cost_of, most_cost_of, funds_of, begin_window, hold_credits, hold_more, settle_credits, take_from, mark, grant_credits
 do
 local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
@@ -137,6 +137,34 @@ function hold_credits(funds, amount)
   end
   local granted, windows = of_granted == 0 and '0' or whole(of_granted), of_window == 0 and '0' or whole(of_window)
   return funds.quota.whose .. ' ' .. granted .. ' ' .. windows .. window.told .. funds.generation
+end
+
+-- Let what is held by `qt` be held no more (`by` -1), or again (1).
+local function move_hold(u, qt, by)
+  local whose, granted, of_window, window, _, generation = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+) (%d+)$')
+  local balance = keys.balance(payer(u, whose))
+  local known, its = unpack(call('HMGET', balance, 'b', 'gn'))
+  if not known or (its or '0') ~= generation then return end
+  if granted ~= '0' then call('HINCRBY', balance, 'h', whole(by * granted)) end
+  if of_window ~= '0' and call('HINCRBY', balance, 'h' .. window, whole(by * of_window)) == 0 and call('HEXISTS', balance, 's' .. window) == 0 then
+    call('HDEL', balance, 'h' .. window)
+  end
+end
+
+-- Hold so much in all for a task that is held `qt` (nil: nothing), of its quota as submit is given it. Returns the field `qt`; or nil
+-- and why not: {'quota', what it would be held, what is there} | {'no_balance', subject, window or ''}; nothing has changed then.
+function hold_more(u, qt, text, amount)
+  if qt then move_hold(u, qt, -1) end
+  local funds, subject, window = funds_of(u, text)
+  local refused
+  if not funds then
+    refused = { 'no_balance', subject, window }
+  elseif amount > funds.granted + funds.room then
+    refused = { 'quota', amount, funds.granted + funds.room }
+  end
+  if not refused then return hold_credits(funds, amount) end
+  if qt then move_hold(u, qt, 1) end
+  return nil, refused
 end
 
 -- A task that was held `qt` costs so much. What was held pays first, and of that the window; for more than was held: what is left of

@@ -80,6 +80,15 @@ end
 
 -- The place of a task, and what is to be noted of it for `bounds_after`, if it can be compared with what comes.
 function place(id, t)
+  if t.pn then -- of a chain: that of the first of its parts that waits
+    local number = chains.stage_of(t.sg)
+    for i = 0, t.pn - 1 do
+      local part = chains.part_id(id, number, i)
+      local st, q, m, an, ei = unpack(call('HMGET', keys.task(part), 'st', 'q', 'm', 'an', 'ei'))
+      if st == 'queued' then return place(part, { q = q, m = m, u = t.u, an = an, ei = ei }) end
+    end
+    return NOWHERE
+  end
   local q, m = t.q, t.m
   local rank = call('ZRANK', keys.flow(q, m, t.u), id)
   if not rank then

@@ -10,18 +10,23 @@ end
 
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
 -- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those; and of one that a
--- change of settings concerns that, its side of it, and how often it went on to another model. A task whose answer was repaired used what
--- both took.
+-- change of settings concerns that, its side of it, and how often it went on to another model; of a chain's stage or part which that is
+-- (`sg`), and when the chain came into it, and the task is the chain. A task whose answer was repaired used what both took.
 local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'rt', 'tm',
-  'rp', 'ch', 'mv' }
-local TOLD = #RECORDED - 7
+  'rp', 'ch', 'mv', 'sg' }
+local TOLD = #RECORDED - 8
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
 -- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
--- had the time to look at that, which many questions of his may bring about, too.
+-- had the time to look at that, which many questions of his may bring about, too. Of a part that was cancelled as its chain (`pa`)
+-- ended, that end counts.
 local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true, NOT_CHECKED = true }
-local function as_callers_like(entry)
-  local ended, state, code, id = entry[1], entry[5], entry[6], entry[TOLD + 1]
+local function as_callers_like(id, entry, pa)
+  local ended, state, code = entry[1], entry[5], entry[6]
+  if pa and state == 'cancelled' then
+    id = pa
+    ended, state, code = unpack(call('HMGET', keys.task(pa), 'ed', 'st', 'co'))
+  end
   if state == 'cancelled' or AS_CALLERS_LIKE[code or ''] then return true end
   if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'js') == 1 end
   if code ~= 'TOTAL_TIMEOUT' then return false end
@@ -32,30 +37,49 @@ local function as_callers_like(entry)
 end
 
 -- What a task of this entry costs: its price, if it completed; what was used until then, if it ended after its first output and its
--- caller may have had that end in his hands; else nothing. Where then nobody says what was used, what it was held (`qt`) is paid.
--- `before`: what an answer cost that was repaired.
-local function cost_of_entry(entry, pc, qt, used, before)
+-- caller may have had that end in his hands; else nothing. Where then nobody says what was used, what it was held (`most`; nil:
+-- nothing) is paid. `before`: what an answer cost that was repaired; `pa`: of a part its chain.
+local function cost_of_entry(id, entry, pc, most, used, before, pa)
   local first_output, state = entry[4], entry[5]
-  local stopped = first_output and as_callers_like(entry)
+  local stopped = first_output and as_callers_like(id, entry, pa)
   if state ~= 'completed' and not stopped then return 0 end
   local input, output, more = used and used[1] or '-1', used and used[2] or '-1', used and used[3] or ''
   if entry[18] and num(input) < 0 and num(output) < 0 then
     input, output, more = string.match(entry[18], '^(%S*) (%S*) (.*)$')
   end
-  if qt and stopped and num(input) < 0 and num(output) < 0 then
-    local granted, of_window = string.match(qt, '^%l (%d+) (%d+)')
-    return granted + of_window
-  end
+  if most and stopped and num(input) < 0 and num(output) < 0 then return most end
   local cached, reasoning
   if more ~= '' then cached, reasoning = string.match(more, '^(%S+) (%S+)') end
   return (pc and cost_of(pc, input, output, cached, reasoning) or 0) + before
 end
 
+-- What was held of a quota (`qt`) for a task.
+local function held_by(qt)
+  local granted, of_window = string.match(qt, '^%l (%d+) (%d+)')
+  return granted + of_window
+end
+
 -- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
--- -1 unknown, and what else is known of them, as texts; nil: nobody says.
-function record_usage(id, used)
+-- -1 unknown, and what else is known of them, as texts; nil: nobody says. `done`: a stage of a chain is completed, and the chain goes
+-- on: it is paid when it ends, for all its stages.
+function record_usage(id, used, done)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
-  local pc, qt, rt, tm, rp, ch, mv = unpack(entry, TOLD + 1)
+  local pc, qt, rt, tm, rp, ch, mv, sg = unpack(entry, TOLD + 1)
+  local chain, pa, most, only_paid, se
+  if sg then
+    chain, pa, most, only_paid, se = chains.fill(entry, id, done)
+    most = most and most + 0
+    if done then qt = nil end
+  else
+    most = qt and held_by(qt)
+  end
+  if only_paid then
+    local paid = qt and settle_credits(entry[9], qt, chains.spend(chain, 0)) or ''
+    for i = TOLD + 1, #RECORDED do entry[i] = '' end
+    entry[TOLD + 1], entry[25], entry[26] = id, paid, nil
+    if paid ~= '' then call('XADD', keys.outbox(), '*', 'charge', cmsgpack.pack(entry)) end
+    return
+  end
   local own, before = used, 0
   if rp and rp ~= '1' then
     if entry[18] and num(used and used[1] or '-1') < 0 and num(used and used[2] or '-1') < 0 then
@@ -64,17 +88,19 @@ function record_usage(id, used)
     used, before = repairs.used_in_all(rp, used)
   end
   for i = TOLD + 5, #RECORDED do entry[i] = nil end
-  entry[TOLD + 1] = id
+  entry[TOLD + 1] = chain or id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
   if pc or qt then -- (one that another model may have answered is held for that, though its own costs nothing)
-    local cost = (pc or before > 0) and cost_of_entry(entry, pc, qt, own, before) or 0
+    local cost = (pc or before > 0) and cost_of_entry(id, entry, pc, most, own, before, pa) or 0
     entry[23], entry[24] = pc or '0 0 0 0 0', whole(cost)
+    if chain then cost = chains.spend(chain, cost) end
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
   end
-  if rt or tm or ch then
+  if rt or tm or ch or sg then
     for i = 23, 25 do entry[i] = entry[i] or '' end
     entry[26], entry[27] = rt or '', tm or ''
     if ch then entry[28] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', '')) end
+    if sg then entry[28], entry[29] = entry[28] or '', se and sg .. ' ' .. se or sg end
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
 end

@@ -8,15 +8,17 @@ local function own_in_queue(q, m, u)
 end
 
 -- Count a body among those that are stored, unless there is no room for it. A user's large bodies may take no more than they leave
--- free, so that one alone has half, and the next ones find room; one body of each user always fits.
-local function stores(u, bytes, limit)
+-- free, so that one alone has half, and the next ones find room; one body of each user always fits. `large`: of several bodies, what
+-- the large ones take.
+local function stores(u, bytes, limit, large)
+  large = large or (bytes >= LARGE_BODY and bytes or 0)
   local total = call('HINCRBY', keys.pool(), 'bytes', whole(bytes))
-  local own = bytes >= LARGE_BODY and num(call('HGET', keys.bulk(), u)) or 0
+  local own = large > 0 and num(call('HGET', keys.bulk(), u)) or 0
   if total > limit or (own > 0 and own + bytes > limit - total) then
     call('HINCRBY', keys.pool(), 'bytes', 0 - bytes)
     return false
   end
-  if bytes >= LARGE_BODY then call('HINCRBY', keys.bulk(), u, bytes) end
+  if large > 0 then call('HINCRBY', keys.bulk(), u, whole(large)) end
   return true
 end
 
@@ -32,7 +34,7 @@ end
 --   4  its caller's own time would be over, however short the wait may turn out to be, as far as the pace is known, or by the model's
 --      windows, which are known
 -- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
--- the queue: how many are `waiting`, the `most` that it holds, and whether admission is `adaptive`.
+-- the queue: how many are `waiting`, with how many `more` that would come with this one, the `most` that it holds, and whether admission is `adaptive`.
 local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end
   local function interval() return interval_of(q, m, lane.drain, lane.mean_ms) end
@@ -68,7 +70,7 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     end
   end
   if length.waiting >= length.most then -- 2
-    local over = own_in_queue(q, m, u) - (2 * length.most - length.waiting)
+    local over = own_in_queue(q, m, u) + length.more - (2 * length.most - length.waiting)
     if over >= 0 then return { 'full', length.waiting, length.most, in_ms(interval() * (over + 1)) } end
   end
   local least_ms = text and timeout_ms > 0 and in_windows(call('ZCOUNT', keys.flow(q, m, u), '-inf', order) + 1) or 0

@@ -1,7 +1,7 @@
 -- What is known of tasks that failed or were cancelled, for operators: a day, the last 10,000 of them, and nothing of their content.
 
 local REMEMBERED = { 'st', 'q', 'm', 'an', 'u', 'k', 'ty', 'en', 'pr', 'ei', 'mo', 'wd', 'dl', 'tl', 'wt', 'sf', 'rq', 'pb', 'at',
-  'wk', 'ga', 'xd', 'rf', 'tr', 'fo', 'sq', 'hi', 'ed', 'co', 'rt', 'mv', 'rp' }
+  'wk', 'ga', 'xd', 'rf', 'tr', 'fo', 'sq', 'hi', 'ed', 'co', 'rt', 'mv', 'rp', 'sg', 'pa' }
 
 -- As much of a failure's sentence as operators may see: sentences.py says what that is.
 local function for_operators(code, text)

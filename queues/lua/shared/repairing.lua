@@ -27,11 +27,9 @@ end
 -- Put another payload in the place of the one that a task has, which counts as this one did. The archive keeps the request as it came.
 function repairs.replace_payload(id, t, payload)
   local before, after = num(t.pb), #payload
-  if t.ar and string.sub(t.ar, -1) == 'r' then call('RENAME', keys.payload(id), keys.request(id)) end
+  if t.ar and string.sub(t.ar, -1) == 'r' then call('RENAMENX', keys.payload(id), keys.request(id)) end
   call('SET', keys.payload(id), payload)
-  call('HINCRBY', keys.pool(), 'bytes', whole(after - before))
-  local bulk = (after >= LARGE_BODY and after or 0) - (before >= LARGE_BODY and before or 0)
-  if bulk ~= 0 and call('HINCRBY', keys.bulk(), t.u, whole(bulk)) <= 0 then call('HDEL', keys.bulk(), t.u) end
+  chains.count_bytes(t.u, before, after)
   t.pb, t.ei = whole(after), whole(math.max(num(t.ei) + math.floor((after - before) / 4), 0))
   call('HSET', keys.task(id), 'pb', t.pb, 'ei', t.ei)
 end

@@ -9,6 +9,7 @@ local function shorten(id, t, keep)
   keep = math.max(keep, 1000)
   call('PEXPIRE', keys.task(id), whole(keep), 'LT')
   call('PEXPIRE', keys.log(id), whole(keep), 'LT')
+  call('PEXPIRE', keys.chain(id), whole(keep), 'LT')
   call('RPUSH', keys.endings(), string.format('%s %s %s %d', id, t.by, t.ed, NOW + keep))
 end
 
@@ -44,7 +45,7 @@ local function keep_within(budget, most)
     for _, entry in ipairs(call('ZRANGE', keys.ended(), '0', whole(most - 1))) do
       if excess <= 0 then break end
       local id, bytes = read_note(entry)
-      call('UNLINK', keys.task(id), keys.log(id), keys.request(id))
+      call('UNLINK', keys.task(id), keys.log(id), keys.request(id), keys.chain(id))
       oldest[#oldest + 1], excess = entry, excess - tonumber(bytes)
     end
     forget(oldest)

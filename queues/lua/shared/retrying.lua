@@ -37,7 +37,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   local give_up
   if repair and t.rp ~= '1' then
     give_up = failures.lost
-  elseif t.fo or num(t.at) >= (held and 1000 or 100) then
+  elseif t.fo or num(t.at) - num(t.ab) >= (held and 1000 or 100) then
     give_up = failures.lost
   elseif cause ~= 'declined' and not repair and (t.bg or t.mt == '1') then
     if num(t.tr) >= (t.mt and num(t.mt) or 3) then give_up = failures.lost end
@@ -65,9 +65,9 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
       settle(t, -1, -1, false)
     else
       refund(t)
-      if t.lm then settle_limits(t, nil) end
+      if t.lm then settle_limits(t, t.se and 0 or nil) end
     end
-    local data = event_data(id, give_up.rest)
+    local data = event_data(id, chains.end_fields(t, 'failed', give_up.rest))
     local event_id = end_task(id, t, 'failed', 'error', data, give_up.code, nonce, nil, nil, nil, repair and repair.used)
     return 'ended', event_id, 'error', data
   end

@@ -51,6 +51,26 @@ test("a line of 16 MiB that comes in small pieces is read in no time that grows 
   assert.equal(whole.data.length, 16 << 20);
 });
 
+test("a chain's stages are told one by one, and each begins anew by itself", () => {
+  const step = (task, event, data) => fold(task, { event, id: null, data: { taskId: "t", ts: 1, ...data } });
+  const stages = task => task.stages.map(({ name, status }) => `${name} ${status}`);
+  let task = step(INITIAL, "stage", { name: "ocr", index: 1, of: 3, status: "completed", usage: { outputTokens: 2 } });
+  task = step(task, "stage", { name: "sum", index: 2, of: 3, status: "queued" });
+  task = step(task, "queued", { position: 2, estimatedWaitMs: null, estimatedWaitLowMs: null, estimatedWaitHighMs: null });
+  assert.deepEqual([task.status, task.position, stages(task)], ["queued", 2, ["ocr completed", "sum queued"]]);
+  task = step(task, "start", { attempt: 1, model: "m", queue: "q", stage: "sum", index: 2 });
+  task = step(task, "chunk", { index: 0, kind: "text", delta: "lost", n: 1 });
+  task = step(task, "start", { attempt: 2, model: "m", queue: "q", stage: "sum", index: 2 });
+  assert.deepEqual([task.text, stages(task)], ["", ["ocr completed", "sum executing"]]);
+  assert.deepEqual(task.stages[0].usage, { outputTokens: 2 });
+  const done = step(task, "done", { finishReason: null, result: 1, stages: [{ name: "ocr", status: "completed" }, { name: "sum", status: "completed" }, { name: "end", status: "skipped" }] });
+  assert.deepEqual([stages(done), done.failedStage], [["ocr completed", "sum completed", "end skipped"], null]);
+  const failed = step(task, "error", { error: "No", code: "BAD_REQUEST", retryable: false, failedStage: "sum" });
+  assert.deepEqual([failed.failedStage, stages(failed)], ["sum", ["ocr completed", "sum executing"]]);
+  assert.deepEqual(step(task, "restart", {}).stages, []);
+  assert.deepEqual(step(task, "start", { attempt: 1, model: "m", queue: "q" }).stages, []);
+});
+
 test("events make up what a page shows", () => {
   const at = { taskId: "t", ts: 1 };
   const step = (task, event, data) => fold(task, { event, id: null, data: { ...at, ...data } });

@@ -30,6 +30,7 @@ ON_THE_DEMO = {
             "quickstart",
             "api",
             "browser",
+            "chains",
             "frameworks",
             "idempotency",
             "troubleshooting",

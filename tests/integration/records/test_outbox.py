@@ -92,6 +92,10 @@ async def test_an_entry_becomes_a_row_and_is_added_up(redis_url: str, database_u
             "change_id": "",
             "side": "",
             "moves": None,
+            "chain": "",
+            "stage": None,
+            "stage_name": "",
+            "part": None,
         }
         day = NOON - NOON % DAY_MS
         assert [tuple(row) for row in sums] == [

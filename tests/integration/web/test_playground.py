@@ -598,3 +598,52 @@ async def test_a_template_is_filled_in(redis_url: str, tmp_path: Path, open_brow
         await page.set_viewport_size(PHONE)
         await page.locator("#template").select_option("greet")
         await fits(page)
+
+
+async def test_a_chain_shows_its_stages(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
+    """A line of stages with how each stands: from the first on, and as the task's link is opened elsewhere."""
+    say = {"role": "user", "content": "{{ stages.look.content }} {{ topic }}"}
+    stages = [
+        {
+            "name": "look",
+            "when": "picture",
+            "model": "m",
+            "messages": [{"role": "user", "content": "{{ picture }}"}],
+        },
+        {"name": "sum_up", "model": "m", "messages": [say]},
+        {"name": "write", "model": "m", "messages": [say]},
+    ]
+    settings = {"chains": {"article": {"title": "An article", "stages": stages}}}
+    async with talking(redis_url, tmp_path, **settings) as talk, talk.worker2(["m"]) as worker:
+        opened = await open_browser(talk.served.url)
+        page = await opened.open()
+        await page.locator("#template option[value='chain article']").wait_for(state="attached")
+        await page.locator("#template").select_option("chain article")
+        await expect(page.locator("#model")).to_be_hidden()
+        await expect(page.locator("#variables")).to_contain_text("look → sum_up → write")
+        await page.locator("textarea[name=topic]").fill("queues")
+        await page.locator("#send").click()
+        first = await worker.take()
+        line = page.locator("#stages li")
+        await expect(line).to_have_text(["look skipped", "sum_up executing", "write not yet"])
+        await worker.answer(first, {"content": "short"})
+        second = await worker.take()
+        assert second["taskId"] == first["taskId"]
+        await worker.chunk(second, "All of it")
+        await expect(line).to_have_text(["look skipped", "sum_up completed", "write executing"])
+        await expect(page.locator("#output")).to_have_text("All of it")
+        other = await opened.open(f"/{await page.evaluate('location.hash')}")
+        await expect(other.locator("#stages li")).to_have_text(
+            ["1 skipped", "sum_up completed", "write executing"]
+        )
+        await worker.answer(second, None)
+        await state(page, "completed")
+        for one in (page, other):
+            await expect(one.locator("#stages li")).to_have_text(
+                ["look skipped", "sum_up completed", "write completed"]
+            )
+        await expect(page.locator("#code")).to_contain_text('"chain"')
+        await accessible(page)
+        await page.set_viewport_size(PHONE)
+        await fits(page)
+        await opened.check()

@@ -152,6 +152,39 @@ async def cancelled_by_call(caller: PlainCaller) -> None:
     assert status == 200
 
 
+def stages(last: str) -> dict[str, Any]:
+    """Two parts side by side, and a stage behind them."""
+    first = {
+        "name": "each",
+        "each": "list",
+        "model": "m",
+        "messages": [{"role": "user", "content": "{{ item }}"}],
+    }
+    second = {
+        "name": "last",
+        "model": "m",
+        "messages": [{"role": "user", "content": last + " {{ stages.each.content }}"}],
+    }
+    return {"chain": {"stages": [first, second]}, "variables": {"list": ["a", "b"]}}
+
+
+async def chain(caller: PlainCaller) -> None:
+    status, _ = await caller.call("POST", "/api/tasks", stages("all") | {"async": False})
+    assert status == 200
+
+
+async def chain_stream(caller: PlainCaller) -> None:
+    status, body = await caller.call("POST", "/api/tasks", stages("pieces") | {"stream": True})
+    assert status == 200
+    assert b"event: done" in body
+
+
+async def failed_chain(caller: PlainCaller) -> None:
+    status, body = await caller.call("POST", "/api/tasks", stages("fail") | {"async": False})
+    assert status == 500
+    assert json.loads(body)["failedStage"] == "last"
+
+
 async def refused(caller: PlainCaller) -> None:
     status, _ = await caller.call("POST", "/api/openai", {"model": "nobody's"})
     assert status == 503
@@ -159,7 +192,7 @@ async def refused(caller: PlainCaller) -> None:
 
 WAYS = [
     native, chat, embeddings, native_stream, chat_stream, failed, failed_chat, retried, polled, replayed,
-    cancelled_by_call, refused,
+    cancelled_by_call, refused, chain, chain_stream, failed_chain,
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ models: {a/b: {concurrency: 4}}
 queues: {paid_stream: {weight: 3}, free_batch: {max_length: 9}}
 routes: {fast: {model: a/b, tiers: {paid: {timeout_ms: 5000}}, price: {input: 1, output: 2}, vision: {model: see}}}
 templates: {sum: {messages: [{role: user, content: "a long text {{ x }}"}]}}
+chains: {two: {stages: [{name: one, template: sum, model: a/b}]}}
 prices: [{model: "*", input: 0.5, output: 2}]
 keys:
   - {id: acme, sha256: "%s", quota: {budget: 5, per: day}, limits: {requests_per_minute: 3}}

@@ -41,7 +41,7 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     table = settings_table()
     for name in Settings.model_fields:
         if name not in (
-            *("models", "queues", "routes", "templates", "prices", "keys", "workers"),
+            *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
             *("upstreams", "endpoints"),
         ):
             assert f"| `{name}` | `{env_name(name)}`" in table

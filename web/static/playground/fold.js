@@ -25,6 +25,7 @@ export class TaskFold {
     this.state = "queued";
     this.place = null; // { position, estimateMs, lowMs, highMs }
     this.enqueuedAt = submittedAt(taskId);
+    this.stages = []; // of a chain: { name, status }, as far as they were told of
     this._forget();
   }
 
@@ -59,6 +60,7 @@ export class TaskFold {
         return "";
       case "restart":
         this._forget();
+        this.stages = this.stages.map(({ name }) => ({ name, status: "waiting" }));
         return "new";
       case "start":
         return this._start(data);
@@ -66,6 +68,7 @@ export class TaskFold {
         return this._chunk(data);
       case "stage":
         this.stage = data;
+        this._stage(data);
         return "";
       case "usage":
         this.usage = data.usage;
@@ -88,7 +91,18 @@ export class TaskFold {
     this.model = data.model;
     this.queue = data.queue;
     this.startedAt = data.ts;
+    if (data.stage) this._stage({ name: data.stage, index: data.index, status: "executing" });
     return had ? "new" : "";
+  }
+
+  /** One of several steps stands so; `index` from 1. Those before it that nothing was told of are passed over. */
+  _stage({ name, index, of, status }) {
+    const most = Math.max(this.stages.length, of ?? 0, index);
+    this.stages = Array.from({ length: most }, (_, at) => {
+      const known = this.stages[at] ?? { name: "", status: "waiting" };
+      if (at + 1 === index) return { name, status };
+      return at + 1 < index && known.status === "waiting" ? { ...known, status: "skipped" } : known;
+    });
   }
 
   _chunk(data) {
@@ -112,7 +126,9 @@ export class TaskFold {
     this.endedAt = data.ts;
     this.place = null;
     this.usage = data.usage ?? this.usage;
+    if (data.stages) this.stages = data.stages;
     if (event === "cancelled") {
+      this.stages = this.stages.map(stage => (["queued", "executing"].includes(stage.status) ? { ...stage, status: "cancelled" } : stage));
       this.state = "cancelled";
       this.by = data.by;
       return "";

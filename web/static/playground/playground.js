@@ -190,7 +190,7 @@ async function sendNative(readings) {
   const template = templates.chosen;
   const path = template ? "/api/tasks" : "/api/openai";
   const asked = template ? { ...templates.body, ...(template.route ? {} : { model: model() }) } : { model: model(), messages: messages() };
-  const body = { ...asked, stream: true, async: true, ...(mode ? { mode } : {}) };
+  const body = { ...asked, stream: true, async: true, ...(mode && !template?.chain ? { mode } : {}) };
   const accepted = await call(path, { body, headers: headers.wire });
   const steps = [{ do: "submit", path, body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
   task.follow(accepted, { headers, steps, readings, user: headers.named["X-Fairlane-User"] });

@@ -14,6 +14,8 @@ export default {
     "ask.model.none": "No worker offers a model by name at the moment. A worker that just connects takes any.",
     "ask.template": "Template",
     "ask.template.none": "None: write a prompt",
+    "ask.template.chain": "{name} (chain)",
+    "ask.chain.stages": "A list is written as JSON: [\"a\", \"b\"]. Stages: {names}.",
     "ask.template.version": "A list is written as JSON: [\"a\", \"b\"]. Version {version} of the template.",
     "ask.variable.optional": "{name} (optional)",
     "ask.locale": "Language",
@@ -46,6 +48,10 @@ export default {
     "task.cut": "Cut connection",
     "task.cancel": "Cancel",
     "task.cancel.notYours": "Reading is all that a link allows. Only who submitted the task can cancel it.",
+
+    "stages.title": "Stages",
+    "state.waiting": "not yet",
+    "state.skipped": "skipped",
 
     "place.before": { one: "{n} task before you in your queue", other: "{n} tasks before you in your queue" },
     "place.next": "You are next in your queue",
@@ -169,6 +175,8 @@ export default {
     "ask.model.none": "目前没有工作进程按名称提供模型。仅仅连接上的工作进程接受任何模型。",
     "ask.template": "模板",
     "ask.template.none": "不使用模板，自己写提示词",
+    "ask.template.chain": "{name}（链）",
+    "ask.chain.stages": "列表请写成 JSON：[\"a\", \"b\"]。阶段：{names}。",
     "ask.template.version": "列表请写成 JSON：[\"a\", \"b\"]。模板版本 {version}。",
     "ask.variable.optional": "{name}（可选）",
     "ask.locale": "语言",
@@ -201,6 +209,10 @@ export default {
     "task.cut": "切断连接",
     "task.cancel": "取消",
     "task.cancel.notYours": "链接只允许读取。只有提交者才能取消任务。",
+
+    "stages.title": "阶段",
+    "state.waiting": "尚未开始",
+    "state.skipped": "已跳过",
 
     "place.before": "您的队列中前面还有 {n} 个任务",
     "place.next": "您是队列中的下一个",

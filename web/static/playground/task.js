@@ -63,6 +63,7 @@ export class TaskPanel {
     this.close();
     this._task = { taskId: accepted.taskId, streamUrl: accepted.streamUrl, headers, steps, user, submitted: true };
     this._fold = new TaskFold(accepted.taskId);
+    this._fold.stages = accepted.stages ?? [];
     this._setPlace(placeOf(accepted));
     this._begin(readings);
   }
@@ -287,6 +288,7 @@ export class TaskPanel {
       ),
       h("p", { class: "task-id muted small" }, h("span", { class: "visually-hidden" }, t("task.id") + " "), h("code", { id: "task-id" }, this._task.taskId), copyButton(() => this._task.taskId, t("task.id.copy"))),
       h("div", { id: "connection", class: "notice", hidden: true }),
+      h("ol", { id: "stages", class: "stages", "aria-label": t("stages.title"), hidden: true }),
       h("div", { id: "place", class: "place", hidden: true }),
       h("p", { id: "failure", class: "notice bad", hidden: true }),
       h("details", { id: "reasoning", hidden: true }, h("summary", {}, t("output.reasoning")), h("div", { class: "output" })),
@@ -336,6 +338,7 @@ export class TaskPanel {
     byId("cut").disabled = ended || gone || this._source.state === "cut";
     byId("cancel-task").disabled = ended || gone;
     this._drawConnection(ended);
+    this._drawStages();
     this._drawPlace();
     this._drawFailure();
     this._drawOutput();
@@ -410,6 +413,24 @@ export class TaskPanel {
       );
     }
     setText(byId("wait"), wait);
+  }
+
+  /** The stages of a chain in one line, each with how it stands. */
+  _drawStages() {
+    const box = byId("stages");
+    const { stages } = this._fold;
+    box.hidden = stages.length === 0;
+    const key = JSON.stringify(stages.map(({ name, status }) => [name, status]));
+    if (box.dataset.key === key) return;
+    box.dataset.key = key;
+    const known = ["waiting", "queued", "executing", "completed", "skipped", "failed", "cancelled"];
+    const word = status => (known.includes(status) ? t(`state.${status}`) : status);
+    replace(
+      box,
+      stages.map(({ name, status }, at) =>
+        h("li", { dataset: { state: status } }, h("b", {}, name || `${at + 1}`), " ", h("span", { class: "muted" }, word(status))),
+      ),
+    );
   }
 
   _drawFailure() {

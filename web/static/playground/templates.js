@@ -1,4 +1,4 @@
-// The part of the request that fills in a template: which one, in which language, and a value for each of its variables.
+// The part of the request that fills in a template or a chain: which one, in which language, and a value for each of its variables.
 
 import { call } from "../common/api.js";
 import { byId, h, replace } from "../common/dom.js";
@@ -16,12 +16,13 @@ export function valueOf(text) {
   return text;
 }
 
-/** What may be named as `template`: routes that have one, and templates that are no route. */
-export function namesOf({ routes, templates }) {
+/** What may be named as `chain`, and as `template`: routes that have one, and templates that are no route. `value` tells all apart. */
+export function namesOf({ routes, templates, chains = [] }) {
   const byName = new Map(templates.map(template => [template.name, template]));
   const named = routes.filter(route => byName.has(route.template)).map(route => ({ ...byName.get(route.template), name: route.name, route: true }));
   const taken = new Set(named.map(one => one.name));
-  return [...named, ...templates.filter(template => !taken.has(template.name))];
+  const filled = [...named, ...templates.filter(template => !taken.has(template.name))].map(one => ({ ...one, value: one.name }));
+  return [...chains.map(chain => ({ ...chain, value: `chain ${chain.name}`, chain: true, route: true, locales: [] })), ...filled];
 }
 
 export class TemplateForm {
@@ -37,7 +38,7 @@ export class TemplateForm {
 
   /** The template that is chosen; undefined: none, the prompt is written by hand. */
   get chosen() {
-    return this.#known.find(template => template.name === byId("template").value);
+    return this.#known.find(template => template.value === byId("template").value);
   }
 
   /** Ask which there are, for this caller. Without any the page is as it was. */
@@ -55,9 +56,9 @@ export class TemplateForm {
     replace(
       select,
       h("option", { value: "" }, t("ask.template.none")),
-      this.#known.map(({ name }) => h("option", { value: name }, name)),
+      this.#known.map(({ name, value, chain }) => h("option", { value }, chain ? t("ask.template.chain", { name }) : name)),
     );
-    select.value = this.#known.some(({ name }) => name === before) ? before : "";
+    select.value = this.#known.some(({ value }) => value === before) ? before : "";
     this.#drawVariables();
     this.#changed(this.chosen);
   }
@@ -88,7 +89,10 @@ export class TemplateForm {
           h("select", { id: "locale" }, ["", ...template.locales].map(name => h("option", { value: name }, name || t("ask.mode.default")))),
         )
       : null;
-    const version = h("div", { class: "field" }, h("p", { class: "hint" }, t("ask.template.version", { version: template.version })));
+    const told = template.chain
+      ? t("ask.chain.stages", { names: template.stages.map(({ name }) => name).join(" → ") })
+      : t("ask.template.version", { version: template.version });
+    const version = h("div", { class: "field" }, h("p", { class: "hint" }, told));
     replace(box, ...fields, ...(languages ? [languages] : []), version);
     if (languages && template.locales.includes(locale)) byId("locale").value = locale;
   }
@@ -100,6 +104,7 @@ export class TemplateForm {
       if (input.value) variables[input.name] = valueOf(input.value);
     }
     const locale = byId("locale")?.value;
-    return { template: this.chosen.name, variables, ...(locale ? { locale } : {}) };
+    const { name, chain } = this.chosen;
+    return { [chain ? "chain" : "template"]: name, variables, ...(locale ? { locale } : {}) };
   }
 }

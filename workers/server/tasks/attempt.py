@@ -10,10 +10,13 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
+from fairlane.queues.chains import running
 from fairlane.queues.failures import failure_row
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import Fragment, Grant, Repair, State, Used
 from fairlane.streaming.events import (
+    Chunk,
+    Event,
     fragment_debug,
     fragment_done,
     fragment_error,
@@ -21,11 +24,14 @@ from fairlane.streaming.events import (
     fragment_usage,
     progress_event,
 )
+from fairlane.streaming.jsontext import json_string
 from fairlane.streaming.structured.checker import Verdict
 from fairlane.streaming.structured.collected import Collected
 from fairlane.streaming.structured.repair import repair_request
 from fairlane.streaming.structured.wanted import MAX_TEXT_BYTES, schema_of, texts_to_check
 from fairlane.streaming.views.choice import choices_of_result, finish_of_result
+from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import (
     Counts,
     estimated_usage,
@@ -52,6 +58,7 @@ from fairlane.workers.protocol import (
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
+from fairlane.workers.server.tasks.chains import StageResult
 from fairlane.workers.server.tasks.characters import SplitCharacters
 from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
@@ -152,6 +159,7 @@ class Attempt:
         "_effects",
         "_finish_reason",
         "_frames",
+        "_made",
         "_payload_bytes",
         "_rejected",
         "_request_left",
@@ -177,6 +185,7 @@ class Attempt:
         "renewed_at",
         "span",
         "started_at",
+        "steps",
         "stop_until",
         "stopping_since",
         "timer",
@@ -205,6 +214,8 @@ class Attempt:
         self.missing = 0
         self.answered = False
         self.end: Finish | None = None
+        self.steps = 0
+        """How often the store was told of the end of its stage, and asked for more."""
         self._sent_at: float | None = None
         self._rejected = self._request_left = False
         self._split_characters: SplitCharacters | None = None
@@ -217,6 +228,8 @@ class Attempt:
         self._collected: Collected | None = None
         """The text so far, of a task whose text must match a schema."""
         self._checking = False
+        self._made: ResultView | None = None
+        """What it has made so far, of a stage of a chain: the next ones are given it."""
         self._told_usage: bytes | None = None
         self._told_wrote = 0  # what it had written by then
         self._usage_at = 0.0
@@ -252,6 +265,8 @@ class Attempt:
             self._schema, self._collected = schema_of(grant.answer, payload), Collected()
             if grant.repair and not grant.stream:
                 self.writer.withhold()
+        if grant.stage:
+            self._begin_stage(grant)
         frame = task_frame(
             grant.task_type,
             grant.task_id,
@@ -278,6 +293,14 @@ class Attempt:
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
                 self._log_debug()
+
+    def _begin_stage(self, grant: Grant) -> None:
+        """It runs a stage of a chain: what it makes is kept, and logged if readers of the chain are to see it as it comes."""
+        stage = running(grant)
+        assert stage is not None
+        self._made = ResultView(TaskInfo(stage.chain, grant.asked, 0, grant.task_type))
+        if stage.part >= 0 or not grant.stream:
+            self.writer.mute()
 
     def waits_for_ack(self, now: float, ack_s: float) -> bool:
         """True when the worker should have said by now that it has begun."""
@@ -389,12 +412,15 @@ class Attempt:
 
     @property
     def _chunk(self) -> Callable[[int, str, Any], None]:
-        """Takes output: into the log, and where its text is looked at in the end, to the rest of that."""
-        return self.writer.chunk if self._collected is None else self._collect
+        """Takes output: into the log, and where it is looked at in the end, to the rest of that."""
+        return self.writer.chunk if self._collected is None and self._made is None else self._collect
 
     def _collect(self, index: int, kind: str, value: Any) -> None:
-        assert self._collected is not None
-        self._collected.add(index, kind, value)
+        if self._collected is not None:
+            self._collected.add(index, kind, value)
+        if self._made is not None:
+            delta = json_string(value) if isinstance(value, str) else bytes(value)
+            self._made.add_chunk(Chunk(index, kind, Raw(delta)))
         self.writer.chunk(index, kind, value)
 
     def _flush_halves(self) -> None:
@@ -470,12 +496,20 @@ class Attempt:
         if reason is not None and len(reason) > MAX_REASON_CHARS:
             reason = None
         end = Finish(State.COMPLETED, "", fragment_done(shown, usage, reason), used)
+        if self._made is not None:
+            end = end._replace(stage=self._stage_result(end.fragment, reason, logged=shown is None))
         if not self.writer.fits(len(end.fragment)):
             self._too_large(end.used)
         elif self._schema is not None and self._collected is not None:
             self._check(end, self._schema, self._collected, usage, result)
         else:
             self._finish(end)
+
+    def _stage_result(self, done: bytes, reason: str | None, *, logged: bool) -> StageResult:
+        """What it made of its stage, by the fields of its end. `logged`: they do not say it; the log does, if it has output."""
+        assert self._made is not None
+        self._made.feed(Event(0, 0, "done", b"{%b}" % done))
+        return StageResult(self._made.result_json(), reason, logged and self.writer.has_output)
 
     def _check(
         self, end: Finish, schema: bytes, collected: Collected, usage: bytes | None, result: bytes
@@ -672,6 +706,17 @@ class Attempt:
     def _too_large(self, used: Used) -> None:
         text = f"The output is larger than the {self._effects.settings.max_output_bytes} bytes that a task may write"
         self._end_anyhow("OUTPUT_TOO_LARGE", text, used)
+
+    def cannot_go_on(self, why: str) -> None:
+        """The store does not take the end of its stage; `why` as it says it."""
+        if self.phase is Phase.FINISHING and self.end is not None:
+            code, text = "STORE_LOST", "The store does not end the stage"
+            if why == "too_large":
+                code = "OUTPUT_TOO_LARGE"
+                text = (
+                    "The results of the chain's stages are larger together than the store keeps of one chain"
+                )
+            self._end_anyhow(code, text, self.end.used)
 
     def _end_anyhow(self, code: str, text: str, used: Used = NO_USAGE) -> None:
         """End with a failure of the gateway's own, also instead of an end that could not be written."""

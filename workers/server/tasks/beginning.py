@@ -105,7 +105,9 @@ class Beginnings:
     def _begin(self, grant: Grant, worker: Worker) -> None:
         attempt = self._new_attempt(grant, worker)
         payload = self._payloads.pop(grant.task_id)
-        if payload is not None and grant.repair in ("", "1"):  # else it has got another one
+        if (
+            payload is not None and grant.repair in ("", "1") and not grant.stage
+        ):  # else it has got another one
             attempt.send(payload)
         else:
             self._background.spawn(self._fetch_payload(attempt))

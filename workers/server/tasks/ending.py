@@ -12,6 +12,8 @@ from typing import Any
 
 import structlog
 
+from fairlane.queues.chains import Advanced, ChainEnd, StageEntry, running
+from fairlane.queues.chains import Step as Advance
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failures import CANCELLED
 from fairlane.queues.keys import is_reserved
@@ -19,9 +21,17 @@ from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
-from fairlane.streaming.events import Event, cancelled_end, compose, terminal_event
+from fairlane.streaming.events import (
+    Event,
+    cancelled_end,
+    compose,
+    parse_event_id,
+    terminal_event,
+    with_failed_stage,
+)
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.structured.checker import Checker
+from fairlane.streaming.writer import STAGE_DONE, STAGE_OVER
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
 from fairlane.workers.server.offers.health import Health
@@ -33,6 +43,7 @@ from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
 from fairlane.workers.server.tasks.departures import Departures
+from fairlane.workers.server.tasks.chains import Chains, Done, Follows, StageResult
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Phase, Release, Requeue, Step
@@ -40,6 +51,20 @@ from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, P
 STOPS_EARLIER_S = 10.0
 """A worker has so much less time to stop than the sweep gives the task, though it may hear of that only by a renewal: so its
 replica ends the task first, and says what it used."""
+MOST_STEPS = 20
+"""Times that the store may ask for more before it ends a stage: it takes one or two."""
+BALANCE_TRIES = 30
+BALANCE_PAUSE_S = 1.0
+"""So often, and with such pauses, the database is asked what there is to pay the next stage of a chain with."""
+NOT_ENTERED = {
+    "quota": ("INSUFFICIENT_QUOTA", "There are not enough credits left for the next stage"),
+    "no_balance": (
+        "DATABASE_UNAVAILABLE",
+        "The database does not answer, and what there is to pay the next stage with is not known",
+    ),
+    "no_worker": ("NO_WORKER", "No worker available"),
+}
+"""Why a chain ends whose next stage cannot be entered: a failure code, and a sentence."""
 VERSION_1 = "version 1"
 """How the history names the workers that have no name."""
 NOT_BEGUN = Requeue("no worker any more", "declined", begun=False, unsent=True)
@@ -52,6 +77,8 @@ class Endings:
 
     move: Callable[[Attempt, Mismatch], None]
     """Brings an attempt's task to a worker that can run it, or ends it. Set once: see `Dispatcher`."""
+    chains: Chains
+    """Knows what follows a stage of a chain. Set once, before the first task: see `Dispatcher`."""
 
     def __init__(
         self,
@@ -113,11 +140,14 @@ class Endings:
             self.move(attempt, step.why)
 
     def _finish(self, attempt: Attempt, end: Finish) -> None:
+        if end.stage is not None:
+            self._advance(attempt, end, end.stage)
+            return
         worker = attempt.worker
         attempt.writer.finish(
             end.state,
             end.code,
-            end.fragment,
+            of_chain(attempt.grant, end.fragment) if end.state is State.FAILED else end.fragment,
             used=end.used,
             want=0 if end.keep_slot else self._pool.wanted(worker, leaving=1),
             models=worker.models,
@@ -125,6 +155,107 @@ class Endings:
             keep_ms=self._scheduler.limits.stop_grace_ms if end.keep_slot else 0,
             upstream=worker.upstream,
         )
+
+    # ---- stages of chains ----------
+
+    def _advance(self, attempt: Attempt, end: Finish, made: StageResult) -> None:
+        """Complete a stage, or a part of one, with what follows it. Of a part that is decided by whoever is told that it is the
+        last; and a chain that is gone, by whoever is told so."""
+        run = running(attempt.grant)
+        assert run is not None
+        if run.part < 0:
+            self._background.spawn(self._go_on(attempt, end, Done(run, made, end.used)))
+        else:
+            self._step(attempt, end, made, None)
+
+    async def _go_on(self, attempt: Attempt, end: Finish, done: Done) -> None:
+        chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
+        follows = await self.chains.follows(chain, done) if chain is not None and chain.plan else None
+        self._step(attempt, end, done.made, follows)
+
+    def _step(self, attempt: Attempt, end: Finish, made: StageResult, follows: Follows | None) -> None:
+        """Tell the store of it, unless the attempt has come to something else meanwhile. `follows`: None, nobody knows here."""
+        if attempt.end is not end or attempt.phase is not Phase.FINISHING:
+            return
+        worker = attempt.worker
+        attempt.writer.advance(
+            Advance(
+                made.result,
+                end.used,
+                self._scheduler.nonce(),
+                follows.then if follows else None,
+                follows.told if follows else (),
+                self._pool.wanted(worker, leaving=1),
+                worker.models,
+                worker.id,
+                worker.upstream,
+            )
+        )
+
+    def on_advanced(self, grant: Grant, step: Advance, advanced: Advanced) -> None:
+        """The end of a stage, or of a part, was answered.
+
+        1 It is done, or somebody else has ended it: the slot is free. 2 Its grant is over, and it is somebody else's. 3 Nothing
+        has happened yet: the store needs to know more, or what was to follow cannot be.
+        """
+        attempt = self.attempts.of(grant)
+        if attempt is None or attempt.end is None or attempt.end.stage is None:
+            return
+        end, made, outcome = attempt.end, attempt.end.stage, advanced.outcome
+        if outcome in STAGE_OVER:  # 1, 2
+            self._tell(grant, step, advanced)
+            if outcome in STAGE_DONE:
+                self._account_stage(attempt, step, advanced)
+            attempt.written()
+            worker = self._forget(attempt)
+            _acknowledge(attempt, "ok" if outcome in STAGE_DONE else outcome)
+            self._slots.use(worker, list(advanced.grants), advanced.later, advanced.shut)
+        else:  # 3
+            self._background.spawn(self._decide_again(attempt, end, made, step, advanced))
+
+    async def _decide_again(
+        self, attempt: Attempt, end: Finish, made: StageResult, step: Advance, advanced: Advanced
+    ) -> None:
+        """What an attempt does whose stage the store did not end: see `Advanced`."""
+        run = running(attempt.grant)
+        assert run is not None
+        done = Done(run, made, end.used)
+        attempt.steps += 1
+        if advanced.outcome == "too_large" or attempt.steps > MOST_STEPS:
+            attempt.cannot_go_on(advanced.outcome)
+            return
+        if advanced.outcome == "next" or not isinstance(step.then, StageEntry):
+            await self._go_on(attempt, end, done)
+            return
+        if advanced.outcome == "no_balance":
+            for _ in range(BALANCE_TRIES):
+                if await self.chains.load_balance(*advanced.unknown):
+                    self._step(attempt, end, made, Follows(step.then, step.told))
+                    return
+                await asyncio.sleep(BALANCE_PAUSE_S)
+        code, sentence = NOT_ENTERED[advanced.outcome]
+        chain = await self._background.until_answered(lambda: self._scheduler.chain(run.chain))
+        follows = None if chain is None else self.chains.broken(chain, done, step.then, code, sentence)
+        self._step(attempt, end, made, follows)
+
+    def _tell(self, grant: Grant, step: Advance, advanced: Advanced) -> None:
+        """Bring what the step wrote into its chain's log to the readers here."""
+        run = running(grant)
+        told = [*step.told, *([step.then.terminal] if isinstance(step.then, ChainEnd) else [])]
+        if run is None or not advanced.event_id or not told:
+            return
+        epoch, seq = parse_event_id(advanced.event_id)
+        self.deliver(run.chain, [Event(epoch, seq + at, kind, data) for at, (kind, data) in enumerate(told)])
+
+    def _account_stage(self, attempt: Attempt, step: Advance, advanced: Advanced) -> None:
+        """Tell the metrics of a task that ended with its stage; its worker has done its work anyhow."""
+        if advanced.outcome == "ended" and isinstance(step.then, ChainEnd) and not is_part(attempt.grant):
+            self._account(attempt, step.then.state, step.then.code, step.used)
+            return
+        self._silence.completed(attempt)
+        self._health.ended(attempt.worker, State.COMPLETED, "", "")
+        if attempt.span is not None:
+            trace_end(attempt.span, State.COMPLETED, "", step.used)
 
     async def _check(self, attempt: Attempt, step: Check) -> None:
         verdict = await self._checker.texts(step.schema, step.texts, attempt.grant.user)
@@ -328,6 +459,18 @@ class Endings:
             grant.attempt,
             sentence,
         )
+
+
+def of_chain(grant: Grant, failure: bytes) -> bytes:
+    """The fields of a failure; of a stage's with the name of the stage."""
+    run = running(grant)
+    return failure if run is None else with_failed_stage(failure, run.stage.name)
+
+
+def is_part(grant: Grant) -> bool:
+    """Whether it runs a part of a stage, as a task of its own."""
+    run = running(grant)
+    return run is not None and run.part >= 0
 
 
 ACK_STATUS = {"ok": "accepted", "late": "stale", "stale": "stale", "duplicate": "duplicate"}

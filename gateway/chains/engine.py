@@ -1,0 +1,303 @@
+"""Which stage of a chain runs next, and what it is given: made of its plan, its variables and the results so far. Pure.
+
+Texts are filled in within bounds (`prompts/engine.py`), which all parts of a stage share. Between parts others get their turn:
+`following` is a generator, whose owner decides when it goes on.
+"""
+
+import functools
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.gateway.calls.bodies import Members, has_image
+from fairlane.gateway.calls.fixed import Bound, hold_output
+from fairlane.gateway.calls.intake import MAX_ESTIMATED_INPUT, OPENAI_TYPES, holds_model
+from fairlane.gateway.calls.outputs import output_of
+from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
+from fairlane.gateway.chains.results import Outcome, Room, of_stage
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.prompts.engine import Budget
+from fairlane.gateway.prompts.errors import TemplateError, VariablesError
+from fairlane.gateway.prompts.templates import Template
+from fairlane.gateway.prompts.values import Expression, Values
+from fairlane.gateway.settings.chains import INDEX, ITEM, MOST_PARTS, STAGES, VARIABLES
+from fairlane.queues.chains import Part, Stage
+from fairlane.queues.tasks import TaskSpec
+from fairlane.streaming.structured.wanted import wanted_of
+
+KEPT_TEXTS = 256
+"""Texts that stay compiled."""
+MOST_KEPT_BYTES = 65_536
+"""Of each of them; a longer one is compiled each time."""
+MOST_OUTPUT_NAMES = ("max_tokens", "max_completion_tokens")
+
+
+class StageFailed(Exception):
+    """A stage cannot begin. `stage`: which; the sentence says why. `member`: what is to blame in its declaration, if one is."""
+
+    def __init__(self, number: int, stage: StagePlan, sentence: str, member: str = "") -> None:
+        super().__init__(sentence)
+        self.stage = Stage(number, stage.name)
+        self.plan = stage
+        self.sentence = sentence
+        self.member = member
+
+
+class Next(NamedTuple):
+    """The stage that runs next. The task says what runs and on which terms; the rest of it the chain has from its submission."""
+
+    stage: Stage
+    task: TaskSpec
+    parts: tuple[Part, ...]
+    """If it has several; the payload of the task is none then."""
+    skipped: tuple[Stage, ...]
+    """Those that were passed over."""
+
+
+class Over(NamedTuple):
+    """Nothing more is to run."""
+
+    skipped: tuple[Stage, ...]
+
+
+def following(
+    plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]
+) -> Generator[None, None, Next | Over]:
+    """What follows the stage `after` (-1: the beginning), which is done as all before it that were not skipped. `results`: as
+    `Scheduler.chain` tells them. Raises StageFailed."""
+    budget, room = Budget(plan.most_bytes), Room()
+    skipped: list[Stage] = []
+    for number in range(after + 1, len(plan.stages)):
+        stage = plan.stages[number]
+        names = _names(plan, number, results, room)
+        try:
+            member = "when"
+            if stage.when is not None and not _expression(stage.when.encode(), plan.strict).holds(
+                names, budget
+            ):
+                skipped.append(Stage(number, stage.name))
+                continue
+            member = "each"
+            items = None
+            if stage.each is not None:
+                items = _expression(stage.each.encode(), plan.strict).items(names, budget)
+                if not items:
+                    skipped.append(Stage(number, stage.name))
+                    continue
+                if len(items) > MOST_PARTS:
+                    raise TemplateError(f"it has {len(items)} items, and a stage may have {MOST_PARTS} parts")
+            member = _made_of(stage)
+            made = yield from _requests(plan, stage, names, items, budget)
+            member = ""
+            task, parts = _task(plan, stage, made)
+        except (TemplateError, VariablesError) as error:
+            raise StageFailed(number, stage, str(error), member) from None
+        except ApiError as error:
+            raise StageFailed(number, stage, error.message, member) from None
+        return Next(Stage(number, stage.name), task, parts, tuple(skipped))
+    return Over(tuple(skipped))
+
+
+class _Request(NamedTuple):
+    """What a worker is given for a stage, or for a part of one."""
+
+    runs: Runs
+    payload: bytes
+    fields: Members
+    image: bool
+
+
+def _requests(
+    plan: Plan, stage: StagePlan, names: Mapping[str, Any], items: list[Any] | None, budget: Budget
+) -> Generator[None, None, list[_Request]]:
+    """The requests of all parts, or of the one; all run alike: with an image if one of them has one."""
+    bodies: list[tuple[Any, bool]] = []
+    for number, item in enumerate([None] if items is None else items):
+        more = {} if items is None else {ITEM: item, INDEX: number}
+        bodies.append(_body(plan, stage, {**names, **more}, budget))
+        yield
+    image = any(image for _, image in bodies)
+    made = []
+    for body, _ in bodies:
+        made.append(
+            _request(stage, stage.seeing if image and stage.seeing else stage.runs, body, image=image)
+        )
+        yield
+    size = sum(len(one.payload) for one in made)
+    if size > plan.most_bytes:
+        raise TemplateError(f"what it makes has {size} bytes, and {plan.most_bytes} are allowed")
+    return made
+
+
+def _body(plan: Plan, stage: StagePlan, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
+    """The body of a request, and whether it holds an image."""
+    if stage.payload is not None:
+        body = _values(msgspec.json.encode(stage.payload), plan.strict).filled(names, budget)
+        return body, _shows_image(body)
+    prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
+    assert prompt is not None
+    filled = _filled_in(plan, stage, names, budget)
+    if (
+        seeing is not None
+        and seeing != prompt
+        and _template(msgspec.json.encode(seeing), False).holds_image(filled)
+    ):
+        prompt = seeing
+    own = not prompt.version
+    template = _template(msgspec.json.encode(prompt), plan.strict and own)
+    known = {*template.all_variables, *template.optional}
+    if stage.variables is None:
+        filled = {name: value for name, value in filled.items() if name in known}
+    body = template.render(filled, budget=budget).body
+    return body, _shows_image(body)
+
+
+def _filled_in(plan: Plan, stage: StagePlan, names: dict[str, Any], budget: Budget) -> dict[str, Any]:
+    """What the template of a stage is filled in with."""
+    if stage.variables is None:
+        return names
+    said = msgspec.json.encode(stage.variables)
+    filled: dict[str, Any] = _values(said, plan.strict).filled(names, budget)
+    return filled
+
+
+def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Request:
+    """The same as a task's payload, and its members; the model is in it, or is put in when it is granted."""
+    fields = {name: Raw(msgspec.json.encode(value)) for name, value in body.items()}
+    if stage.max_tokens:
+        _hold(fields, runs.bound, stage.max_tokens)
+    if runs.most_output and stage.type != "openaiEmbedding":
+        hold_output(Bound(runs.bound, runs.most_output, "Its route or token", bad_request), fields)
+    named = holds_model(fields, runs.asked)
+    if runs.route and (named or stage.type in OPENAI_TYPES):
+        for member in [member for member in fields if member.casefold() == "model"]:
+            del fields[member]
+    elif stage.type in OPENAI_TYPES and not named:
+        fields["model"] = Raw(msgspec.json.encode(runs.model))
+    return _Request(runs, msgspec.json.encode(fields), fields, image)
+
+
+def _hold(fields: Members, name: str, most: int) -> None:
+    """Let a body ask for no more output than its stage allows."""
+    said = [member for member in MOST_OUTPUT_NAMES if member in fields]
+    for member in said or [name]:
+        value = msgspec.json.decode(fields[member]) if member in fields else None
+        least = min(value, most) if type(value) is int and value > 0 else most
+        fields[member] = Raw(b"%d" % least)
+
+
+def _task(plan: Plan, stage: StagePlan, made: list[_Request]) -> tuple[TaskSpec, tuple[Part, ...]]:
+    """The stage as the scheduler takes it, and its parts if there are several."""
+    first = made[0]
+    runs, outputs = first.runs, [output_of(one.fields) for one in made]
+    unbounded = any(output.most == 0 for output in outputs)
+    several = len(made) > 1
+    answer = _answer(plan, stage, runs, first.fields)
+    task = TaskSpec(
+        id="",
+        model=runs.model,
+        queue=runs.queue,
+        user="",
+        payload=b"" if several else first.payload,
+        task_type=stage.type,
+        estimated_input=_estimated(first),
+        most_input=_most(first),
+        max_output=0 if unbounded else max(output.most for output in outputs),
+        answers=max(output.answers for output in outputs),
+        wait_ms=runs.wait_ms,
+        run_ms=runs.run_ms,
+        stream=stage.stream,
+        price=runs.price,
+        asked=runs.asked if runs.route else "",
+        template=runs.prompt.used if runs.prompt else "",
+        change=runs.change,
+        fallbacks=runs.fallbacks,
+        fallback_after_ms=runs.fallback_after_ms if runs.fallbacks else 0,
+        named_later=runs.route and stage.type in OPENAI_TYPES,
+        answer=answer,
+        repair=runs.repair and answer != "",
+    )
+    parts = [Part(one.payload, _estimated(one), _most(one)) for one in made] if several else []
+    return task, tuple(parts)
+
+
+def _estimated(request: _Request) -> int:
+    return min(len(request.payload) // 4, MAX_ESTIMATED_INPUT)
+
+
+def _most(request: _Request) -> int:
+    runs = request.runs
+    return len(request.payload) // 4 if (runs.price or runs.fallbacks) and not request.image else 0
+
+
+def _answer(plan: Plan, stage: StagePlan, runs: Runs, fields: Members) -> str:
+    """What its text must be. Raises ApiError(400)."""
+    if stage.type != "openaiLike" or plan.answers == "off" or "response_format" not in fields:
+        return ""
+    templated = runs.prompt is not None
+    try:
+        return wanted_of(fields, unstrict=templated or plan.answers == "all")
+    except ValueError as error:
+        raise bad_request(f"response_format.json_schema.schema cannot be checked: {error}") from None
+
+
+def _names(plan: Plan, number: int, results: Mapping[tuple[int, int], bytes], room: Room) -> dict[str, Any]:
+    """What the texts of a stage read."""
+    outcomes = {
+        stage.name: Outcome(stage.name, of_stage(results, at), room, each=stage.each is not None)
+        for at, stage in enumerate(plan.stages[:number])
+    }
+    return {**plan.variables, VARIABLES: plan.variables, STAGES: outcomes}
+
+
+def _shows_image(body: Any) -> bool:
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(messages, list):
+        return False
+    return has_image({"messages": Raw(msgspec.json.encode(messages))})
+
+
+def _made_of(stage: StagePlan) -> str:
+    """The member of a stage that makes its request."""
+    if stage.payload is not None:
+        return "payload"
+    return "template" if stage.runs.prompt is not None and stage.runs.prompt.version else "messages"
+
+
+Made = TypeVar("Made")
+
+
+def _kept(make: Callable[[bytes, bool], Made]) -> Callable[[bytes, bool], Made]:
+    """The same; what is made of a short text is kept."""
+    kept = functools.lru_cache(KEPT_TEXTS)(make)
+
+    @functools.wraps(make)
+    def made(said: bytes, strict: bool) -> Made:
+        return kept(said, strict) if len(said) <= MOST_KEPT_BYTES else make(said, strict)
+
+    return made
+
+
+@_kept
+def _expression(source: bytes, strict: bool) -> Expression:
+    return Expression(source.decode(), strict=strict)
+
+
+@_kept
+def _values(said: bytes, strict: bool) -> Values:
+    return Values(msgspec.json.decode(said), strict=strict)
+
+
+@_kept
+def _template(said: bytes, strict: bool) -> Template:
+    prompt = msgspec.json.decode(said, type=Prompt)
+    return Template(
+        prompt.name,
+        {"": prompt.messages},
+        optional=prompt.optional,
+        parameters=prompt.parameters,
+        json_schema=prompt.json_schema,
+        strict=strict,
+    )

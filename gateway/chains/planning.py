@@ -1,0 +1,270 @@
+"""A chain as it is declared becomes a plan: routes, templates, prices and limits are looked up once, at its submission. Pure."""
+
+import functools
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.calls.fixed import fixed
+from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.chains.plan import Payer, Prompt, Runs, StagePlan
+from fairlane.gateway.chains.plan import Plan as ChainPlan
+from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.current import Current
+from fairlane.gateway.prompts.templates import Template
+from fairlane.gateway.routing.plans import Plan
+from fairlane.gateway.routing.routes import Rule
+from fairlane.gateway.settings.chains import RESERVED, ChainSettings, StageSettings, StageTexts, templates_of
+from fairlane.gateway.settings.routing import RouteSettings
+
+UNKNOWN_OUTPUT = 4096
+"""Tokens of a stage's answer, where nothing says how long it may be; as in paying.lua."""
+MOST_INPUT = 50_000
+"""Tokens of a stage's request that are thought of before it is made."""
+KEPT_CHAINS = 256
+NO_RULE = Rule("", "")
+
+
+class Variables(NamedTuple):
+    """What a chain is filled in with."""
+
+    required: frozenset[str]
+    optional: frozenset[str]
+    any: bool
+    """A text reads all of them, whatever their names."""
+
+    def missing(self, given: Mapping[str, Any]) -> list[str]:
+        return sorted(self.required - given.keys())
+
+    def unknown(self, given: Mapping[str, Any]) -> list[str]:
+        return [] if self.any else sorted(given.keys() - self.required - self.optional)
+
+    def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """With empty texts for those that are left out."""
+        known = {**dict.fromkeys(self.optional, ""), **given}
+        return {name: "" if value is None else value for name, value in known.items()}
+
+
+def variables_of(
+    chain: ChainSettings,
+    templates: Mapping[str, Template],
+    routes: Mapping[str, RouteSettings],
+    *,
+    strict: bool = False,
+) -> Variables:
+    """Which variables a chain uses. Its texts must be right (`wrong_in`)."""
+    reads = _read(chain) if strict else _kept_read(chain.model_dump_json())
+    used, optional = set(reads.used), {*chain.optional, *reads.optional}
+    for stage in chain.stages:
+        if stage.template is not None and stage.variables is None:
+            route = routes.get(stage.template)
+            for name in {stage.template} if route is None else templates_of(route, stage.template):
+                used.update(templates[name].all_variables)
+                optional |= templates[name].optional
+    return Variables(
+        frozenset(used - optional - RESERVED), frozenset(optional - RESERVED), "variables" in used
+    )
+
+
+class _Reads(NamedTuple):
+    """What the texts of a chain read: all names, and those that a condition or a list is told by alone."""
+
+    used: frozenset[str]
+    optional: frozenset[str]
+
+
+def _read(chain: ChainSettings, *, strict: bool = True) -> _Reads:
+    used: set[str] = set()
+    optional: set[str] = set()
+    for stage in chain.stages:
+        texts = StageTexts(stage, strict=strict)
+        for expression in (texts.when, texts.each):
+            if expression is not None and expression.path:
+                optional.update(expression.path[:1])
+        for _, text in texts.texts():
+            used |= text.variables
+    return _Reads(frozenset(used), frozenset(optional))
+
+
+@functools.lru_cache(KEPT_CHAINS)
+def _kept_read(said: str) -> _Reads:
+    """The same of a configured chain, which is asked for again and again."""
+    return _read(ChainSettings.model_validate_json(said), strict=False)
+
+
+class Asked(NamedTuple):
+    """A chain that a caller asks for."""
+
+    name: str
+    """'' = it stands in the request."""
+    chain: ChainSettings
+    variables: dict[str, Any]
+    locale: str = ""
+
+    @property
+    def strict(self) -> bool:
+        return not self.name
+
+
+class Planned(NamedTuple):
+    """What a caller's chain comes to."""
+
+    plan: ChainPlan
+    first: Plan
+    """Of its first stage: the terms on which the chain is submitted."""
+    otherwise: ChainPlan | None
+    """What it comes to where it cannot be paid; None: it is refused then."""
+
+
+def planned(current: Current, caller: Caller, asked: Asked, options: Options, subject: str) -> Planned:
+    """The plan of a chain. `subject`: as `Current.plan` takes it. Raises ApiError: 400, 403, 404."""
+    covered = bool(asked.name) and caller.may_use(asked.name)
+    stages, others, firsts = [], [], []
+    last = len(asked.chain.stages) - 1
+    for number, stage in enumerate(asked.chain.stages):
+        streams = (
+            (options.stream and number == last and stage.each is None)
+            if stage.stream is None
+            else stage.stream
+        )
+        one = _Planning(current, caller, asked, options, stage, streams)
+        name = one.names()
+        if not covered:
+            check_model(caller, name)
+        plain = current.plan(caller, name, lambda: False, subject)
+        seeing = current.plan(caller, name, lambda: True, subject)
+        stages.append(one.made(plain, seeing))
+        firsts.append(plain)
+        if plain.otherwise is not None and seeing.otherwise is not None:
+            others.append(one.made(plain.otherwise, seeing.otherwise))
+    settings = current.settings
+    quota = caller.quota
+    payer = Payer(quota.of_user, quota.budget, quota.per) if quota is not None else None
+    make = partial(
+        ChainPlan,
+        asked.name,
+        variables=asked.variables,
+        strict=asked.strict,
+        answers=settings.structured_output,
+        most_bytes=settings.max_body_bytes,
+    )
+    otherwise = make(stages=others) if len(others) == len(stages) else None
+    return Planned(make(stages=stages, payer=payer), firsts[0], otherwise)
+
+
+class _Planning(NamedTuple):
+    """One stage that is planned."""
+
+    current: Current
+    caller: Caller
+    asked: Asked
+    options: Options
+    stage: StageSettings
+    streams: bool
+
+    @property
+    def routed(self) -> bool:
+        """Whether its template is a route, which says what runs."""
+        return self.stage.template in self.current.plans.routes.named
+
+    def names(self) -> str:
+        """The model or route that it names."""
+        return (self.stage.template if self.routed else self.stage.model) or ""
+
+    def made(self, plain: Plan, seeing: Plan) -> StagePlan:
+        """The stage, by the plan of its model or route without an image, and with one."""
+        stage = self.stage
+        runs, sees = self._runs(plain, image=False), self._runs(seeing, image=True)
+        return StagePlan(
+            stage.name,
+            stage.pending,
+            runs,
+            sees if sees != runs else None,
+            stage.type or "openaiLike",
+            stage.when,
+            stage.each,
+            self._variables(),
+            stage.payload,
+            stage.max_tokens or 0,
+            self.streams,
+        )
+
+    def _variables(self) -> dict[str, Any] | None:
+        return None if self.stage.variables is None else dict(self.stage.variables)
+
+    def _runs(self, plan: Plan, *, image: bool) -> Runs:
+        settings, stage, options = self.current.settings, self.stage, self.options
+        rule, claims = plan.rule or NO_RULE, self.caller.claims
+        mode = stage.mode or rule.mode or ("vision" if image else "stream" if self.streams else "batch")
+        if claims is not None and claims.mode is not None:
+            mode = fixed("mode", stage.mode, claims.mode)
+        forever = not options.wait and options.timeout is None
+        wait_ms = _least(stage.max_wait_ms, rule.max_wait_ms) or (settings.pending_ttl_ms if forever else 0)
+        limit_ms = settings.run_limit_ms if forever else settings.worker_timeout_ms or 0
+        claimed = claims.most_output if claims is not None else None
+        return Runs(
+            plan.asked,
+            plan.model,
+            settings.queue_for(plan.tier, mode),
+            plan.rule is not None,
+            plan.terms.price,
+            plan.fallbacks,
+            rule.fallback_after_ms if plan.fallbacks else 0,
+            wait_ms,
+            _least(stage.max_run_ms, rule.max_run_ms) or limit_ms,
+            _least(rule.max_output_tokens, claimed and claimed[1]),
+            claimed[0] if claimed else "max_tokens",
+            settings.structured_repair if rule.repair is None else rule.repair,
+            plan.change,
+            self._prompt(rule),
+        )
+
+    def _prompt(self, rule: Rule) -> Prompt | None:
+        stage, optional = self.stage, list(self.asked.chain.optional)
+        if stage.template is not None:
+            name = rule.template if self.routed else None
+            template = self.current.plans.templates[name or stage.template]
+            locale, messages = template.said(stage.locale or self.asked.locale)
+            return Prompt(
+                template.name,
+                messages,
+                template.version,
+                locale,
+                sorted(template.optional),
+                template.parameters,
+                None if template.json_schema is None else dict(template.json_schema),
+            )
+        if stage.messages is None:
+            return None
+        messages = [(message.role, message.content) for message in stage.messages]
+        return Prompt(
+            stage.name,
+            messages,
+            optional=optional,
+            parameters=dict(stage.parameters),
+            json_schema=stage.json_schema,
+        )
+
+
+def _least(*limits: int | None) -> int:
+    """The least of those that are said; 0 where none is."""
+    return min((limit for limit in limits if limit), default=0)
+
+
+def reserve_of(plan: ChainPlan, after: int) -> int:
+    """What the stages behind one may cost, micro-credits, as far as that can be told before they are made."""
+    texts = sum(
+        len(value) for value in plan.variables.values() if isinstance(value, str) and len(value) < 1 << 16
+    )
+    total = 0
+    for stage in plan.stages[after + 1 :]:
+        runs = stage.runs
+        if not runs.price or (stage.when in plan.variables and not plan.variables[stage.when]):
+            continue
+        parts = plan.variables.get(stage.each or "")
+        times = len(parts) if isinstance(parts, list) else 1
+        output = stage.max_tokens or runs.most_output or UNKNOWN_OUTPUT
+        read = min(texts // 4, MOST_INPUT)
+        total += times * unpack(runs.price).cost(read, output, None, None)
+    return total

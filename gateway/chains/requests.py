@@ -1,0 +1,301 @@
+"""From a request that names or holds a chain to what is submitted. Pure, but for the turns of large bodies."""
+
+import asyncio
+import dataclasses
+import difflib
+import re
+from collections.abc import Generator, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from pydantic import ValidationError
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.bodies import LARGE, Bodies, Members
+from fairlane.gateway.calls.intake import OWN_FIELDS, Options, bad_schema, make_task
+from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
+from fairlane.gateway.chains.engine import Over, StageFailed, following
+from fairlane.gateway.chains.plan import Plan, encode, head_of
+from fairlane.gateway.chains.planning import Asked, planned, reserve_of
+from fairlane.gateway.chains.planning import variables_of as variables_of_chain
+from fairlane.gateway.current import Current
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.routing.routes import SHOWN
+from fairlane.gateway.settings.chains import RESERVED, ChainSettings, wrong_in
+from fairlane.queues.chains import MOST_BYTES, ChainStart
+from fairlane.queues.tasks import TaskSpec
+from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.structured.wanted import check_form
+from fairlane.streaming.turns import Caller as Opener
+
+MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIELDS} - {"mode", "repair"})
+"""What a request may hold that names a chain: its stages say the rest. (`user` may say whose it is.)"""
+MOST_CHAIN_BYTES = 262_144
+"""JSON of a chain that stands in a request: it becomes objects. What is long is given as a variable."""
+MOST_CHAIN_NAME = 256
+_VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_OF_A_STAGE = (
+    *("model", "queue", "payload", "task_type", "estimated_input", "most_input", "max_output", "answers"),
+    *("wait_ms", "run_ms", "stream", "price", "asked", "template", "fallbacks", "fallback_after_ms"),
+    *("named_later", "answer", "repair", "change"),
+)
+"""What a task that is submitted has of its first stage."""
+
+
+class ChainNotFound(ApiError):
+    """No chain has such a name. `known`: those that its caller may name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name[:200], names, n=SHOWN, cutoff=0.5)
+        sentence = f"There is no chain {name[:100]!r}"
+        if near:
+            sentence += f"; did you mean {' or '.join(near)}?"
+        elif names:
+            sentence += f"; there are {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
+        super().__init__(404, "CHAIN_NOT_FOUND", sentence, param="chain")
+
+
+class Submission(NamedTuple):
+    """A chain that is to be submitted, beside its task."""
+
+    start: ChainStart
+    otherwise: ChainStart | None
+    """What it is where it cannot be paid: its task's `otherwise` is its first stage then."""
+    stages: list[dict[str, Any]]
+    """Its stages, as callers are told of them at first."""
+    status: str
+    """What `stageStatus` says at first."""
+    schemas: list[bytes]
+    """Those of its stages' answers that its caller has made."""
+
+    def forget(self) -> None:
+        """It has been submitted, or not: its plan may be large, and its caller may wait for long."""
+        for start in (self.start, self.otherwise):
+            if start is not None:
+                start.plan, start.request, start.parts = b"", b"", ()
+
+
+async def read_chain(
+    current: Current, caller: Caller, fields: Members, bodies: Bodies, opener: Opener
+) -> Asked:
+    """The chain that a request asks for, with its variables. Raises ApiError: 400, 404."""
+    for other in ("template", "payload", "type", "model", "mode", "repair"):
+        if kind_of(fields.get(other) or b""):
+            raise bad_request(f"A chain has no {other} of its own: its stages say it", other)
+    for other in fields:
+        if other not in MEMBERS and kind_of(fields[other]):
+            raise bad_request(
+                f"A chain has no {other[:100]!r}: what its stages are filled in with stands under `variables`",
+                other,
+            )
+    raw = fields["chain"]
+    name, chain = await _declared(current, caller, raw)
+    locale = read_locale(fields)
+    members = await members_of_variables(fields, bodies, opener)
+    size = len(memoryview(fields["variables"])) if members else 0
+    if size < LARGE:
+        given = variables_of(members)
+    else:
+        async with bodies.turn(size, opener) as spent:
+            with spent():
+                given = variables_of(members)
+    return Asked(name, chain, _fitting(current, name, chain, given), locale)
+
+
+async def _declared(current: Current, caller: Caller, raw: bytes) -> tuple[str, ChainSettings]:
+    """A chain by its name, or one that stands in the request."""
+    kind = kind_of(raw)
+    if kind == '"':
+        name = msgspec.json.decode(raw) if len(memoryview(raw)) <= 6 * MOST_CHAIN_NAME else ""
+        chains = current.settings.chains
+        if name not in chains:
+            raise ChainNotFound(name, chains)
+        return name, chains[name]
+    if kind != "{":
+        raise bad_request("chain must be the name of a chain, or an object with `stages`", "chain")
+    if len(memoryview(raw)) > MOST_CHAIN_BYTES:
+        raise bad_request(
+            f"chain may have {MOST_CHAIN_BYTES} bytes of JSON: give what is long as a variable", "chain"
+        )
+    said = msgspec.json.decode(raw)
+    try:
+        chain = ChainSettings.model_validate(said)
+    except ValidationError as error:
+        raise bad_request(_wrong(error, said), "chain") from None
+    routes = {name: route for name, route in current.settings.routes.items() if caller.may_use(name)}
+    await asyncio.sleep(0)
+    for found in wrong_in(chain, current.plans.templates, routes, strict=True):
+        if found is None:
+            await asyncio.sleep(0)
+            continue
+        number, wrong = found
+        place = f"chain.stages[{number}] ({chain.stages[number].name})"
+        raise bad_request(f"{place}{'.' if wrong.member else ''}{wrong.member}: {wrong.sentence}", "chain")
+    for stage in chain.stages:
+        if stage.json_schema is not None:
+            try:
+                check_form(msgspec.json.encode(stage.json_schema))
+            except ValueError as error:
+                raise bad_schema(f"stage {stage.name}: {error}") from None
+    await asyncio.sleep(0)
+    return "", chain
+
+
+def _wrong(error: ValidationError, said: Any) -> str:
+    """The first thing that is wrong with the form of a chain, with its place: the stage by its number and name."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = "chain"
+    at = said
+    for part in first["loc"]:
+        place += f"[{part}]" if isinstance(part, int) else f".{str(part)[:100]}"
+        at = (
+            at[part]
+            if isinstance(at, list) and isinstance(part, int) and part < len(at)
+            else at.get(part)
+            if isinstance(at, dict)
+            else None
+        )
+        if isinstance(part, int) and isinstance(at, dict) and isinstance(at.get("name"), str):
+            place += f" ({at['name'][:40]})"
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str, Any]) -> dict[str, Any]:
+    """The variables, if they are those that the chain takes. Raises ApiError(400)."""
+    for variable in given:
+        if variable in RESERVED or not _VARIABLE.fullmatch(variable):
+            raise bad_request(
+                f"{variable[:100]!r} is no name for a variable of a chain: letters, digits and _, and none of "
+                f"{', '.join(sorted(RESERVED))}",
+                "variables",
+            )
+    takes = variables_of_chain(chain, current.plans.templates, current.settings.routes, strict=not name)
+    parts = []
+    if missing := takes.missing(given):
+        parts.append(f"missing: {', '.join(missing)}")
+    if unknown := takes.unknown(given):
+        parts.append(f"unknown: {', '.join(one[:64] for one in unknown[:10])}")
+    if parts:
+        known = ", ".join(sorted(takes.required | takes.optional)) or "none"
+        whose = f"the chain {name}" if name else "the chain"
+        raise bad_request(
+            f"The variables do not fit {whose}: {'; '.join(parts)}. It takes {known}", "variables"
+        )
+    return takes.filled(given)
+
+
+def told_of_declared(current: Current, name: str) -> dict[str, Any]:
+    """A configured chain, as callers are told of it."""
+    chain = current.settings.chains[name]
+    takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
+    return {
+        "name": name,
+        "title": chain.title,
+        "variables": sorted(takes.required | takes.optional),
+        "optional": sorted(takes.optional),
+        "stages": [{"name": stage.name, "status": stage.pending} for stage in chain.stages],
+    }
+
+
+async def make_chain(
+    current: Current,
+    caller: Caller,
+    asked: Asked,
+    options: Options,
+    *,
+    task_id: str,
+    subject: str,
+    request: bytes = b"",
+    bodies: Bodies,
+    opener: Opener,
+) -> tuple[TaskSpec, Submission]:
+    """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
+    shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
+    comes_to = planned(current, caller, asked, options, subject)
+    size = sum(len(value) for value in asked.variables.values() if isinstance(value, str))
+    if size >= LARGE:
+        async with bodies.turn(size, opener):
+            start, first = await _started(comes_to.plan, asked, request)
+    else:
+        start, first = await _started(comes_to.plan, asked, request)
+    task = make_task(
+        current.settings,
+        caller,
+        comes_to.first._replace(otherwise=None),
+        task_id=task_id,
+        task_type="openaiLike",
+        payload=b"{}",
+        fields={},
+        options=options,
+    )
+    otherwise = None
+    if comes_to.otherwise is not None:
+        otherwise, other = await _started(comes_to.otherwise, asked, request)
+        task.otherwise = _with_stage(dataclasses.replace(task), other)
+        task.otherwise.quota = ""
+    task = _with_stage(task, first)
+    head = head_of(comes_to.plan, asked.chain.title)
+    running = start.stage.number
+    stages = [
+        {
+            "name": stage.name,
+            "status": "skipped" if at < running else "queued" if at == running else "waiting",
+        }
+        for at, stage in enumerate(head.stages)
+    ]
+    schemas = [
+        msgspec.json.encode(stage.json_schema)
+        for stage in asked.chain.stages
+        if asked.strict and stage.json_schema is not None
+    ]
+    return task, Submission(start, otherwise, stages, head.stages[running].status, schemas)
+
+
+async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart, TaskSpec]:
+    """The beginning of a chain, and its first stage. Raises ApiError(400)."""
+    try:
+        first = await in_turns(following(plan, -1, {}))
+    except StageFailed as failed:
+        place = f"{failed.stage.name}.{failed.member}" if failed.member else failed.stage.name
+        raise bad_request(f"The stage {place} cannot begin: {failed.sentence}", "variables") from None
+    if isinstance(first, Over):
+        raise bad_request(
+            "No stage of the chain would run with these variables: each is skipped", "variables"
+        )
+    said, head = encode(plan), encode(head_of(plan, asked.chain.title))
+    if len(said) + len(head) > MOST_BYTES:
+        raise bad_request(
+            f"The chain has {len(said) + len(head)} bytes with its variables, and {MOST_BYTES} are allowed",
+            "variables",
+        )
+    start = ChainStart(
+        first.stage,
+        len(plan.stages),
+        said,
+        head,
+        request=request,
+        parts=first.parts,
+        reserve=reserve_of(plan, first.stage.number),
+    )
+    return start, first.task
+
+
+def _with_stage(task: TaskSpec, stage: TaskSpec) -> TaskSpec:
+    for name in _OF_A_STAGE:
+        setattr(task, name, getattr(stage, name))
+    return task
+
+
+Made = TypeVar("Made")
+
+
+async def in_turns(making: Generator[None, None, Made]) -> Made:
+    """What a generator makes; others run between its steps."""
+    while True:
+        try:
+            next(making)
+        except StopIteration as done:
+            made: Made = done.value
+            return made
+        await asyncio.sleep(0)

@@ -1,0 +1,150 @@
+"""What stages came to: as texts of later stages read it, and as callers are told. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.prompts.templates import MOST_VALUES_BYTES
+from fairlane.queues.tasks import Used
+from fairlane.streaming.views.choice import choices_of_result
+
+MOST_JSON_BYTES = 4 * MOST_VALUES_BYTES
+"""Of all results that the texts of one stage read as values, and not as texts."""
+PARTED = "\n\n"
+"""Stands between the texts of parts."""
+_NOT_READ = object()
+
+
+class Room:
+    """How much of results may still become values."""
+
+    def __init__(self, most: int = MOST_JSON_BYTES) -> None:
+        self._left = most
+
+    def take(self, size: int, what: str) -> None:
+        """Count so many bytes. Raises TemplateError."""
+        self._left -= size
+        if self._left < 0:
+            raise TemplateError(
+                f"{what} is too large: results that are read as values may have {MOST_JSON_BYTES} bytes together; "
+                "read `content`, which is a text"
+            )
+
+
+class Answer:
+    """The answer of a stage, or of a part of one, as texts read it."""
+
+    __slots__ = ("_content", "_json", "_name", "_raw", "_result", "_room")
+
+    def __init__(self, name: str, raw: bytes, room: Room) -> None:
+        self._raw = raw
+        self._name = name
+        self._room = room
+        self._content: str | None = None
+        self._result: Any = _NOT_READ
+        self._json: Any = _NOT_READ
+
+    @property
+    def content(self) -> str:
+        """The text of the answer."""
+        if self._content is None:
+            self._content = text_of(self._raw)
+        return self._content
+
+    @property
+    def result(self) -> Any:
+        """All of the answer, as a value."""
+        if self._result is _NOT_READ:
+            self._room.take(len(self._raw), f"stages.{self._name}.result")
+            self._result = msgspec.json.decode(self._raw)
+        return self._result
+
+    @property
+    def json(self) -> Any:
+        """The text of the answer, which must be JSON, as a value. Raises TemplateError."""
+        if self._json is _NOT_READ:
+            text = self.content
+            self._room.take(len(text), f"stages.{self._name}.json")
+            try:
+                self._json = msgspec.json.decode(text)
+            except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+                raise TemplateError(f"the answer of the stage {self._name} is no JSON: {error}") from None
+        return self._json
+
+    def __str__(self) -> str:
+        return self.content
+
+
+class Outcome:
+    """A stage that is done, or was skipped, as texts of later ones read it."""
+
+    __slots__ = ("_each", "parts", "skipped")
+
+    def __init__(self, name: str, results: Sequence[bytes], room: Room, *, each: bool = False) -> None:
+        """`each`: it has a list of parts, however many."""
+        self.skipped = not results
+        self.parts = [Answer(name, raw, room) for raw in results]
+        self._each = each
+
+    @property
+    def content(self) -> str:
+        """Its text; those of its parts one after the other."""
+        return PARTED.join(part.content for part in self.parts)
+
+    @property
+    def result(self) -> Any:
+        """All of its answer, or the list of all; none of one that was skipped."""
+        return self._of([part.result for part in self.parts])
+
+    @property
+    def json(self) -> Any:
+        """The same of its text as JSON. Raises TemplateError."""
+        return self._of([part.json for part in self.parts])
+
+    def _of(self, values: list[Any]) -> Any:
+        if self._each:
+            return values
+        return values[0] if values else None
+
+    def __str__(self) -> str:
+        return self.content
+
+
+def text_of(result: bytes) -> str:
+    """The text of an answer: of its first choice."""
+    content = choices_of_result(result)[0].content
+    return "" if content is None else str(msgspec.json.decode(content))
+
+
+def whole(results: Sequence[bytes], *, each: bool) -> bytes:
+    """The result of a stage: its own, or the list of those of its parts."""
+    return b"[%b]" % b",".join(results) if each else results[0]
+
+
+def of_stage(results: Mapping[tuple[int, int], bytes], index: int) -> list[bytes]:
+    """The results of a stage, in the order of its parts; [] where there is none."""
+    return [results[key] for key in sorted(key for key in results if key[0] == index)]
+
+
+def used_by(used: Mapping[tuple[int, int], Used], index: int | None = None) -> Used | None:
+    """What a stage used, or all of them; None where nothing is known."""
+    return summed(one for (stage, _), one in used.items() if index in (None, stage))
+
+
+def summed(used: Iterable[Used]) -> Used | None:
+    """What several used together."""
+    total: Used | None = None
+    for one in used:
+        total = one if total is None else total.plus(one)
+    return total
+
+
+def told_usage(used: Used | None) -> dict[str, Any] | None:
+    """Usage as callers are told it; None where nothing is known."""
+    if used is None:
+        return None
+    names = ("inputTokens", "outputTokens", "cachedTokens", "reasoningTokens")
+    told: dict[str, Any] = {name: count for name, count in zip(names, used[:4], strict=True) if count >= 0}
+    return {**told, **({"estimated": True} if used.estimated else {})} or None

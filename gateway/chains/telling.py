@@ -1,0 +1,117 @@
+"""What callers are told of a chain: its stages, and what each came to. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.gateway.chains.plan import Head, read_head
+from fairlane.gateway.chains.results import of_stage, told_usage, used_by, whole
+from fairlane.queues.chains import Chain
+from fairlane.queues.tasks import Outlook, Place, State, Used
+from fairlane.streaming.jsontext import join_object
+
+ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: "CANCELLED"}
+"""What `stageStatus` says behind the end."""
+
+
+def told_of_chain(chain: Chain) -> dict[str, Any]:
+    """A chain, as a poll shows it beside its task: its stages, the one that it is in, and at its end the results."""
+    head = read_head(chain.head)
+    number = chain.stage.number
+    stage = {"name": chain.stage.name, "index": number + 1, "of": len(head.stages)}
+    told: dict[str, Any] = {"chain": head.name} if head.name else {}
+    told |= {"stageStatus": stage_status(head, chain), "stage": stage, "stages": stages_of(head, chain)}
+    if chain.state is State.QUEUED and chain.parts and chain.begun:
+        told["status"] = "executing"
+    if chain.state is State.FAILED:
+        told |= told_of_failure(head, chain)
+    elif chain.state in ENDED:
+        told["results"] = Raw(results_of(head, chain))
+    if chain.state in ENDED and (usage := told_usage(used_by(chain.used))):
+        told["usage"] = usage
+    return told
+
+
+def told_of_failure(head: Head, chain: Chain) -> dict[str, Any]:
+    """In which stage a chain failed, and the results so far."""
+    return {"failedStage": chain.stage.name, "results": Raw(results_of(head, chain))}
+
+
+def until_last(place: Place, now: int, ran_ms: int, outlooks: Sequence[Outlook]) -> Place:
+    """The place of a chain with the wait until its last stage begins. `now`: the stage that it is in; `ran_ms`: for how long that
+    has run, -1: it waits. `outlooks`: of all stages, where those that may be passed over count."""
+    more = 0
+    for number, (wait_ms, run_ms) in enumerate(outlooks[now:], now):
+        if number > now:
+            more += wait_ms
+        if number < len(outlooks) - 1:
+            if run_ms < 0:
+                return place._replace(wait_ms=-1, low_ms=-1, high_ms=-1)
+            more += max(run_ms - max(ran_ms, 0), 0) if number == now else run_ms
+    if ran_ms >= 0:
+        return Place(0, more, more // 2, 2 * more)
+    if place.estimating:
+        return place
+    return Place(place.position, place.wait_ms + more, place.low_ms + more // 2, place.high_ms + 2 * more)
+
+
+def stages_of(head: Head, chain: Chain) -> list[dict[str, Any]]:
+    """Each stage: its name, how it stands, of one that is done what it used, and of one with parts how many are done."""
+    return [_stage_of(head, chain, number) for number in range(len(head.stages))]
+
+
+def _stage_of(head: Head, chain: Chain, number: int) -> dict[str, Any]:
+    status = _status(chain, number)
+    told: dict[str, Any] = {"name": head.stages[number].name, "status": status}
+    results = sum(1 for stage, _ in chain.results if stage == number)
+    if chain.stage.number == number and chain.parts:
+        told |= {"parts": chain.parts, "partsDone": max(chain.done, results)}
+    elif results and head.stages[number].each:
+        told |= {"parts": results, "partsDone": results}
+    if usage := told_usage(used_by(chain.used, number)):
+        told["usage"] = usage
+    return told
+
+
+def _status(chain: Chain, number: int) -> str:
+    """How one stage stands. Of those before the one that the chain is in each has a result, or was skipped."""
+    now, state = chain.stage.number, chain.state
+    if number < now:
+        return "completed" if any(stage == number for stage, _ in chain.results) else "skipped"
+    if number > now:
+        return "skipped" if state in ENDED else "waiting"
+    if state is State.QUEUED and chain.parts and chain.begun:
+        return "executing"
+    return state.value
+
+
+def told_at_end(
+    head: Head, used: Mapping[tuple[int, int], Used], done: Iterable[int], failed: int = -1
+) -> bytes:
+    """The stages as the terminal event has them, JSON: those that are `done`, the one that failed, and the rest: skipped."""
+    completed = set(done)
+    stages = []
+    for number, stage in enumerate(head.stages):
+        status = "completed" if number in completed else "failed" if number == failed else "skipped"
+        told: dict[str, Any] = {"name": stage.name, "status": status}
+        if usage := told_usage(used_by(used, number)):
+            told["usage"] = usage
+        stages.append(told)
+    return msgspec.json.encode(stages)
+
+
+def results_of(head: Head, chain: Chain) -> bytes:
+    """The results of the stages that are done, by their names, as JSON."""
+    pairs = []
+    for number, stage in enumerate(head.stages):
+        if results := of_stage(chain.results, number):
+            parted = stage.each
+            pairs.append((stage.name, whole(results, each=parted)))
+    return join_object(pairs)
+
+
+def stage_status(head: Head, chain: Chain) -> str:
+    """What `stageStatus` says."""
+    return ENDED.get(chain.state) or head.stages[chain.stage.number].status

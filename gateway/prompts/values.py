@@ -1,0 +1,90 @@
+"""Values with places to fill in: conditions, lists, and JSON whose texts are templates. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fairlane.gateway.prompts.engine import Budget, Text
+from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.prompts.templates import compiled, texts_in
+
+_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*")
+_FALSE = frozenset({"", "false", "0", "none", "no", "[]", "{}"})
+
+
+class Expression:
+    """What a condition or a list is told by: a name (`image`, `stages.ocr.content`), or a text with places to fill in."""
+
+    def __init__(self, source: str, *, strict: bool = False) -> None:
+        """`strict`: it is a caller's own. Raises TemplateError."""
+        self.path = tuple(source.strip().split(".")) if _PATH.fullmatch(source.strip()) else ()
+        if not self.path and "{" not in source:
+            raise TemplateError("it should be a variable's name, or an expression in {{ }}")
+        self.text: Text = compiled(_braced(self.path) if self.path else source.strip(), strict=strict)
+
+    def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
+        """What it comes to; a name that nothing is said of to None. Raises TemplateError."""
+        if self.path and self.path[0] not in variables:
+            return None
+        return self.text.value(variables, budget)
+
+    def holds(self, variables: Mapping[str, Any], budget: Budget) -> bool:
+        """Whether it is true: a text is unless it is empty or says that it is not (`False`, `0`, `none`, `no`). Raises
+        TemplateError."""
+        value = self.value(variables, budget)
+        return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
+
+    def items(self, variables: Mapping[str, Any], budget: Budget) -> list[Any]:
+        """The list that it comes to; nothing and an empty text to none. Raises TemplateError."""
+        value = self.value(variables, budget)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return []
+        if not isinstance(value, list | tuple):
+            raise TemplateError(f"it should come to a list, and comes to {_kind(value)}")
+        return list(value)
+
+
+class Values:
+    """Lists and objects as in JSON, whose texts are templates. One that is nothing but a value in braces gives that value."""
+
+    def __init__(self, said: Any, *, strict: bool = False) -> None:
+        """Raises TemplateError."""
+        self._said = compiled(said, strict=strict)
+        self.texts = texts_in(self._said)
+
+    def filled(self, variables: Mapping[str, Any], budget: Budget) -> Any:
+        """The same with its places filled in. Raises TemplateError."""
+        return _filled(self._said, variables, budget)
+
+
+def _filled(value: Any, variables: Mapping[str, Any], budget: Budget) -> Any:
+    match value:
+        case Text():
+            return value.value(variables, budget)
+        case list():
+            return [_filled(one, variables, budget) for one in value]
+        case dict():
+            return {name: _filled(one, variables, budget) for name, one in value.items()}
+        case _:
+            return value
+
+
+def _braced(path: tuple[str, ...]) -> str:
+    """A name with dots as a template reads it: also one with dashes."""
+    name, *parts = path
+    within = "".join(f"['{part}']" for part in parts)
+    return f"{{{{ {name}{within} }}}}"
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case str():
+            return "a text"
+        case dict():
+            return "an object"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return "a number"
+        case _:
+            return "something else"

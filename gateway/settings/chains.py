@@ -1,0 +1,317 @@
+"""Settings of chains: several models' work under one task. A request may hold a chain of its own, in the same words. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field, JsonValue, field_validator
+
+from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.settings.parts import Mode, ModelName, Ms, SettingsPart, Tokens
+from fairlane.gateway.settings.routing import (
+    LocaleName,
+    Messages,
+    RouteSettings,
+    RouteVariant,
+    VariableName,
+    check_parameters,
+)
+
+if TYPE_CHECKING:
+    from fairlane.gateway.prompts.engine import Text
+    from fairlane.gateway.prompts.templates import Template
+
+MOST_STAGES = 16
+MOST_PARTS = 64
+"""Of one stage, side by side."""
+MOST_TOKENS = 4000
+"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.1 s."""
+STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
+RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
+"""What texts of a chain read beside its variables."""
+OF_A_STAGE = frozenset({"content", "result", "json", "skipped", "parts"})
+"""What texts read of an earlier stage."""
+
+StageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+StageStatus = Annotated[str, Field(pattern=r"^[A-Z0-9][A-Z0-9_]{0,63}$")]
+Made = TypeVar("Made")
+Expression = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class StageSettings(SettingsPart):
+    """One stage of a chain. It needs a `template`, or a `model` with `messages` or `payload`."""
+
+    name: StageName
+    """Its name: small letters, digits, `_` and `-`."""
+
+    status: StageStatus | None = None
+    """What `stageStatus` says while the stage waits and runs. Not set: its name in capitals, with `_PENDING`."""
+
+    when: Expression | None = None
+    """A variable, or an expression in `{{ }}`: where that is empty or false the stage is skipped. Not set: it always runs."""
+
+    each: Expression | None = None
+    """A variable, or an expression in `{{ }}`, that is a list: the stage runs once for each of its items, side by side (at most
+    64). Texts read it as `item`, and its number from 0 as `index`. An empty list skips the stage.
+    """
+
+    template: ModelName | None = None
+    """The template that makes the request, or a route that has one."""
+
+    model: ModelName | None = None
+    """The model or route that runs it; with a `template` where no route of that name says it."""
+
+    messages: Messages | None = None
+    """The messages, where there is no template. Their texts read the chain's variables and earlier stages."""
+
+    payload: dict[str, JsonValue] | None = None
+    """The whole request, instead of `messages`; its texts are templates likewise."""
+
+    type: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """The type of the task, with a `payload`. Not set: `openaiLike`."""
+
+    variables: dict[VariableName, JsonValue] | None = None
+    """What the template is filled in with; texts are templates. Not set: the chain's variables of the same names."""
+
+    locale: LocaleName | None = None
+    """The locale of the template. Not set: as the request says."""
+
+    parameters: dict[str, JsonValue] = Field(default={})
+    """Further members of the request, with `messages`: `temperature`, `top_p`, `stop` and the like."""
+
+    json_schema: dict[str, JsonValue] | None = None
+    """The JSON schema of the answer, with `messages`; later stages read what matched it as `stages.NAME.json`."""
+
+    mode: Mode | None = None
+    """With the caller's tier it makes the queue. Not set: as the route says; else `vision` with an image, `stream` for a stage
+    that streams, and `batch`.
+    """
+
+    max_tokens: Tokens | None = None
+    """Tokens of output at most."""
+
+    max_wait_ms: Ms | None = None
+    """Milliseconds that the stage may wait for its turn. The queue's own `max_wait_ms`, and the route's, hold beside it."""
+
+    max_run_ms: Ms | None = None
+    """Milliseconds that one try of the stage may take."""
+
+    stream: bool | None = None
+    """Whether readers see what it writes as it is written. Not set: the last stage does, in a call that streams."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _leaves_the_rest(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return check_parameters(value)
+
+    @property
+    def pending(self) -> str:
+        """What `stageStatus` says of it."""
+        return self.status or f"{self.name.upper().replace('-', '_')}_PENDING"
+
+
+class ChainSettings(SettingsPart):
+    """Stages that run one after the other, each on what those before it came to."""
+
+    stages: Annotated[list[StageSettings], Field(min_length=1, max_length=MOST_STAGES)]
+    """The stages, in their order; at most 16."""
+
+    title: Annotated[str, Field(max_length=200)] = ""
+    """What it is, for people."""
+
+    optional: list[VariableName] = Field(default=[])
+    """Variables that callers may leave out; they are empty texts then. So may those be that only a `when` or an `each` names."""
+
+
+class StageTexts:
+    """The texts of one stage, compiled. Raises `Misplaced`."""
+
+    def __init__(self, stage: StageSettings, *, strict: bool = False) -> None:
+        """`strict`: they are a caller's own."""
+        from fairlane.gateway.prompts.templates import Template  # noqa: PLC0415 - the engine takes 40 ms, and few need it
+        from fairlane.gateway.prompts.values import Expression, Values  # noqa: PLC0415
+
+        def made(member: str, make: Callable[[], Made]) -> Made:
+            try:
+                return make()
+            except TemplateError as error:
+                raise Misplaced(member, str(error)) from None
+
+        when, each, said = stage.when, stage.each, stage.messages
+        self.when = None if when is None else made("when", lambda: Expression(when, strict=strict))
+        self.each = None if each is None else made("each", lambda: Expression(each, strict=strict))
+        self.variables: dict[str, Values] | None = None
+        if stage.variables is not None:
+            self.variables = {
+                name: made(f"variables.{name}", partial(Values, value, strict=strict))
+                for name, value in stage.variables.items()
+            }
+        self.messages: Template | None = None
+        if said is not None:
+            messages = {"": [(message.role, message.content) for message in said]}
+            self.messages = made("messages", lambda: Template(stage.name, messages, strict=strict))
+        self.payload: Values | None = None
+        if stage.payload is not None:
+            self.payload = made("payload", lambda: Values(stage.payload, strict=strict))
+
+    def texts(self) -> "Iterator[tuple[str, Text]]":
+        """Each text, with the member that it stands in."""
+        for member, expression in (("when", self.when), ("each", self.each)):
+            if expression is not None:
+                yield member, expression.text
+        for name, values in (self.variables or {}).items():
+            yield from ((f"variables.{name}", text) for text in values.texts)
+        if self.messages is not None:
+            yield from (("messages", text) for text in self.messages.texts)
+        if self.payload is not None:
+            yield from (("payload", text) for text in self.payload.texts)
+
+
+class Misplaced(ValueError):
+    """What is wrong with a member of a stage: the sentence says it."""
+
+    def __init__(self, member: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.member = member
+        self.sentence = sentence
+
+
+def wrong_in(
+    chain: ChainSettings,
+    templates: Mapping[str, "Template"],
+    routes: Mapping[str, RouteSettings],
+    *,
+    strict: bool = False,
+) -> Iterator[tuple[int, Misplaced] | None]:
+    """What is wrong with the stages of a chain: the number of the stage, and what. `templates`, `routes`: those that there are.
+    `strict`: it is a caller's own. None behind each stage: whoever asks may let others run then."""
+    if strict:
+        from fairlane.gateway.prompts.engine import count_tokens  # noqa: PLC0415 - see above
+
+        tokens = 0
+        for number, stage in enumerate(chain.stages):
+            for source in _strings(stage.model_dump(exclude_unset=True)):
+                tokens += count_tokens(source, MOST_TOKENS) if "{" in source else 0
+                if tokens > MOST_TOKENS:
+                    sentence = f"all places to fill in have more than {MOST_TOKENS} words and signs together"
+                    yield number, Misplaced("", sentence)
+                    return
+    before: list[str] = []
+    for number, stage in enumerate(chain.stages):
+        if stage.name in before:
+            yield number, Misplaced("name", f"there are two stages {stage.name!r}")
+        for wrong in _ill_combined(stage):
+            yield number, wrong
+        try:
+            texts = StageTexts(stage, strict=strict)
+        except Misplaced as misplaced:
+            yield number, misplaced
+        else:
+            for member, text in texts.texts():
+                for sentence in _misread(text, before, each=stage.each is not None and member != "each"):
+                    yield number, Misplaced(member, sentence)
+        if stage.template is not None:
+            for wrong in _misfit(stage, templates, routes):
+                yield number, wrong
+        before.append(stage.name)
+        yield None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All texts of a value."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for one in value.values():
+                yield from _strings(one)
+        case list() | tuple():
+            for one in value:
+                yield from _strings(one)
+        case _:
+            pass
+
+
+def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
+    """Members that do not go together."""
+    if stage.template is None:
+        if stage.model is None:
+            yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")
+        elif stage.messages is None and stage.payload is None:
+            yield Misplaced("messages", "without a `template` it needs `messages` or a `payload`")
+        for name in ("variables", "locale"):
+            if getattr(stage, name) is not None:
+                yield Misplaced(
+                    name,
+                    f"{name} are for a `template`; texts of `messages` and `payload` read the chain's own",
+                )
+    else:
+        for name in ("messages", "payload", "json_schema"):
+            if getattr(stage, name) is not None:
+                yield Misplaced(name, f"a stage with a `template` has no {name}: the template says it")
+        if stage.parameters:
+            yield Misplaced("parameters", "a stage with a `template` has none: they stand in the template")
+    if stage.messages is not None and stage.payload is not None:
+        yield Misplaced("payload", "there are `messages`, too: one of them is the request")
+    if stage.payload is not None:
+        for name in ("parameters", "json_schema"):
+            if getattr(stage, name):
+                yield Misplaced(name, f"the `payload` is the whole request, with its {name}")
+        model = stage.payload.get("model", stage.model)
+        if model != stage.model:
+            yield Misplaced("payload", f"its model must be the stage's ({stage.model}): name it once")
+    elif stage.type is not None:
+        yield Misplaced("type", "it is said of a `payload`; any other request is openaiLike")
+    if stage.each is not None and stage.stream:
+        yield Misplaced("stream", "a stage with `each` cannot stream: its parts would be mixed")
+
+
+def _misread(text: "Text", before: list[str], *, each: bool) -> Iterator[str]:
+    """What a text reads that is not there."""
+    for name in sorted({ITEM, INDEX} & text.variables if not each else ()):
+        yield f"{name} is there with `each` alone"
+    for stage, *parts in sorted({path[1:3] for path in text.reads if path[0] == STAGES and len(path) > 1}):
+        if stage not in before and not parts:  # each path is told by its parts, too
+            there = f"there are {', '.join(before)}" if before else "there is none"
+            yield f"stages.{stage}: no such stage comes before this one; {there}"
+        elif stage in before and parts and parts[0] not in OF_A_STAGE:
+            yield f"stages.{stage}.{parts[0]}: of a stage there are {', '.join(sorted(OF_A_STAGE))}"
+
+
+def templates_of(route: RouteSettings, name: str) -> set[str]:
+    """The templates that tasks of a route may be made of."""
+    variants: list[RouteVariant] = [route, *([route.vision] if route.vision else [])]
+    rules = [rule for variant in variants for rule in variant.tiers.values()]
+    plain = route.template or name
+    return {plain, *(rule.template for rule in (*variants, *rules) if rule.template)}
+
+
+def _misfit(
+    stage: StageSettings, templates: Mapping[str, "Template"], routes: Mapping[str, RouteSettings]
+) -> Iterator[Misplaced]:
+    """What of a stage does not fit its template."""
+    assert stage.template is not None
+    route = routes.get(stage.template)
+    if route is not None:
+        if stage.model is not None:
+            yield Misplaced("model", f"the route {stage.template} says which model runs: leave `model` out")
+        names = templates_of(route, stage.template)
+    else:
+        names = {stage.template}
+        if stage.model is None and stage.template in templates:
+            yield Misplaced(
+                "model", f"{stage.template} is a template and no route: say which `model` runs it"
+            )
+    for name in names:
+        template = templates.get(name)
+        if template is None:
+            hint = ", ".join(sorted(templates)) or "none"
+            yield Misplaced("template", f"there is no template {name!r}; there are {hint}")
+        elif stage.variables is not None:
+            known = set(template.all_variables)
+            missing = sorted(known - stage.variables.keys() - template.optional)
+            unknown = sorted(stage.variables.keys() - known - template.optional)
+            if missing:
+                yield Misplaced("variables", f"the template {name} needs {', '.join(missing)}, too")
+            if unknown:
+                yield Misplaced("variables", f"the template {name} has no {', '.join(unknown)}")

@@ -1,0 +1,139 @@
+"""What follows a stage of a chain that is done here: `workers/server/tasks/ending.py` asks, and the store is told."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from fairlane.gateway.chains.engine import Next, StageFailed, following
+from fairlane.gateway.chains.plan import Head, Plan, read_head, read_plan
+from fairlane.gateway.chains.planning import reserve_of
+from fairlane.gateway.chains.requests import in_turns
+from fairlane.gateway.chains.results import of_stage, told_usage, used_by, whole
+from fairlane.gateway.chains.telling import told_at_end
+from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.chains import Chain, ChainEnd, Stage, StageEntry
+from fairlane.queues.failures import failure_row
+from fairlane.queues.tasks import EventFields, State, Used
+from fairlane.streaming.events import (
+    compose,
+    fragment_done,
+    fragment_error,
+    fragment_stage,
+    with_failed_stage,
+)
+from fairlane.workers.server.tasks.chains import Done, Follows
+
+log = structlog.get_logger("fairlane.gateway")
+
+
+class ChainRunner:
+    """Makes what follows of a chain's plan and the results so far."""
+
+    def __init__(self, current: Current, load_balance: Callable[[str, str], Awaitable[None]]) -> None:
+        """`load_balance`: `Balances.load`."""
+        self._current = current
+        self._load_balance = load_balance
+
+    async def follows(self, chain: Chain, done: Done) -> Follows:
+        """See `Chains`."""
+        so_far = _SoFar(chain, done)
+        try:
+            plan, head = read_plan(chain.plan), read_head(chain.head)
+        except msgspec.MsgspecError as error:  # a later release's
+            log.error("the plan of a chain cannot be read", task_id=done.running.chain, error=str(error))
+            return so_far.failed(Head([]), None, "STAGE_INPUT_FAILED", "The chain's plan cannot be read here")
+        number = done.running.stage.number
+        try:
+            comes = await in_turns(following(plan, number, so_far.results))
+        except StageFailed as failed:
+            sentence = f"The stage {failed.stage.name} cannot begin: {failed.sentence}"
+            runs = failed.plan.runs
+            return so_far.failed(
+                head, failed.stage, "STAGE_INPUT_FAILED", sentence, model=runs.model, queue=runs.queue
+            )
+        except Exception as error:  # whatever it is, the chain must end: it would begin the same stage again
+            log.exception("the next stage of a chain cannot be made", task_id=done.running.chain)
+            return so_far.failed(
+                head, None, "STAGE_INPUT_FAILED", f"The next stage cannot begin: {type(error).__name__}"
+            )
+        told = [so_far.event(head, done.running.stage, "completed", used_by(so_far.used, number))]
+        told += [so_far.event(head, stage, "skipped") for stage in comes.skipped]
+        if isinstance(comes, Next):
+            task = comes.task
+            task.quota = self._quota(plan)
+            told.append(so_far.event(head, comes.stage, "queued"))
+            return Follows(
+                StageEntry(comes.stage, task, comes.parts, reserve_of(plan, comes.stage.number)), told
+            )
+        return Follows(so_far.completed(head), told)
+
+    def broken(self, chain: Chain, done: Done, entry: StageEntry, code: str, sentence: str) -> Follows:
+        """See `Chains`."""
+        head = read_head(chain.head)
+        task = entry.task
+        return _SoFar(chain, done).failed(
+            head, entry.stage, code, sentence, model=task.model, queue=task.queue
+        )
+
+    async def load_balance(self, subject: str, window: str) -> bool:
+        """See `Chains`."""
+        try:
+            await self._load_balance(subject, window)
+        except (DatabaseUnavailable, ApiError):
+            return False
+        return True
+
+    def _quota(self, plan: Plan) -> str:
+        payer = plan.payer
+        return "" if payer is None else self._current.plans.budgets.text(payer.quota, now_ms())
+
+
+class _SoFar:
+    """A chain, together with what was just made in it."""
+
+    def __init__(self, chain: Chain, done: Done) -> None:
+        self._id, self._of = done.running.chain, chain.of
+        self._done = done
+        key = done.running.stage.number, done.running.part
+        self.results = {**chain.results, key: done.made.result}
+        self.used = {**chain.used, key: done.used}
+
+    def event(self, head: Head, stage: Stage, status: str, used: Used | None = None) -> EventFields:
+        """What the log says of a stage."""
+        usage = told_usage(used)
+        raw = None if usage is None else msgspec.json.encode(usage)
+        fragment = fragment_stage(stage.name, stage.number + 1, len(head.stages) or self._of, status, raw)
+        return "stage", compose(self._id, now_ms(), fragment)
+
+    def completed(self, head: Head) -> ChainEnd:
+        """The end behind the last stage that ran: its result is the chain's."""
+        run, made = self._done.running, self._done.made
+        number = run.stage.number
+        result = None if made.logged else whole(of_stage(self.results, number), each=head.stages[number].each)
+        stages = told_at_end(head, self.used, (stage for stage, _ in self.results))
+        fragment = fragment_done(result, self._usage(), made.reason, stages)
+        return ChainEnd(State.COMPLETED, "", ("done", compose(self._id, now_ms(), fragment)))
+
+    def failed(
+        self, head: Head, stage: Stage | None, code: str, sentence: str, *, model: str = "", queue: str = ""
+    ) -> Follows:
+        """The end of a chain whose next stage cannot begin."""
+        run = self._done.running
+        told = [self.event(head, run.stage, "completed", used_by(self.used, run.stage.number))]
+        fragment = fragment_error(sentence, code, failure_row(code).retry, self._usage())
+        if stage is not None:
+            told.append(self.event(head, stage, "failed"))
+            done = (number for number, _ in self.results)
+            fragment = with_failed_stage(
+                fragment, stage.name, told_at_end(head, self.used, done, stage.number)
+            )
+        terminal = "error", compose(self._id, now_ms(), fragment)
+        return Follows(ChainEnd(State.FAILED, code, terminal, stage, model, queue), told)
+
+    def _usage(self) -> bytes | None:
+        usage = told_usage(used_by(self.used))
+        return None if usage is None else msgspec.json.encode(usage)

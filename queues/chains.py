@@ -1,0 +1,211 @@
+"""Chains: several stages under one task id. What the scheduler is told of them, and what it tells: plain values, no Redis.
+
+A stage with one part runs in place: the chain's task itself moves from line to line. A stage with several runs as part tasks, of
+which each has a record, a log, a lease, tries and fallbacks of its own; the chain's task stands in no line meanwhile. Plan, head
+and results are bytes that the scheduler keeps and never reads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fairlane.queues.tasks import EventFields, Grant, Later, Shut, State, TaskSpec, Used
+
+MOST_STAGES = 16
+MOST_PARTS = 64
+"""Of one stage."""
+MOST_BYTES = 16 * 1024 * 1024
+"""Of plan, head and results of a chain altogether."""
+
+
+class Part(NamedTuple):
+    """One of several parts of a stage: what its worker is given. What else is said of the stage holds for each."""
+
+    payload: bytes
+    estimated_input: int = 0
+    """As `TaskSpec` has it; so is the next."""
+    most_input: int = 0
+
+
+class Stage(NamedTuple):
+    """Which stage of a chain it is."""
+
+    number: int
+    """From 0; stages that are passed over count."""
+    name: str
+    """Of a-z, 0-9, _ and -."""
+
+
+@dataclass(slots=True)
+class ChainStart:
+    """What makes a task that is submitted a chain. The task itself says what its first stage is: model, queue, payload, …"""
+
+    stage: Stage
+    """The first one that runs."""
+    of: int
+    """How many stages there are."""
+    plan: bytes
+    """All that is needed to go on; it is forgotten at the chain's end."""
+    head: bytes = b""
+    """What is needed for reading; it is kept as long as the chain's record."""
+    parts: Sequence[Part] = ()
+    """Of the first stage, if it has several (at least two); the task's own payload is none then."""
+    request: bytes = b""
+    """What the archive is to have as its request, if it keeps requests (`TaskSpec.archive_request`)."""
+    reserve: int = 0
+    """What the later stages may cost, micro-credits, as far as that is known: it is held beside what the first one may."""
+
+
+@dataclass(slots=True)
+class StageEntry:
+    """The next stage of a chain, which enters its line.
+
+    `task` says what runs: model, queue, task type, payload, estimates, `wait_ms` and `run_ms`, stream, price, fallbacks, answer
+    and repair, template, change, and the quota as it is now. What it says of the chain as a whole (id, user, key, priority,
+    weight, total time, limits, metadata, archive, …) counts for nothing: the chain has it from its submission.
+    """
+
+    stage: Stage
+    task: TaskSpec
+    parts: Sequence[Part] = ()
+    """If it has several (at least two); the task's own payload is none then."""
+    reserve: int = 0
+    """What the stages behind it may cost, as `ChainStart` has it."""
+
+
+@dataclass(slots=True)
+class ChainEnd:
+    """The chain ends behind a stage that has completed: nothing else is to run (COMPLETED), or what should cannot (FAILED)."""
+
+    state: State
+    code: str
+    terminal: EventFields
+    stage: Stage | None = None
+    """The stage that could not begin, with FAILED; its usage record tells of it. None: none is to blame."""
+    model: str = ""
+    """That stage's, as far as they are known."""
+    queue: str = ""
+
+
+class Step(NamedTuple):
+    """How an attempt completes its stage, or its part of one, and what follows."""
+
+    result: bytes
+    """Of the stage or part. It is kept for `Scheduler.chain`."""
+    used: Used
+    nonce: str
+    """Names the call, which may be repeated."""
+    then: StageEntry | ChainEnd | None
+    """None of a part: others are under way, as far as its caller knows."""
+    told: Sequence[EventFields] = ()
+    """Events of the chain's log that stand behind the attempt's own, when the step goes on to what follows: `stage` and such.
+    Where the chain ends its terminal event stands behind these."""
+    want: int = 0
+    """Tasks to take for the slot, of these `models`, for this `worker`."""
+    models: Sequence[str] = ()
+    worker: str = ""
+    upstream: str = ""
+    """Of this worker."""
+
+
+class Advanced(NamedTuple):
+    """The answer to `advance`. `outcome`:
+
+    moved     what follows was done: the next stage is in its line
+    ended     what follows was done: the chain has ended
+    waits     the part is done, and others are not: nothing else was done
+    next      it is the last part of its stage, or none, and nothing said what follows: nothing was done. Read the chain, and call
+              again with that
+    too_large plan, head and results of the chain would be larger than may be: nothing was done. So are the next
+    quota     it cannot be paid: `needed` would be held, and `available` is there (micro-credits)
+    no_balance  the store must be told first what there is (`unknown`: subject and window)
+    no_worker   its caller waits, and nobody offers the model of the next stage, nor one that it may go on to
+    hole      the log of the attempt's task is short of events: it ends at `top`. Nothing was done
+    late      somebody else has ended the task, or its chain; its slot is free now
+    stale     the grant is not current
+
+    Behind `too_large`, `quota`, `no_balance`, `no_worker` and `next` the attempt goes on holding its slot: call again (with a new
+    nonce or the same), or `finish` it.
+    """
+
+    outcome: str
+    event_id: str = ""
+    """Of the first event of the chain's log that the step wrote: the first of `told`, else the terminal one. The others follow
+    it in the same epoch, without a gap."""
+    grants: Sequence[Grant] = ()
+    top: int = 0
+    later: Later = ()
+    shut: Shut = ()
+    model: str = ""
+    """With `moved`: the model that the stage waits for now."""
+    needed: int = 0
+    available: int = 0
+    unknown: tuple[str, str] = ("", "")
+
+
+class Chain(NamedTuple):
+    """What is known of a chain, at one moment."""
+
+    state: State
+    stage: Stage
+    """The one that it is in, or ended in."""
+    of: int
+    parts: int
+    """Of that stage, if it runs as parts; 0: in place."""
+    begun: int
+    """How many of them have been granted, and how many are done."""
+    done: int
+    plan: bytes
+    """Empty behind the end, and where it was not asked for."""
+    head: bytes
+    results: Mapping[tuple[int, int], bytes]
+    """Of each stage and part that is done; of a stage in place the part is -1. Empty bytes where they were not asked for."""
+    used: Mapping[tuple[int, int], Used]
+    """The same of what it used; both answers of one that was repaired."""
+
+
+class Running(NamedTuple):
+    """Which stage of which chain a grant runs, or which part of one."""
+
+    chain: str
+    """The chain's task: the grant's own, or that of its part."""
+    stage: Stage
+    part: int
+    """-1: the stage runs in place."""
+
+
+def part_id(chain: str, stage: int, part: int) -> str:
+    """The task id of a part. No caller's id looks like it."""
+    return f"{chain}.{stage}.{part:02d}"
+
+
+def chain_of(task_id: str) -> str:
+    """The chain of a part, by its id; any other id is its own."""
+    return task_id.partition(".")[0]
+
+
+def stage_of(fields: Mapping[str, str]) -> tuple[Stage, int | None] | None:
+    """Which stage a task's record is in, and which part of it it is; None: it is no chain."""
+    if not fields.get("sg"):
+        return None
+    number, part, name = fields["sg"].split(" ")
+    return Stage(int(number), name), None if part == "-" else int(part)
+
+
+def running(grant: Grant) -> Running | None:
+    """What a grant runs of a chain; None: its task is none."""
+    if not grant.stage:
+        return None
+    number, part, name = grant.stage.split(" ")
+    chain = grant.task_id
+    if part != "-":
+        chain = chain.rsplit(".", 2)[0]
+    return Running(chain, Stage(int(number), name), -1 if part == "-" else int(part))
+
+
+def read_used(text: str) -> Used:
+    """What a chain keeps of the tokens of a stage or part."""
+    read, wrote, *more = (int(number) for number in text.split())
+    if len(more) < 3:
+        return Used(read, wrote)
+    return Used(read, wrote, more[0], more[1], more[2] == 1)

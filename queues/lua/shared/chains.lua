@@ -1,0 +1,49 @@
+-- Chains: several stages under one task id (chains.py). The record of the chain's task names the stage that it is in (`sg`: its number,
+-- the part or -, its name). In a stage of several parts that task stands in no line, and `pn` says how many they are; each part is a
+-- task of its own, whose record names the chain (`pa`). What belongs to the chain as a whole lies in a hash of its own (keys.py, CHAIN),
+-- of which `by` bytes count among those that are stored until the chain ends.
+local chains = {}
+
+-- The task id of a part; as in chains.py.
+function chains.part_id(id, number, part) return string.format('%s.%s.%02d', id, number, part) end
+
+-- Number, part (or -) and name of a field `sg`.
+function chains.stage_of(sg) return string.match(sg, '^(%d+) (%S+) (.*)$') end
+
+-- Fields of an event that name the stage of a task.
+function chains.in_event(sg)
+  local number, _, name = chains.stage_of(sg)
+  return ',"stage":' .. cjson.encode(name) .. ',"index":' .. whole(number + 1) -- from 1, as in events `stage`
+end
+
+-- The fields of an event that ends a task, with the stage in which its chain failed.
+function chains.end_fields(t, state, rest)
+  if not t.sg or state ~= 'failed' or string.find(rest, '"failedStage":', 1, true) then return rest end
+  local _, _, name = chains.stage_of(t.sg)
+  return rest .. ',"failedStage":' .. cjson.encode(name)
+end
+
+-- So many bytes are stored for a user where others were before.
+function chains.count_bytes(u, before, after)
+  if before == after then return end
+  call('HINCRBY', keys.pool(), 'bytes', whole(after - before))
+  local large = (after >= LARGE_BODY and after or 0) - (before >= LARGE_BODY and before or 0)
+  if large ~= 0 and call('HINCRBY', keys.bulk(), u, whole(large)) <= 0 then call('HDEL', keys.bulk(), u) end
+end
+
+-- Put into an entry of the outbox (recording.lua) what differs where its task is a chain's, or a part: `done`: of a stage that is
+-- completed, while the chain goes on. Returns the chain, the chain of a part, the most that the stage or part was to cost, and whether
+-- there is nothing to record but what was paid, as the chain ended while parts ran, of which each is recorded by itself; and when the
+-- chain entered the stage, if it is not the first.
+function chains.fill(entry, id, done)
+  local se, ab, pa, mc, pn = unpack(call('HMGET', keys.task(id), 'se', 'ab', 'pa', 'mc', 'pn'))
+  if ab and entry[14] then entry[14] = whole(entry[14] - ab) end
+  if done then entry[1], entry[5], entry[6] = NOW_TEXT, 'completed', '' end
+  return pa or id, pa, mc, pn and true, se or nil
+end
+
+-- Add to what a chain has cost; returns all of it.
+function chains.spend(id, cost)
+  if cost == 0 then return num(call('HGET', keys.chain(id), 'sp')) end
+  return call('HINCRBY', keys.chain(id), 'sp', whole(cost))
+end

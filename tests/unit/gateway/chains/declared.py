@@ -1,0 +1,94 @@
+"""Chains as tests declare them, and what they come to."""
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.chains.engine import Next, Over, following
+from fairlane.gateway.chains.plan import Plan, encode, read_plan
+from fairlane.gateway.chains.planning import Asked, planned, variables_of
+from fairlane.gateway.current import Current
+from fairlane.gateway.settings import Settings
+
+PAID = Caller("ann", "paid", "k")
+JOB_MATCH: dict[str, Any] = {
+    "models": {"chat": {"fallbacks": ["small"]}, "small": {}, "eyes": {}},
+    "routes": {"sum_up": {"mode": "batch", "model": "small", "tiers": {"paid": {"model": "chat"}}}},
+    "templates": {
+        "sum_up": {
+            "messages": [{"role": "user", "content": "Sum up:\n{{ job }}"}],
+            "json_schema": {"type": "object", "required": ["title"]},
+        }
+    },
+    "chains": {
+        "job_match": {
+            "title": "How well a resume fits a job",
+            "optional": ["notes"],
+            "stages": [
+                {
+                    "name": "ocr",
+                    "when": "pages",
+                    "each": "pages",
+                    "model": "eyes",
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": [
+                                {"type": "text", "text": "Page {{ index }}"},
+                                {"type": "image_url", "image_url": {"url": "{{ item }}"}},
+                            ],
+                        }
+                    ],
+                },
+                {
+                    "name": "summary",
+                    "template": "sum_up",
+                    "variables": {"job": "{{ job }}{{ stages.ocr.content }}"},
+                },
+                {
+                    "name": "match",
+                    "model": "chat",
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": "{{ resume }} as {{ stages.summary.json.title }}{{ notes }}",
+                        }
+                    ],
+                },
+            ],
+        }
+    },
+}
+
+
+def settings_of(**stages: Any) -> Settings:
+    """Settings with a chain `c` of these stages."""
+    listed = [{"name": name, **said} for name, said in stages.items()]
+    return Settings(**{**JOB_MATCH, "chains": {"c": {"stages": listed}}})
+
+
+def plan_of(
+    settings: Settings, name: str, given: Mapping[str, Any], *, stream: bool = False, caller: Caller = PAID
+) -> Plan:
+    """The plan of a configured chain, as it is read again."""
+    current, chain = Current(settings), settings.chains[name]
+    takes = variables_of(chain, current.plans.templates, settings.routes)
+    assert takes.missing(given) == takes.unknown(given) == []
+    asked = Asked(name, chain, takes.filled(given))
+    return read_plan(encode(planned(current, caller, asked, Options(stream=stream), "x").plan))
+
+
+def run(making: Generator[None, None, Any]) -> Any:
+    """What a generator makes."""
+    while True:
+        try:
+            next(making)
+        except StopIteration as done:
+            return done.value
+
+
+def after(plan: Plan, number: int, results: Mapping[tuple[int, int], bytes] | None = None) -> Next | Over:
+    """What follows a stage."""
+    comes: Next | Over = run(following(plan, number, results or {}))
+    return comes

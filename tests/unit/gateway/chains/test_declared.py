@@ -1,0 +1,176 @@
+"""What is wrong with a chain, and where; which variables it takes; and what a caller's own texts may not do."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from declared import JOB_MATCH, PAID, settings_of
+from msgspec import Raw
+from pydantic import ValidationError
+
+from fairlane.gateway.calls.bodies import Bodies
+from fairlane.gateway.chains.planning import variables_of
+from fairlane.gateway.chains.requests import ChainNotFound, read_chain
+from fairlane.gateway.current import Current
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.prompts.engine import MOST_S, Budget, Text
+from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.settings import Settings
+
+ONE: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "one"}]}
+
+
+def says(content: str) -> dict[str, Any]:
+    return {"model": "small", "messages": [{"role": "user", "content": content}]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "member", "sentence"),
+    [
+        ({}, "model", "needs a `template`, or a `model`"),
+        ({"model": "small"}, "messages", "needs `messages` or a `payload`"),
+        ({"template": "none"}, "template", "there is no template 'none'; there are sum_up"),
+        ({"template": "sum_up", "model": "x"}, "model", "says which model runs"),
+        ({"template": "sum_up", "variables": {}}, "variables", "needs job, too"),
+        ({"template": "sum_up", "variables": {"job": "", "x": ""}}, "variables", "has no x"),
+        ({"template": "sum_up", "parameters": {"a": 1}}, "parameters", "stand in the template"),
+        ({"template": "sum_up", "messages": ONE["messages"]}, "messages", "has no messages"),
+        (ONE | {"payload": {}}, "payload", "one of them is the request"),
+        (ONE | {"type": "x"}, "type", "said of a `payload`"),
+        (ONE | {"locale": "de"}, "locale", "for a `template`"),
+        ({"model": "small", "payload": {"model": "other"}}, "payload", "name it once"),
+        (says("{{ item }}"), "messages", "item is there with `each` alone"),
+        (ONE | {"each": "list", "stream": True}, "stream", "cannot stream"),
+        (says("{{ stages.a.content }}"), "messages", "no such stage comes before this one; there are first"),
+        (says("{{ stages.first.text }}"), "messages", "of a stage there are content, json"),
+        (says("{{ x"), "messages", "message 1: line 1"),
+        (ONE | {"when": "not a name"}, "when", "an expression in {{ }}"),
+        (ONE | {"name": "first"}, "name", "two stages 'first'"),
+    ],
+)
+def test_what_is_wrong_is_told_with_stage_and_member(
+    stage: dict[str, Any], member: str, sentence: str
+) -> None:
+    stages = [{"name": "first", **ONE}, {"name": "a", **stage}]
+    with pytest.raises(ValidationError) as caught:
+        Settings(**{**JOB_MATCH, "chains": {"c": {"stages": stages}}})
+    found = caught.value.errors()[0]["ctx"]["found"]  # type: ignore[typeddict-item]
+    places = [(".".join(map(str, locs[0])), message) for locs, message in found]
+    assert any(place.startswith(f"chains.c.stages.1.{member}") and sentence in told for place, told in places)
+    assert f"stage {stages[1]['name']!r}" in places[0][1]
+
+
+def test_which_variables_a_chain_takes() -> None:
+    settings = Settings(**JOB_MATCH)
+    takes = variables_of(settings.chains["job_match"], Current(settings).plans.templates, settings.routes)
+    assert (takes.required, takes.optional) == ({"job", "resume"}, {"pages", "notes"})
+    assert takes.filled({"job": "j", "notes": None}) == {"job": "j", "notes": "", "pages": ""}
+    settings = settings_of(a={"template": "sum_up"}, b=says("{{ variables | tojson }}"))
+    takes = variables_of(settings.chains["c"], Current(settings).plans.templates, settings.routes)
+    assert takes.required == {"job"}
+    assert takes.any
+
+
+def asked(chain: Any, **variables: Any) -> Any:
+    """What a request comes to."""
+    current = Current(Settings(**JOB_MATCH))
+    said = {"chain": chain, "variables": variables}
+    fields = {name: Raw(json.dumps(value).encode()) for name, value in said.items()}
+
+    async def read() -> Any:
+        bodies = Bodies(asyncio.get_running_loop().time)
+        return await read_chain(current, PAID, fields, bodies, (None, "x"))
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    ("chain", "variables", "sentence"),
+    [
+        (5, {}, "the name of a chain, or an object"),
+        ("job_match", {}, "missing: job, resume. It takes job, notes, pages, resume"),
+        ("job_match", {"job": "", "resume": "", "x": 1}, "unknown: x"),
+        ("job_match", {"job": "", "resume": "", "stages": 1}, "no name for a variable"),
+        ({}, {}, "chain.stages: Field required"),
+        ({"stages": [{"name": "A"}]}, {}, "chain.stages[0] (A).name"),
+        ({"stages": [{"name": "a", "every": 1}]}, {}, "chain.stages[0] (a).every"),
+        ({"stages": [{"name": "a", **says("{{ x }}")}]}, {}, "missing: x"),
+        (
+            {"stages": [{"name": "a", **says("{{ stages.b }}")}]},
+            {},
+            "chain.stages[0] (a).messages: stages.b: no",
+        ),
+        ({"stages": [{"name": "a", **says("{{ x ~ x }}")}]}, {"x": ""}, "are not for callers' own texts"),
+        ({"stages": [{"name": str(n), **ONE} for n in range(17)]}, {}, "at most 16"),
+        ({"stages": [{"name": "a", **says("{{ x }}" * 400)}]}, {"x": ""}, "more than 1000 words"),
+        (
+            {"stages": [{"name": str(n), **says("{{ x }}" * 150)} for n in range(10)]},
+            {"x": ""},
+            "more than 4000 words and signs together",
+        ),
+        ({"stages": [{"name": "a", **says("x" * 300_000)}]}, {}, "may have 262144 bytes"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_told(chain: Any, variables: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        asked(chain, **variables)
+    assert caught.value.status == 400
+    assert sentence in caught.value.message
+
+
+def test_a_name_that_is_none_is_told_the_nearest() -> None:
+    with pytest.raises(ChainNotFound, match="did you mean job_match"):
+        asked("job_mach")
+
+
+def test_a_chain_of_ones_own_is_read_strictly_and_a_configured_one_is_not() -> None:
+    own = asked({"stages": [{"name": "a", **says("{{ x | upper }}")}]}, x="y")
+    assert own.strict
+    assert own.name == ""
+    assert own.variables == {"x": "y"}
+    assert not asked("job_match", job="", resume="").strict
+
+
+# ---- callers' own texts ----------
+
+LARGE = "x" * (8 << 20)
+LIST = [{"a": "b"}] * 20_000
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ a ~ a }}",
+        "{{ a + a }}",
+        "{{ list + list }}",
+        "{{ '%s' % a }}",
+        "{% set b = a %}{{ b }}",
+        "{% set b %}{{ a }}{% endset %}{{ b }}",
+        "{% with b = a %}{{ b }}{% endwith %}",
+        "{% filter upper %}{{ a }}{% endfilter %}",
+        "{{ a | upper | lower | upper | lower }}",
+        "{% for i in list %}{{ a | length }}{% endfor %}",
+        "{% for i in list %}{% if a == c %}{% endif %}{% endfor %}",
+        "{% for i in list %}{% if 'q' in a %}{% endif %}{% endfor %}",
+        "{% for i in list %}{{ a[1:] | length }}{% endfor %}",
+        "{% for i in list %}{% for j in list if false %}{% endfor %}{% endfor %}",
+        "{% for i in list %}{{ list | length }}{% endfor %}",
+        "{% for i in list %}{{ list | map(attribute='a') | join }}{% endfor %}",
+        "{{ list | tojson(indent=16) }}",
+        "{% if a is upper %}{% endif %}",
+    ],
+)
+def test_a_callers_text_can_hold_nobody_up(source: str) -> None:
+    begun = time.thread_time()
+    with pytest.raises(TemplateError):
+        Text(source, strict=True).render({"a": LARGE, "c": LARGE + "y", "list": LIST}, Budget())
+    assert time.thread_time() - begun < 3 * MOST_S
+
+
+def test_a_callers_text_does_what_prompts_need() -> None:
+    source = "{% for p in list %}{{ loop.index }} {{ p.a | upper }}{% if not loop.last %}, {% endif %}{% endfor %} {{ n + 1 }}"
+    assert (
+        Text(source, strict=True).render({"list": [{"a": "x"}, {"a": "y"}], "n": 1}, Budget()) == "1 X, 2 Y 2"
+    )

@@ -1,0 +1,205 @@
+"""Which stage comes next, and what it is given."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from declared import JOB_MATCH, PAID, after, plan_of, settings_of
+
+from fairlane.gateway.chains.engine import Next, Over, StageFailed
+from fairlane.gateway.settings import Settings
+from fairlane.queues.chains import Stage
+
+GIVEN = {"resume": "Ten years", "job": "A cook. ", "pages": ["data:1", "data:2"]}
+ONE = {"model": "small", "messages": [{"role": "user", "content": "one"}]}
+
+
+def says(content: str) -> dict[str, Any]:
+    return {"model": "small", "messages": [{"role": "user", "content": content}]}
+
+
+def body_of(comes: Next | Over) -> Any:
+    assert isinstance(comes, Next)
+    return json.loads(comes.task.payload)
+
+
+def content_of(comes: Next | Over) -> Any:
+    return body_of(comes)["messages"][0]["content"]
+
+
+def test_the_seed_chain_from_stage_to_stage() -> None:
+    plan = plan_of(Settings(**JOB_MATCH), "job_match", GIVEN, stream=True)
+    ocr = after(plan, -1)
+    assert isinstance(ocr, Next)
+    assert (ocr.stage, ocr.task.model, ocr.task.queue, ocr.task.payload) == (
+        Stage(0, "ocr"),
+        "eyes",
+        "paid_vision",
+        b"",
+    )
+    pages = [json.loads(part.payload)["messages"][0]["content"] for part in ocr.parts]
+    assert [page[1]["image_url"]["url"] for page in pages] == ["data:1", "data:2"]
+    assert [page[0]["text"] for page in pages] == ["Page 0", "Page 1"]
+
+    read = {(0, 0): b'{"content":"One."}', (0, 1): b'"Two."'}
+    summary = after(plan, 0, read)
+    assert isinstance(summary, Next)
+    assert content_of(summary) == "Sum up:\nA cook. One.\n\nTwo."
+    assert (summary.task.model, summary.task.asked, summary.task.queue) == ("chat", "sum_up", "paid_batch")
+    assert summary.task.answer == "payload"
+    assert summary.task.fallbacks == "small\t"
+    assert summary.task.named_later
+    assert summary.task.template.startswith("sum_up\n")
+    assert not summary.task.stream
+
+    match = after(plan, 1, read | {(1, -1): b'{"content":"{\\"title\\":\\"Cook\\"}"}'})
+    assert isinstance(match, Next)
+    assert content_of(match) == "Ten years as Cook"
+    assert match.task.stream
+    assert match.task.queue == "paid_stream"
+    assert after(plan, 2) == Over(())
+
+
+def test_a_stage_whose_condition_is_false_is_passed_over() -> None:
+    plan = plan_of(Settings(**JOB_MATCH), "job_match", {"resume": "r", "job": "j"})
+    comes = after(plan, -1)
+    assert isinstance(comes, Next)
+    assert comes.stage == Stage(1, "summary")
+    assert comes.skipped == (Stage(0, "ocr"),)
+    assert content_of(comes) == "Sum up:\nj"
+
+
+def test_conditions_read_what_earlier_stages_came_to() -> None:
+    settings = settings_of(
+        ask=says("{{ q }}"),
+        more=says("more") | {"when": "{{ 'yes' in stages.ask.content }}"},
+        less=says("less") | {"when": "{{ stages.more.skipped }}"},
+    )
+    plan = plan_of(settings, "c", {"q": "?"})
+    yes, no = after(plan, 0, {(0, -1): b'"yes"'}), after(plan, 0, {(0, -1): b'"no"'})
+    assert isinstance(yes, Next)
+    assert isinstance(no, Next)
+    assert (yes.stage.name, no.stage.name) == ("more", "less")
+    assert after(plan, 1, {(0, -1): b'"yes"', (1, -1): b'"m"'}) == Over((Stage(2, "less"),))
+
+
+@pytest.mark.parametrize("value", ["", "  ", None, [], {}, False, 0, "false", "None", "0"])
+def test_what_says_nothing_or_no_is_false(value: Any) -> None:
+    plan = plan_of(settings_of(one=ONE | {"when": "x"}, two=ONE), "c", {"x": value})
+    assert after(plan, -1).skipped == (Stage(0, "one"),)
+
+
+def test_one_item_runs_in_place_and_its_result_is_a_list_all_the_same() -> None:
+    settings = settings_of(
+        a=says("{{ item }}") | {"each": "list"},
+        b=says("{{ stages.a.result | length }} {{ stages.a.content }}"),
+    )
+    plan = plan_of(settings, "c", {"list": ["x"]})
+    comes = after(plan, -1)
+    assert isinstance(comes, Next)
+    assert comes.parts == ()
+    assert content_of(comes) == "x"
+    assert content_of(after(plan, 0, {(0, -1): b'"X"'})) == "1 X"
+
+
+def test_parts_may_be_made_of_an_earlier_answer() -> None:
+    settings = settings_of(
+        split=says("{{ text }}"),
+        each=says("{{ item.name }} {{ index }}") | {"each": "{{ stages.split.json.parts }}"},
+        join=says("{% for p in stages.each.parts %}[{{ p.content }}]{% endfor %}"),
+    )
+    plan = plan_of(settings, "c", {"text": "t"})
+    split = (
+        b'{"choices":[{"message":{"content":"{\\"parts\\":[{\\"name\\":\\"a\\"},{\\"name\\":\\"b\\"}]}"}}]}'
+    )
+    comes = after(plan, 0, {(0, -1): split})
+    assert isinstance(comes, Next)
+    assert [json.loads(part.payload)["messages"][0]["content"] for part in comes.parts] == ["a 0", "b 1"]
+    joined = after(plan, 1, {(0, -1): split, (1, 0): b'"A"', (1, 1): b'"B"'})
+    assert content_of(joined) == "[A][B]"
+
+
+def test_a_value_alone_in_braces_stays_what_it_is() -> None:
+    payload = {"list": "{{ list }}", "text": "{{ list }}!", "n": 1, "deep": [{"a": "{{ stages.a.result }}"}]}
+    settings = settings_of(a=ONE, b={"model": "small", "type": "tool", "payload": payload})
+    plan = plan_of(settings, "c", {"list": [1, 2]})
+    comes = after(plan, 0, {(0, -1): b'{"x":[1]}'})
+    assert body_of(comes) == {"list": [1, 2], "text": "[1, 2]!", "n": 1, "deep": [{"a": {"x": [1]}}]}
+    assert isinstance(comes, Next)
+    assert comes.task.task_type == "tool"
+
+
+@pytest.mark.parametrize(
+    ("stage", "result", "sentence"),
+    [
+        (says("{{ stages.a.json.x }}"), b'"no json"', "the answer of the stage a is no JSON"),
+        (says("{{ stages.a.json.x }}"), b'"{}"', "has no attribute 'x'"),
+        (says("{{ item }}") | {"each": "{{ stages.a.content }}"}, b'"text"', "should come to a list"),
+        (says("{{ item }}") | {"each": "{{ stages.a.result }}"}, b"[" + b"1," * 64 + b"1]", "65 items"),
+        (says("{{ stages.a.result.x }}"), b'{"x":"' + b"a" * (1 << 20) + b'"}', "too large"),
+        (
+            says("{% for i in stages.a.result %}{% for j in stages.a.result %}{% endfor %}{% endfor %}"),
+            b"[" + b"1," * 999 + b"1]",
+            "rounds",
+        ),
+    ],
+)
+def test_what_cannot_be_made_fails_with_its_stage(
+    stage: dict[str, Any], result: bytes, sentence: str
+) -> None:
+    plan = plan_of(settings_of(a=ONE, b=stage), "c", {})
+    with pytest.raises(StageFailed) as caught:
+        after(plan, 0, {(0, -1): result})
+    assert sentence in caught.value.sentence
+    assert caught.value.stage == Stage(1, "b")
+
+
+def test_output_is_bounded_by_the_stage_and_by_its_route() -> None:
+    said = {**JOB_MATCH, "routes": {"short": {"model": "small", "max_output_tokens": 50}}}
+    stages = [
+        {"name": "a", **ONE, "max_tokens": 20, "parameters": {"max_tokens": 100}},
+        {"name": "b", "model": "short", "messages": ONE["messages"]},
+        {"name": "c", "model": "short", "messages": ONE["messages"], "parameters": {"max_tokens": 60}},
+    ]
+    plan = plan_of(Settings(**{**said, "chains": {"c": {"stages": stages}}}), "c", {})
+    assert body_of(after(plan, -1))["max_tokens"] == 20
+    second = after(plan, 0, {(0, -1): b'"x"'})
+    assert body_of(second)["max_tokens"] == 50
+    assert isinstance(second, Next)
+    assert second.task.max_output == 50
+    with pytest.raises(StageFailed):
+        after(plan, 1, {(0, -1): b'"x"', (1, -1): b'"y"'})
+
+
+def test_a_route_sees_images_and_says_where() -> None:
+    image = {"type": "image_url", "image_url": {"url": "{{ picture }}"}}
+    said = {
+        **JOB_MATCH,
+        "routes": {"look": {"model": "small", "vision": {"model": "eyes"}}},
+        "templates": {
+            "look": {
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "?"}, image]}],
+                "optional": ["picture"],
+            }
+        },
+        "chains": {"c": {"stages": [{"name": "a", "template": "look"}]}},
+    }
+    settings = Settings(**said)
+    with_one, without = (
+        after(plan_of(settings, "c", {"picture": "data:x"}), -1),
+        after(plan_of(settings, "c", {}), -1),
+    )
+    assert isinstance(with_one, Next)
+    assert isinstance(without, Next)
+    assert (with_one.task.model, with_one.task.queue) == ("eyes", "paid_vision")
+    assert (without.task.model, without.task.queue) == ("small", "paid_batch")
+
+
+def test_the_tier_says_the_model_and_the_queue() -> None:
+    free = plan_of(
+        Settings(**JOB_MATCH), "job_match", {"resume": "r", "job": "j"}, caller=replace(PAID, tier="free")
+    )
+    comes = after(free, -1)
+    assert isinstance(comes, Next)
+    assert (comes.task.model, comes.task.queue) == ("small", "free_batch")

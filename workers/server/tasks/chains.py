@@ -1,0 +1,55 @@
+"""Ends stages of chains, and parts of them. What follows is decided by the chain's plan, which the workers' side does not know.
+
+One attempt completes a stage; then the chain is read, somebody makes the request of the next stage (`Chains`), and one step of
+the store does the rest (`Scheduler.advance`). Nothing has happened before that, so a replica that dies on the way loses the
+attempt, and nothing else: its lease runs out, and the stage, or the part, runs again.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from fairlane.queues.chains import Chain, ChainEnd, Running, StageEntry
+from fairlane.queues.tasks import EventFields, Used
+
+
+class StageResult(NamedTuple):
+    """What an attempt has made of a stage, or of a part of one."""
+
+    result: bytes
+    """As readers are told it: JSON."""
+    reason: str | None
+    """Why it finished."""
+    logged: bool
+    """The log holds it as chunks, so its end need not repeat it."""
+
+
+class Done(NamedTuple):
+    """A stage, or a part of one, that has been completed."""
+
+    running: Running
+    made: StageResult
+    used: Used
+
+
+class Follows(NamedTuple):
+    """What is to follow a stage, and what the chain's log is told of it."""
+
+    then: StageEntry | ChainEnd
+    told: Sequence[EventFields]
+
+
+class Chains(Protocol):
+    """Knows what follows a stage. Each replica has one."""
+
+    async def follows(self, chain: Chain, done: Done) -> Follows:
+        """What follows a stage that is done: the next one that its condition lets run, with its request, or the end. Whatever is
+        wrong with the next one, the chain ends with that: nothing is raised."""
+        ...
+
+    def broken(self, chain: Chain, done: Done, entry: StageEntry, code: str, sentence: str) -> Follows:
+        """The end of a chain whose next stage cannot be entered, with a failure code and a sentence."""
+        ...
+
+    async def load_balance(self, subject: str, window: str) -> bool:
+        """Tell the store what there is to pay with; whether that could be read now."""
+        ...
