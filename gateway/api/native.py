@@ -28,8 +28,8 @@ from fairlane.gateway.calls.intake import (
 from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.endpoints.payloads import TYPES
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
+from fairlane.gateway.endpoints.payloads import TYPES
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.settings import suggestion
@@ -194,6 +194,8 @@ def _make_request(
         return task, AnswerMode.LATER
     task.follow = True
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
+
+
 async def _read_chain(
     tasks: Tasks, caller: Caller, request: Request, fields: Members, said: Said | None
 ) -> tuple[TaskSpec, AnswerMode, Submission]:

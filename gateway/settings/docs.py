@@ -6,8 +6,8 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.chains import ChainSettings
+from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import (
     CallerKey,

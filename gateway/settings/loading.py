@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.chains import ChainSettings
+from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins

@@ -22,8 +22,8 @@ from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
-from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.chains import ChainSettings, wrong_in
+from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,

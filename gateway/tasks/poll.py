@@ -230,6 +230,7 @@ class Poll:
             return {}  # it has ended meanwhile
         told = msgspec.json.decode(last.data)
         return {name: told[name] for name in PERMIT_MEMBERS}
+
     async def _chain(self, task_id: str, record: Record) -> Chain | None:
         """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
         ApiError(404)."""

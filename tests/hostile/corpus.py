@@ -248,7 +248,9 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
     ),
     ("POST", "/api/openai"): lambda rng, known: rng.choice((_native, _native, _delegated))(rng, known),
-    ("POST", "/api/tasks"): lambda rng, known: rng.choice((_task, _task, _prompt, _request, _chain))(rng, known),
+    ("POST", "/api/tasks"): lambda rng, known: rng.choice((_task, _task, _prompt, _request, _chain))(
+        rng, known
+    ),
     ("GET", "/api/routes"): lambda rng, known: Valid("GET", "/api/routes", rng.choice(HOSTILE)),
     ("POST", "/api/admin/templates/render"): lambda rng, known: Valid(
         "POST",

@@ -5,7 +5,8 @@ After every step the whole store is read and checked (support/audit.py), beside 
 log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was
 settled is never taken back; a chain's stages and parts complete once each, and end with it; whoever could renew in time loses
 nothing to a sweep; and work is conserved: where a lease is free and a task may start, no replica that could run it is idle,
-unless a wake-up is under way; where time alone is in the way, whoever asked was told the instant. Of a model with windows no more attempts count than they hold, when one is granted.
+unless a wake-up is under way; where time alone is in the way, whoever asked was told the instant. Of a model with windows no more
+attempts count than they hold, when one is granted.
 """
 
 import os

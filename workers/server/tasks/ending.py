@@ -42,8 +42,8 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
-from fairlane.workers.server.tasks.departures import Departures
 from fairlane.workers.server.tasks.chains import Chains, Done, Follows, StageResult
+from fairlane.workers.server.tasks.departures import Departures
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Phase, Release, Requeue, Step
