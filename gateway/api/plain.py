@@ -120,7 +120,9 @@ def _whole(fields: Members, name: str) -> int:
 
 async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /api/queryTask?task_id=."""
-    task_id = request.query("task_id") or ""
+    task_id = request.query("task_id")
+    if not task_id:
+        raise bad_request("task_id is missing: /api/queryTask?task_id=…", "task_id")
     headers = [JSON, (b"x-task-id", task_id.encode("ascii", "ignore")), NO_STORE]
     try:
         record = await tasks.poll.find(caller, task_id)

@@ -72,6 +72,8 @@ def _within(
 def _leaf(loc: Loc, name: str, value: Any, default: Any) -> Leaf:
     if loc[-1] in SECRETS:
         return Leaf(loc, name, SET if value else None, None)
+    if loc[-1] == "set_headers" and value:
+        value = dict.fromkeys(value, SET)
     if loc[-1] in URLS and value:
         value = hide_password(value)
     return Leaf(loc, name, value, default)

@@ -226,3 +226,9 @@ async def test_priority_orders_a_users_own_tasks_alone(gateway: Start) -> None:
                 task = await worker.take()
                 order.append(task["payload"]["body"])
             assert order.index("bob 0") <= 1  # ann's priority moves nothing before bob's
+
+
+async def test_a_task_must_be_named(here: Talk) -> None:
+    for answer in (await here.http.get("/api/queryTask"), await here.http.post("/api/cancelTask", json={})):
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+        assert "task_id is missing" in answer.json()["error"]

@@ -95,6 +95,18 @@ async def test_an_address_in_the_url_is_checked_in_every_form(host: str, make: M
     assert inside.connections == 0
 
 
+async def test_an_ipv6_address_is_called_where_it_is_allowed(adapter: HttpAdapter) -> None:
+    try:
+        async with target(says(answer(b"six")), host="::1") as server:
+            told = await call(adapter, payload(server.url(host="[::1]"), rules={"allowPrivate": ["::1/128"]}))
+            refused = await fails(adapter, payload(server.url(host="[::1]"), rules=ALLOWED))
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    assert told["body"] == "six"
+    assert server.asked[0].header("host") == [f"[::1]:{server.port}"]
+    assert refused.code == "ADDRESS_REFUSED"
+
+
 async def test_a_name_with_several_addresses_is_called_at_the_first_that_answers(make: Make) -> None:
     adapter = make(resolve=Names(a_example=[["127.0.0.3", OUTSIDE]]))
     async with two() as (outside, _):

@@ -74,10 +74,8 @@ class HttpAdapter:
         remaining = context.remaining()
         of_task = remaining <= call.timeout_s
         until = loop.time() + min(call.timeout_s, remaining)
-        tell_sent = (
-            context.sent if task.tell_sent and not call.follows else None
-        )  # which request is the last nobody knows
-        progress = _Progress(tell_sent)
+        has_last = not call.follows  # of a call that may be redirected nobody knows which request is the last
+        progress = _Progress(context.sent if task.tell_sent and has_last else None)
         try:
             async with asyncio.timeout_at(until):
                 while True:
