@@ -8,7 +8,7 @@
 -- counted then, and it was not granted.
 --
 -- One set of each model: attempt -> the instant (us) at which its request was known to have left; FOREVER: it is not known.
--- What is out of the longest window is dropped by grants.
+-- What is out of the longest window is dropped by grants; the set itself a day after the last one.
 local windows = {}
 do
 local UNITS = { ms = 1000, s = 1000000, m = 60000000, h = 3600000000 }
@@ -59,15 +59,10 @@ end
 -- The request of an attempt has left by now; `over`: the attempt has ended, which says nothing new where that was known. Nothing, if the
 -- attempt does not count.
 function windows.note(model, id, epoch, over)
-  local key, changed = keys.windows(model), 0
   if over then
-    changed = call('ZADD', key, 'XX', 'LT', 'CH', US_TEXT, member(id, epoch))
+    call('ZADD', keys.windows(model), 'XX', 'LT', US_TEXT, member(id, epoch))
   else
-    changed = call('ZADD', key, 'XX', 'CH', US_TEXT, member(id, epoch))
-  end
-  local text = changed == 1 and call('HGET', keys.model(model), 'windows')
-  if text and tonumber(call('ZREVRANGE', key, '0', '0', 'WITHSCORES')[2]) < FOREVER then
-    call('PEXPIRE', key, whole(parse(text).longest / 1000 + 1000))
+    call('ZADD', keys.windows(model), 'XX', US_TEXT, member(id, epoch))
   end
 end
 
