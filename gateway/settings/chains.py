@@ -16,6 +16,8 @@ from fairlane.gateway.settings.routing import (
     VariableName,
     check_parameters,
 )
+from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.queues.tasks import OF_ENDPOINTS
 
 if TYPE_CHECKING:
     from fairlane.gateway.prompts.engine import Text
@@ -234,6 +236,12 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
     """Members that do not go together."""
+    if stage.model is not None and is_reserved(stage.model):
+        yield Misplaced(
+            "model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage can call"
+        )
+    if stage.type in OF_ENDPOINTS:
+        yield Misplaced("type", f"tasks of type {stage.type} are for endpoints, which no stage can call")
     if stage.template is None:
         if stage.model is None:
             yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")

@@ -48,6 +48,8 @@ def says(content: str) -> dict[str, Any]:
         (says("{{ x"), "messages", "message 1: line 1"),
         (ONE | {"when": "not a name"}, "when", "an expression in {{ }}"),
         (ONE | {"name": "first"}, "name", "two stages 'first'"),
+        (ONE | {"model": "http:image"}, "model", "an endpoint's, which no stage can call"),
+        ({"model": "small", "payload": {}, "type": "http"}, "type", "for endpoints"),
     ],
 )
 def test_what_is_wrong_is_told_with_stage_and_member(
