@@ -8,7 +8,7 @@ import pytest
 from tests.support.node import installed
 from tests.support.serving import DEADLINE_S
 
-from fairlane.gateway.api import openai as openai_api
+from fairlane.gateway.api import answering
 
 from .stage import Sdk, Stage, python_sdk, staged
 
@@ -18,7 +18,7 @@ NODE = Path(__file__).parent / "node"
 @pytest.fixture(autouse=True)
 def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a stream that fails before its first output is told by a status."""
-    monkeypatch.setattr(openai_api, "HOLD_HEAD_S", DEADLINE_S)
+    monkeypatch.setattr(answering, "HOLD_HEAD_S", DEADLINE_S)
 
 
 @pytest.fixture

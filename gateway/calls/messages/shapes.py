@@ -1,0 +1,212 @@
+"""What stands in a Messages request, as types, and what is said of one that does not fit. Pure.
+
+A type has all members that are known; any other one is refused by its name. What goes on as it came stays unparsed.
+"""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.streaming.jsontext import count_parts, kind_of
+
+MOST_PARTS = 10_000
+"""Messages, blocks and tools of a request: each takes some microseconds, and the loop stands still meanwhile."""
+NULL = Raw(b"null")
+THOUGHTS = "thinking_blocks"
+"""The member of a chat message with thoughts as Anthropic told them."""
+_PLACE = re.compile(r"(.*?)(?: - at `(?:key in )?\$(.*)`)?", re.DOTALL)
+_WORDS = {
+    "`str`": "a text",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`array`": "a list",
+    "`bool`": "true or false",
+}
+
+
+class Known(Struct, forbid_unknown_fields=True):
+    """Nothing else may stand in it."""
+
+
+class Block(Known, tag_field="type", kw_only=True):
+    cache_control: Raw = NULL
+
+
+class Text(Block, tag="text"):
+    text: Raw
+    citations: Raw = NULL
+
+
+class Image(Block, tag="image"):
+    source: Raw
+    transformations: Raw = NULL
+
+
+class Document(Block, tag="document"):
+    source: Raw
+    title: Raw = NULL
+    context: Raw = NULL
+    citations: Raw = NULL
+
+
+class SearchResult(Block, tag="search_result"):
+    source: Raw
+    title: Raw
+    content: Raw
+    citations: Raw = NULL
+
+
+class Thinking(Block, tag="thinking"):
+    thinking: Raw
+    signature: Raw = NULL
+
+
+class RedactedThinking(Block, tag="redacted_thinking"):
+    data: Raw
+
+
+class ToolUse(Block, tag="tool_use"):
+    id: Raw
+    name: Raw
+    input: Raw
+    caller: Raw = NULL
+
+
+class ToolResult(Block, tag="tool_result"):
+    tool_use_id: Raw
+    content: Raw = NULL
+    is_error: bool | None = None
+
+
+class Base64Source(Known, tag_field="type", tag="base64"):
+    media_type: str
+    data: Raw
+
+
+class UrlSource(Known, tag_field="type", tag="url"):
+    url: Raw
+
+
+class TextSource(Known, tag_field="type", tag="text"):
+    data: Raw
+    media_type: str = "text/plain"
+
+
+class ContentSource(Known, tag_field="type", tag="content"):
+    content: Raw
+
+
+class Message(Known):
+    role: str
+    content: Raw
+
+
+class Metadata(Known):
+    user_id: str | None = None
+
+
+class ToolChoice(Known):
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Tool(Known):
+    name: Raw
+    input_schema: Raw
+    description: Raw = NULL
+    type: str | None = None
+    cache_control: Raw = NULL
+    strict: bool | None = None
+    eager_input_streaming: bool | None = None
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+    input_examples: Raw = NULL
+
+
+class Typed(Struct):
+    type: Any = None
+
+
+class ThinkingConfig(Known):
+    type: str
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class Format(Known):
+    type: str
+    json_schema: Raw = msgspec.field(name="schema", default=NULL)
+
+
+class OutputConfig(Known):
+    effort: str | None = None
+    format: Raw = NULL
+
+
+class Edit(Struct):
+    type: str
+
+
+class ContextManagement(Known):
+    edits: list[Edit] = []
+
+
+Shape = TypeVar("Shape")
+
+
+class Budget:
+    """How many parts a request may still have."""
+
+    def __init__(self) -> None:
+        self._left = MOST_PARTS
+
+    def take(self, raw: Raw, place: str) -> None:
+        """Count the items of a list. Raises ApiError(400)."""
+        self._left -= count_parts(raw, self._left)
+        if self._left < 0:
+            raise refused(place, f"the request has more than {MOST_PARTS} messages, blocks and tools")
+
+
+def read(raw: Raw, shape: Any, place: str) -> Any:
+    """A value of this type. Raises ApiError(400) that names the member that does not fit."""
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except RecursionError:
+        raise refused(place, "is nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        found = _PLACE.fullmatch(str(error))
+        assert found is not None  # it matches anything
+        sentence, inside = found[1], found[2] or ""
+        if (name := re.search(r"unknown field `(.*)`", sentence)) is not None:
+            raise refused(
+                f"{place}{inside}.{name[1]}", "cannot be said to a model here; leave it out"
+            ) from None
+        if (name := re.search(r"missing required field `(.*)`", sentence)) is not None:
+            raise refused(f"{place}{inside}.{name[1]}", "is missing") from None
+        if (value := re.search(r"Invalid value (.*)", sentence)) is not None:
+            raise refused(f"{place}{inside}", f"{value[1]} cannot be said to a model here") from None
+        for word, ours in _WORDS.items():
+            sentence = sentence.replace(word, ours)
+        raise refused(f"{place}{inside}", sentence[:1].lower() + sentence[1:]) from None
+
+
+def refused(place: str, why: str) -> ApiError:
+    """The refusal of what stands at a place of the request."""
+    place = place[:200]
+    return bad_request(f"{place}: {why}", place)
+
+
+def text(raw: Raw, place: str) -> bytes:
+    """What stands between the quotes of a text. Raises ApiError(400)."""
+    if kind_of(raw) != '"':
+        raise refused(place, "must be a text")
+    return bytes(raw).strip()[1:-1]
+
+
+def is_null(raw: Raw) -> bool:
+    """Whether a member is absent or null."""
+    return kind_of(raw) == ""
