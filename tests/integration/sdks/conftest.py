@@ -43,9 +43,10 @@ async def sdk(stage: Stage, kind: str) -> AsyncIterator[Sdk]:
 
 @pytest.fixture(scope="session")
 def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `client.mjs` and the packages it needs."""
+    """A folder with `client.mjs` and `anthropic.mjs`, and the packages they need."""
     packages = installed(NODE, ["package.json", ".npmrc"], ".")
     project = tmp_path_factory.mktemp("node")
-    shutil.copy(NODE / "client.mjs", project)
+    for program in ("client.mjs", "anthropic.mjs"):
+        shutil.copy(NODE / program, project)
     (project / "node_modules").symlink_to(packages / "node_modules")
     return project
