@@ -144,7 +144,7 @@ def anthropic_usage(
     raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
 ) -> dict[str, int]:
     """Anthropic's counts, of which those of the input are apart: not cached, read from a cache, written to one. What is not known
-    is 0; tokens of reasoning are there where they are told."""
+    is 0; tokens of reasoning are there where they are told, and `estimated` where the gateway counted itself."""
     picked = _pick(raw, result, latest)
     if picked is None:
         return {"input_tokens": 0, "output_tokens": 0}
@@ -160,6 +160,8 @@ def anthropic_usage(
         "cache_read_input_tokens": cached,
         "output_tokens": wrote or 0,
     }
+    if bytes(found.get("estimated", b"")) == b"true":
+        told["estimated"] = True
     return told if counts.reasoning is None else {**told, "reasoning_tokens": counts.reasoning}
 
 

@@ -5,25 +5,28 @@ for Anthropic send it on, others leave it out or say it otherwise (docs/messages
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Raw
+from msgspec.json import Decoder
 
 from fairlane.gateway.calls.messages import shapes
-from fairlane.gateway.calls.messages.shapes import Budget, is_null, read, refused, text
+from fairlane.gateway.calls.messages.shapes import Budget, Shape, is_null, read, refused, text
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, json_string, kind_of, members
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
-_USER = list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult | shapes.ToolResult]
-_ASSISTANT = list[shapes.Text | shapes.Thinking | shapes.RedactedThinking | shapes.ToolUse]
-_TEXTS = list[shapes.Text]
-_RESULT = list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult]
-_IMAGE_SOURCE = shapes.Base64Source | shapes.UrlSource
-_DOCUMENT_SOURCE = shapes.Base64Source | shapes.TextSource | shapes.ContentSource
-_PART = list[shapes.Text | shapes.Image]
+_user = Decoder(list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult | shapes.ToolResult])
+_assistant = Decoder(list[shapes.Text | shapes.Thinking | shapes.RedactedThinking | shapes.ToolUse])
+_texts = Decoder(list[shapes.Text])
+_result = Decoder(list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult])
+_image_source = Decoder(shapes.Base64Source | shapes.UrlSource)
+_document_source = Decoder(shapes.Base64Source | shapes.TextSource | shapes.ContentSource)
+_part = Decoder(list[shapes.Text | shapes.Image])
+_messages = Decoder(list[shapes.Message])
+_typed = Decoder(shapes.Typed)
+LARGE = 64 * 1024
+"""Bytes of a message that takes a millisecond."""
 _BETWEEN = rb"\n\n"
-
-Shown = shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult
 
 
 class Conversation:
@@ -45,12 +48,11 @@ class Conversation:
         if not is_null(raw):
             self._add("system", self._texts(raw, "system"))
 
-    def add(self, raw: Raw) -> None:
-        """The list of messages."""
+    def add(self, raw: Raw) -> Iterator[None]:
+        """The list of messages; others may run after each large one."""
         if kind_of(raw) != "[":
             raise refused("messages", "must be a list of messages")
-        self._budget.take(raw, "messages")
-        messages: list[shapes.Message] = read(raw, list[shapes.Message], "messages")
+        messages = self._budget.items(raw, _messages, "messages")
         if not messages:
             raise refused("messages", "at least one message is needed")
         for number, message in enumerate(messages):
@@ -63,6 +65,8 @@ class Conversation:
                 self._add("system", self._texts(message.content, place))
             else:
                 raise refused(f"messages[{number}].role", "must be user, assistant or system")
+            if len(self.messages[-1]) >= LARGE:
+                yield
 
     def _add(self, role: str, content: bytes, *others: tuple[str, bytes]) -> None:
         self.messages.append(join_object([("role", json_string(role)), ("content", content), *others]))
@@ -70,22 +74,20 @@ class Conversation:
     def _texts(self, raw: Raw, place: str) -> bytes:
         if kind_of(raw) == '"':
             return bytes(raw)
-        blocks = self._blocks(raw, _TEXTS, place)
+        blocks = self._blocks(raw, _texts, place)
         return self._content(blocks, place)
 
-    def _blocks(self, raw: Raw, shape: object, place: str) -> list[object]:
+    def _blocks(self, raw: Raw, decoder: Decoder[list[Shape]], place: str) -> list[Shape]:
         if kind_of(raw) != "[":
             raise refused(place, "must be a text or a list of blocks")
-        self._budget.take(raw, place)
-        blocks: list[object] = read(raw, shape, place)
-        return blocks
+        return self._budget.items(raw, decoder, place)
 
     def _add_user(self, raw: Raw, place: str) -> None:
         """Results of tools come first: chat wants them behind their calls, each as a message."""
         if kind_of(raw) == '"':
             self._add("user", bytes(raw))
             return
-        blocks = self._blocks(raw, _USER, place)
+        blocks = self._blocks(raw, _user, place)
         others = []
         for number, block in enumerate(blocks):
             if isinstance(block, shapes.ToolResult):
@@ -101,7 +103,7 @@ class Conversation:
         if kind_of(block.content) == '"':
             content = bytes(block.content)
         elif not is_null(block.content):
-            inside = self._blocks(block.content, _RESULT, f"{place}.content")
+            inside = self._blocks(block.content, _result, f"{place}.content")
             content = self._content(inside, f"{place}.content")
             if any(not isinstance(one, shapes.Text) for one in inside):
                 self.extended = True
@@ -117,7 +119,7 @@ class Conversation:
             self._add("assistant", bytes(raw))
             return
         texts, thoughts, unsigned, calls = [], [], [], []
-        for number, block in enumerate(self._blocks(raw, _ASSISTANT, place)):
+        for number, block in enumerate(self._blocks(raw, _assistant, place)):
             at = f"{place}[{number}]"
             if isinstance(block, shapes.Text):
                 texts.append((block, at))
@@ -146,7 +148,7 @@ class Conversation:
         if members(block.input) is None:
             raise refused(f"{place}.input", "must be an object")
         if not is_null(block.caller):
-            caller: shapes.Typed = read(block.caller, shapes.Typed, f"{place}.caller")
+            caller = read(block.caller, _typed, f"{place}.caller")
             if caller.type != "direct":
                 raise refused(f"{place}.caller", "only tools that the model calls itself are known here")
         arguments = json_string(bytes(block.input).decode())
@@ -198,7 +200,7 @@ class Conversation:
         return join_object([("type", b'"text"'), ("text", text_json), *self._cached(block)])
 
     def _image(self, block: shapes.Image, place: str) -> bytes:
-        source = read(block.source, _IMAGE_SOURCE, f"{place}.source")
+        source = read(block.source, _image_source, f"{place}.source")
         self.inline += 1
         if isinstance(source, shapes.UrlSource):
             url = _string(source.url, f"{place}.source.url")
@@ -215,7 +217,7 @@ class Conversation:
 
     def _document(self, block: shapes.Document, place: str) -> list[bytes]:
         _check_citations(block.citations, f"{place}.citations")
-        source = read(block.source, _DOCUMENT_SOURCE, f"{place}.source")
+        source = read(block.source, _document_source, f"{place}.source")
         title, context = (
             None if is_null(raw) else text(raw, f"{place}.{name}")
             for name, raw in (("title", block.title), ("context", block.context))
@@ -235,7 +237,7 @@ class Conversation:
         if kind_of(source.content) == '"':
             return [*parts, self._text(bytes(source.content), block)]
         at = f"{place}.source.content"
-        inside = self._blocks(source.content, _PART, at)
+        inside = self._blocks(source.content, _part, at)
         return parts + [
             part for number, one in enumerate(inside) for part in self._parts(one, f"{at}[{number}]")
         ]
@@ -244,8 +246,7 @@ class Conversation:
         """A text, with its title and where it is from."""
         _check_citations(block.citations, f"{place}.citations")
         lines = [text(block.title, f"{place}.title"), text(block.source, f"{place}.source")]
-        for number, one in enumerate(self._blocks(block.content, _TEXTS, f"{place}.content")):
-            assert isinstance(one, shapes.Text)
+        for number, one in enumerate(self._blocks(block.content, _texts, f"{place}.content")):
             lines.append(text(one.text, f"{place}.content[{number}].text"))
         return self._text(b'"%b"' % _BETWEEN.join(lines), block)
 

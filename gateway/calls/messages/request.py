@@ -1,9 +1,11 @@
 """One of Anthropic's Messages requests as a chat request. Pure. What goes where is told in docs/messages.md."""
 
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
+from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.fixed import object_of
@@ -35,6 +37,27 @@ INLINE_TOKENS = 1600
 """What an image or a file counts in an estimate: as much as the largest image does at Anthropic."""
 
 
+_number, _whole, _text, _texts, _raws = (
+    Decoder(float),
+    Decoder(int),
+    Decoder(str),
+    Decoder(list[str]),
+    Decoder(list[Raw]),
+)
+_metadata, _typed, _tool_shape, _choice = (
+    Decoder(shapes.Metadata),
+    Decoder(shapes.Typed),
+    Decoder(shapes.Tool),
+    Decoder(shapes.ToolChoice),
+)
+_thinking, _config, _format = (
+    Decoder(shapes.ThinkingConfig),
+    Decoder(shapes.OutputConfig),
+    Decoder(shapes.Format),
+)
+_management = Decoder(shapes.ContextManagement)
+
+
 class Asked(NamedTuple):
     """What a Messages request asks for."""
 
@@ -49,6 +72,17 @@ class Asked(NamedTuple):
 def chat_of(fields: Members, *, stream: bool, bounded: bool = True) -> Asked:
     """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
     need not. Raises ApiError(400) that names what cannot be said."""
+    steps = chat_steps(fields, stream=stream, bounded=bounded)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            asked: Asked = end.value
+            return asked
+
+
+def chat_steps(fields: Members, *, stream: bool, bounded: bool = True) -> Generator[None, None, Asked]:
+    """The same in steps, between which others may run: of a large request each takes some tenths of its time."""
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in said.items():
         if name not in _READ and name not in _IGNORED and bytes(raw).strip() not in _EMPTY:
@@ -61,8 +95,10 @@ def chat_of(fields: Members, *, stream: bool, bounded: bool = True) -> Asked:
     conversation.add_system(said.get("system", shapes.NULL))
     if "messages" not in said:
         raise refused("messages", "is missing")
-    conversation.add(said["messages"])
+    yield from conversation.add(said["messages"])
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
+    conversation.messages.clear()
+    yield
     if bounded or "max_tokens" in said:
         chat["max_tokens"] = _bound(said.get("max_tokens"))
     _pass_on(said, chat)
@@ -75,6 +111,7 @@ def chat_of(fields: Members, *, stream: bool, bounded: bool = True) -> Asked:
         chat["stream_options"] = Raw(b'{"include_usage":true}')
     if extended or only_there:
         chat[ANTHROPIC] = Raw(join_object(only_there.items()))
+    yield
     payload = object_of(chat)
     inline = INLINE_TOKENS * conversation.inline
     estimated = (len(payload) - conversation.inline_bytes) // 4 + inline
@@ -84,7 +121,7 @@ def chat_of(fields: Members, *, stream: bool, bounded: bool = True) -> Asked:
 def _bound(raw: Raw | None) -> Raw:
     if raw is None:
         raise refused("max_tokens", "is missing: Anthropic's clients bound each answer")
-    most = read(raw, int, "max_tokens")
+    most = read(raw, _whole, "max_tokens")
     if not 1 <= most <= MOST:
         raise refused("max_tokens", f"must be a whole number from 1 to {MOST}")
     return raw
@@ -92,20 +129,17 @@ def _bound(raw: Raw | None) -> Raw:
 
 def _pass_on(said: Members, chat: Members) -> None:
     """What chat says in the same words, or another one."""
-    for name, kind in (("temperature", float), ("top_p", float), ("top_k", int)):
-        if name in said:
-            read(said[name], kind, name)
-            chat[name] = said[name]
+    kinds: dict[str, Decoder[Any]] = {"temperature": _number, "top_p": _number, "top_k": _whole}
+    for name in said.keys() & kinds:
+        read(said[name], kinds[name], name)
+        chat[name] = said[name]
     if "stop_sequences" in said:
-        stops: list[str] = read(said["stop_sequences"], list[str], "stop_sequences")
-        if stops:
+        if read(said["stop_sequences"], _texts, "stop_sequences"):
             chat["stop"] = said["stop_sequences"]
-    if "speed" in said and read(said["speed"], str, "speed") != "standard":
+    if "speed" in said and read(said["speed"], _text, "speed") != "standard":
         raise refused("speed", "there is one speed, standard")
     if "context_management" in said:
-        managed: shapes.ContextManagement = read(
-            said["context_management"], shapes.ContextManagement, "context_management"
-        )
+        managed = read(said["context_management"], _management, "context_management")
         for number, edit in enumerate(managed.edits):
             if edit.type not in _EDITS:
                 place = f"context_management.edits[{number}].type"
@@ -114,7 +148,7 @@ def _pass_on(said: Members, chat: Members) -> None:
 
 def _user(said: Members, chat: Members) -> None:
     if "metadata" in said:
-        metadata: shapes.Metadata = read(said["metadata"], shapes.Metadata, "metadata")
+        metadata = read(said["metadata"], _metadata, "metadata")
         if metadata.user_id is not None:
             chat["user"] = Raw(msgspec.json.encode(metadata.user_id))
 
@@ -124,8 +158,7 @@ def _tools(said: Members, chat: Members, budget: Budget) -> bool:
     extended = False
     raws: list[Raw] = []
     if "tools" in said:
-        budget.take(said["tools"], "tools")
-        raws = read(said["tools"], list[Raw], "tools")
+        raws = budget.items(said["tools"], _raws, "tools")
     tools = []
     for number, raw in enumerate(raws):
         tool = _tool(raw, f"tools[{number}]")
@@ -134,18 +167,18 @@ def _tools(said: Members, chat: Members, budget: Budget) -> bool:
     if tools:
         chat["tools"] = Raw(b"[%b]" % b",".join(tools))
     if "tool_choice" in said:
-        _choose(read(said["tool_choice"], shapes.ToolChoice, "tool_choice"), chat)
+        _choose(read(said["tool_choice"], _choice, "tool_choice"), chat)
     return extended
 
 
 def _tool(raw: Raw, place: str) -> shapes.Tool:
-    typed: shapes.Typed = read(raw, shapes.Typed, place)
+    typed = read(raw, _typed, place)
     if typed.type not in (None, "custom"):
         raise refused(
             f"{place}.type",
             f"{str(typed.type)[:100]!r} is Anthropic's own: only tools with an input_schema are known here",
         )
-    tool: shapes.Tool = read(raw, shapes.Tool, place)
+    tool = read(raw, _tool_shape, place)
     if tool.defer_loading:
         raise refused(f"{place}.defer_loading", "tools are not searched here")
     if tool.allowed_callers not in (None, ["direct"]):
@@ -195,7 +228,7 @@ def _output(said: Members, chat: Members) -> dict[str, bytes]:
     only_there: dict[str, bytes] = {}
     effort = None
     if "output_config" in said:
-        config: shapes.OutputConfig = read(said["output_config"], shapes.OutputConfig, "output_config")
+        config = read(said["output_config"], _config, "output_config")
         effort = config.effort
         if effort is not None and effort not in EFFORTS:
             raise refused("output_config.effort", f"must be one of {', '.join(EFFORTS)}")
@@ -208,7 +241,7 @@ def _output(said: Members, chat: Members) -> dict[str, bytes]:
             raise refused("output_format", "output_config.format says it already")
         _form(said["output_format"], "output_format", chat)
     if "thinking" in said:
-        thinking: shapes.ThinkingConfig = read(said["thinking"], shapes.ThinkingConfig, "thinking")
+        thinking = read(said["thinking"], _thinking, "thinking")
         if thinking.type == "disabled":
             effort = None
         elif thinking.type == "enabled":
@@ -230,7 +263,7 @@ def _effort(thinking: shapes.ThinkingConfig) -> str:
 
 
 def _form(raw: Raw, place: str, chat: Members) -> None:
-    form: shapes.Format = read(raw, shapes.Format, place)
+    form = read(raw, _format, place)
     if form.type != "json_schema":
         raise refused(f"{place}.type", "must be json_schema")
     if kind_of(form.json_schema) != "{":

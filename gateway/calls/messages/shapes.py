@@ -164,17 +164,19 @@ class Budget:
     def __init__(self) -> None:
         self._left = MOST_PARTS
 
-    def take(self, raw: Raw, place: str) -> None:
-        """Count the items of a list. Raises ApiError(400)."""
-        self._left -= count_parts(raw, self._left)
-        if self._left < 0:
+    def items(self, raw: Raw, decoder: msgspec.json.Decoder[list[Shape]], place: str) -> list[Shape]:
+        """The items of a list, which count. Raises ApiError(400)."""
+        if count_parts(raw, self._left) > self._left:
             raise refused(place, f"the request has more than {MOST_PARTS} messages, blocks and tools")
+        found = read(raw, decoder, place)
+        self._left -= len(found)
+        return found
 
 
-def read(raw: Raw, shape: Any, place: str) -> Any:
-    """A value of this type. Raises ApiError(400) that names the member that does not fit."""
+def read(raw: Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> Shape:
+    """A value of the decoder's type. Raises ApiError(400) that names the member that does not fit."""
     try:
-        return msgspec.json.decode(raw, type=shape)
+        return decoder.decode(raw)
     except RecursionError:
         raise refused(place, "is nested too deeply") from None
     except msgspec.MsgspecError as error:
@@ -209,4 +211,4 @@ def text(raw: Raw, place: str) -> bytes:
 
 def is_null(raw: Raw) -> bool:
     """Whether a member is absent or null."""
-    return kind_of(raw) == ""
+    return raw is NULL or kind_of(raw) == ""
