@@ -4,7 +4,7 @@ A request is a chat request in other words (gateway/calls/messages), its task on
 """
 
 import asyncio
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,12 +12,12 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.answering import Asking, answer, task_of
-from fairlane.gateway.calls.bodies import Members, Spent, is_large
+from fairlane.gateway.calls.bodies import Members, is_large
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag, read_model
-from fairlane.gateway.calls.messages import Asked, chat_of, chat_steps
-from fairlane.gateway.errors import bad_request, too_large
+from fairlane.gateway.calls.messages import Asked, chat_steps, made
+from fairlane.gateway.errors import bad_request
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
@@ -95,24 +95,13 @@ async def _chat_of(
     tasks: Tasks, request: Request, body: bytes, fields: Members, *, stream: bool, bounded: bool = True
 ) -> Asked:
     """The chat request. A large one takes its turn, and is no larger in chat's words than a body may be."""
+    steps = chat_steps(fields, stream=stream, bounded=bounded, most=tasks.settings.max_body_bytes)
     if not is_large(body):
-        asked = chat_of(fields, stream=stream, bounded=bounded)
-    else:
-        steps = chat_steps(fields, stream=stream, bounded=bounded)
-        async with tasks.bodies.turn(len(body), request.opener) as spent:
-            asked = await _in_turns(steps, spent)
-    most = tasks.settings.max_body_bytes
-    if len(asked.payload) > most:
-        raise too_large(most)
-    return asked
-
-
-async def _in_turns(steps: Generator[None, None, Asked], spent: Spent) -> Asked:
-    while True:
-        with spent():
-            try:
-                next(steps)
-            except StopIteration as end:
-                asked: Asked = end.value
+        return made(steps)
+    async with tasks.bodies.turn(len(body), request.opener) as spent:
+        while True:
+            with spent():
+                asked = next(steps, None)
+            if asked is not None:
                 return asked
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)

@@ -151,6 +151,7 @@ class Conversation:
             caller = read(block.caller, _typed, f"{place}.caller")
             if caller.type != "direct":
                 raise refused(f"{place}.caller", "only tools that the model calls itself are known here")
+        self._budget.check_escaped(block.input)
         arguments = json_string(bytes(block.input).decode())
         function = join_object([("name", _string(block.name, f"{place}.name")), ("arguments", arguments)])
         return join_object(

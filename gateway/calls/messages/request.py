@@ -1,6 +1,6 @@
 """One of Anthropic's Messages requests as a chat request. Pure. What goes where is told in docs/messages.md."""
 
-from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,9 +13,12 @@ from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.messages.content import Conversation
 from fairlane.gateway.calls.messages.shapes import Budget, is_null, read, refused
 from fairlane.gateway.calls.outputs import MOST
+from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import join_object, kind_of, members
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
+MOST_BYTES = 16 << 20
+"""Of a chat request, if nothing is said."""
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _BUDGETS = ((4096, "low"), (16_384, "medium"))
 """Up to how many tokens of thinking it is which effort; beyond, `high`."""
@@ -69,20 +72,21 @@ class Asked(NamedTuple):
     """Tokens: a quarter of the payload's bytes, as the scheduler reckons, but for images and files."""
 
 
-def chat_of(fields: Members, *, stream: bool, bounded: bool = True) -> Asked:
+def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = MOST_BYTES) -> Asked:
     """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
-    need not. Raises ApiError(400) that names what cannot be said."""
-    steps = chat_steps(fields, stream=stream, bounded=bounded)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            asked: Asked = end.value
-            return asked
+    need not. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes."""
+    return made(chat_steps(fields, stream=stream, bounded=bounded, most=most))
 
 
-def chat_steps(fields: Members, *, stream: bool, bounded: bool = True) -> Generator[None, None, Asked]:
-    """The same in steps, between which others may run: of a large request each takes some tenths of its time."""
+def made(steps: Iterator[Asked | None]) -> Asked:
+    """What `chat_steps` comes to, at once."""
+    return next(asked for asked in steps if asked is not None)
+
+
+def chat_steps(
+    fields: Members, *, stream: bool, bounded: bool = True, most: int = MOST_BYTES
+) -> Iterator[Asked | None]:
+    """The same in steps, between which others may run: of a large request each takes a part of its time. The last yields it."""
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in said.items():
         if name not in _READ and name not in _IGNORED and bytes(raw).strip() not in _EMPTY:
@@ -90,7 +94,7 @@ def chat_steps(fields: Members, *, stream: bool, bounded: bool = True) -> Genera
     chat: Members = {}
     if "model" in said:
         chat["model"] = said["model"]
-    budget = Budget()
+    budget = Budget(most)
     conversation = Conversation(budget)
     conversation.add_system(said.get("system", shapes.NULL))
     if "messages" not in said:
@@ -98,7 +102,7 @@ def chat_steps(fields: Members, *, stream: bool, bounded: bool = True) -> Genera
     yield from conversation.add(said["messages"])
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     conversation.messages.clear()
-    yield
+    yield None
     if bounded or "max_tokens" in said:
         chat["max_tokens"] = _bound(said.get("max_tokens"))
     _pass_on(said, chat)
@@ -111,11 +115,13 @@ def chat_steps(fields: Members, *, stream: bool, bounded: bool = True) -> Genera
         chat["stream_options"] = Raw(b'{"include_usage":true}')
     if extended or only_there:
         chat[ANTHROPIC] = Raw(join_object(only_there.items()))
-    yield
+    yield None
     payload = object_of(chat)
+    if len(payload) > most:
+        raise too_large(most)
     inline = INLINE_TOKENS * conversation.inline
     estimated = (len(payload) - conversation.inline_bytes) // 4 + inline
-    return Asked(chat, payload, max(estimated, 1))
+    yield Asked(chat, payload, max(estimated, 1))
 
 
 def _bound(raw: Raw | None) -> Raw:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.streaming.jsontext import count_parts, kind_of
 
 MOST_PARTS = 10_000
@@ -159,10 +159,17 @@ Shape = TypeVar("Shape")
 
 
 class Budget:
-    """How many parts a request may still have."""
+    """How many parts a request may still have, and how long its texts may become."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._left = MOST_PARTS
+        self._most_bytes = most_bytes
+
+    def check_escaped(self, raw: Raw) -> None:
+        """See whether a value fits in as a text of JSON. Raises ApiError(413), before it is made one."""
+        data = bytes(raw)
+        if len(data) + data.count(b'"') + data.count(b"\\") > self._most_bytes:
+            raise too_large(self._most_bytes)
 
     def items(self, raw: Raw, decoder: msgspec.json.Decoder[list[Shape]], place: str) -> list[Shape]:
         """The items of a list, which count. Raises ApiError(400)."""
