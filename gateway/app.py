@@ -324,7 +324,7 @@ def with_cors(app: App, origins: list[str]) -> Any:
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=[
-            *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
+            *("X-Task-Id", "X-Request-Id", "Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
             *(
                 "Idempotency-Replayed",
                 "X-Replay-From",
