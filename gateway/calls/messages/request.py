@@ -212,7 +212,7 @@ def _function(tool: shapes.Tool, place: str) -> bytes:
 
 
 def _choose(choice: shapes.ToolChoice, chat: Members) -> None:
-    if choice.type == "none" and "tools" not in chat:
+    if choice.type in ("auto", "none") and "tools" not in chat:
         return
     if "tools" not in chat:
         raise refused("tool_choice", "there are no tools")

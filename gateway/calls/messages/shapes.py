@@ -3,7 +3,6 @@
 A type has all members that are known; any other one is refused by its name. What goes on as it came stays unparsed.
 """
 
-import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +16,7 @@ MOST_PARTS = 10_000
 NULL = Raw(b"null")
 THOUGHTS = "thinking_blocks"
 """The member of a chat message with thoughts as Anthropic told them."""
-_PLACE = re.compile(r"(.*?)(?: - at `(?:key in )?\$(.*)`)?", re.DOTALL)
+_NOT_HERE = "cannot be said to a model here; leave it out"
 _WORDS = {
     "`str`": "a text",
     "`int`": "a whole number",
@@ -187,20 +186,29 @@ def read(raw: Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> Shape:
     except RecursionError:
         raise refused(place, "is nested too deeply") from None
     except msgspec.MsgspecError as error:
-        found = _PLACE.fullmatch(str(error))
-        assert found is not None  # it matches anything
-        sentence, inside = found[1], found[2] or ""
-        if (name := re.search(r"unknown field `(.*)`", sentence)) is not None:
-            raise refused(
-                f"{place}{inside}.{name[1]}", "cannot be said to a model here; leave it out"
-            ) from None
-        if (name := re.search(r"missing required field `(.*)`", sentence)) is not None:
-            raise refused(f"{place}{inside}.{name[1]}", "is missing") from None
-        if (value := re.search(r"Invalid value (.*)", sentence)) is not None:
-            raise refused(f"{place}{inside}", f"{value[1]} cannot be said to a model here") from None
-        for word, ours in _WORDS.items():
-            sentence = sentence.replace(word, ours)
-        raise refused(f"{place}{inside}", sentence[:1].lower() + sentence[1:]) from None
+        raise _misfit(str(error), place) from None
+
+
+def _misfit(said: str, place: str) -> ApiError:
+    """The refusal of a value of another type, in our words."""
+    sentence, found, inside = said.rpartition(" - at `$")
+    if found:
+        place += inside.rstrip("`")
+    else:
+        sentence = said
+    for begin, why in (
+        ("Object contains unknown field `", _NOT_HERE),
+        ("Object missing required field `", "is missing"),
+    ):
+        if sentence.startswith(begin):
+            return refused(f"{place}.{sentence.removeprefix(begin).rstrip('`')}", why)
+    if sentence.startswith("Invalid value "):
+        return refused(
+            place, f"{sentence.removeprefix('Invalid value ')[:100]} cannot be said to a model here"
+        )
+    for word, ours in _WORDS.items():
+        sentence = sentence.replace(word, ours)
+    return refused(place, sentence[:1].lower() + sentence[1:300])
 
 
 def refused(place: str, why: str) -> ApiError:

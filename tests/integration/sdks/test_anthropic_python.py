@@ -301,6 +301,27 @@ async def test_limits_are_told_in_anthropics_headers(redis_url: str, tmp_path: P
         assert caught.value.response.headers["retry-after"]
 
 
+async def test_large_requests_take_their_turn_and_those_that_are_too_large_are_refused(stage: Stage) -> None:
+    image = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "A" * 1_000_000},
+    }
+    many = [{"role": "user", "content": [{"type": "text", "text": "x"}] * 9000}]
+    async with http_client(stage.served.url, timeout=DEADLINE_S * 2) as http:
+        for said in ([{"role": "user", "content": [image]}], many):
+            answer = await http.post("/v1/messages", json={**ASKED, "messages": said})
+            assert answer.json()["content"][0]["text"] == "Hello wörld"
+        assert stage.cast.seen[0]["messages"][0]["content"][0]["image_url"]["url"].endswith("A" * 99)
+        assert len(stage.cast.seen[1]["messages"][0]["content"]) == 9000
+        use = {"type": "tool_use", "id": "t", "name": "n", "input": {"a": '"' * 6_000_000}}
+        answer = await http.post(
+            "/v1/messages", json={**ASKED, "messages": [{"role": "assistant", "content": [use]}]}
+        )
+        assert (answer.status_code, answer.json()["error"]["type"]) == (413, "request_too_large")
+        answer = await http.get("/v1/messages")
+        assert (answer.status_code, answer.json()["type"]) == (405, "error")
+
+
 # ---- those who leave ----------
 
 

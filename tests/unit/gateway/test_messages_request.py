@@ -109,6 +109,7 @@ def test_a_plain_request_is_a_plain_chat_request() -> None:
             {"tools": [{"type": "function", "function": FUNCTION, "cache_control": CACHE}], "anthropic": {}},
         ),
         ({"tool_choice": {"type": "none"}}, {}),
+        ({"tool_choice": {"type": "auto"}, "tools": []}, {}),
         ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, form({"type": "object"})),
         ({"output_format": {"type": "json_schema", "schema": {}}}, form({})),
         ({"thinking": {"type": "disabled"}}, {"anthropic": {"thinking": {"type": "disabled"}}}),
@@ -269,7 +270,7 @@ def test_a_message_of_the_system_stays_where_it_is() -> None:
         ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tools": [{**TOOL, "input_examples": [{}]}]}, "tools[0].input_examples"),
         ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, "tools[0].allowed_callers"),
-        ({"tool_choice": {"type": "auto"}}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
@@ -291,6 +292,29 @@ def test_what_cannot_be_said_is_refused_by_its_name(request_: dict[str, Any], pl
         chat(**request_)
     assert (caught.value.status, caught.value.param) == (400, place)
     assert caught.value.message.startswith(f"{place}: ")
+
+
+def test_a_refusal_repeats_little_of_what_was_said() -> None:
+    long = "A" * 1_000_000
+    for wrong in (
+        first("user", {"type": long}),
+        first("user", text("x", **{long: 1})),
+        {long: 1},
+        {"speed": long},
+    ):
+        with pytest.raises(ApiError) as caught:
+            chat(**wrong)
+        assert len(caught.value.message) < 400
+        assert len(caught.value.param or "") <= 200
+
+
+def test_what_would_be_too_long_as_a_text_is_refused() -> None:
+    said = {"a": '"' * 1000}
+    request = fields_of({"messages": first("assistant", {**USE, "input": said})["messages"], "max_tokens": 9})
+    with pytest.raises(ApiError) as caught:
+        chat_of(request, stream=False, most=3000)
+    assert caught.value.status == 413
+    chat_of(request, stream=False, most=5000)
 
 
 def test_a_request_of_too_many_parts_is_refused() -> None:
