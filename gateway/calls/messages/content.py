@@ -12,7 +12,7 @@ from msgspec.json import Decoder
 
 from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.messages.shapes import Budget, Shape, is_null, read, refused, text
-from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, json_string, kind_of, members
+from fairlane.streaming.jsontext import EMPTY_STRING, NULL, items, join_object, json_string, kind_of, members
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _user = Decoder(list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult | shapes.ToolResult])
@@ -182,10 +182,7 @@ class Conversation:
 
     def _parts(self, block: object, place: str) -> list[bytes]:
         if isinstance(block, shapes.Text):
-            if (
-                not is_null(block.citations)
-                and kind_of(block.citations) + bytes(block.citations)[1:-1].decode().strip() != "["
-            ):
+            if not is_null(block.citations) and items(block.citations) != []:
                 raise refused(f"{place}.citations", "cannot be said to a model here; leave it out")
             return [self._text(_string(block.text, f"{place}.text"), block)]
         if isinstance(block, shapes.Image):
