@@ -187,7 +187,7 @@ async def answer(
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
             hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place  # it may be long
+            del task, submitted, place, read, streamed, whole  # it may be long
             try:
                 came_to_end = await serve(
                     request,

@@ -113,8 +113,8 @@ def _messages(rng: random.Random, known: Known) -> Valid:
     body |= rng.choice(({}, {"stream": True}, {"system": words(rng)}, {"thinking": {"type": "adaptive"}}))
     tools = [{"name": "weather", "input_schema": {"type": "object"}}]
     body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": {"type": "any"}}))
-    headers = (("anthropic-version", "2023-06-01"), ("x-api-key", secret("mallory")))
-    return Valid("POST", "/v1/messages", rng.choice(("mallory", None)), body, headers)
+    headers = rng.choice(((), (("anthropic-version", "2023-06-01"), ("anthropic-beta", "some-2026-01-01"))))
+    return Valid("POST", "/v1/messages", "mallory", body, headers)
 
 
 def _counted(rng: random.Random, known: Known) -> Valid:

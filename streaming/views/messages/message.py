@@ -68,7 +68,8 @@ class MessagesStreamView:
         """The number of the block that is open, or of the next one."""
         self._open = ""
         """What the open block is: text, thinking, tool."""
-        self._calls = CallBlocks(PartBudget())
+        self._calls: CallBlocks | None = None
+        """Once there is one: many streams wait, and few call."""
         self._thought = self._content = self._called = self._refused = False
         self._finish: bytes | None = None
         self._held: list[tuple[str, Raw]] = []
@@ -119,6 +120,7 @@ class MessagesStreamView:
             self._content = self._refused = True
             return self._text(delta)
         if kind == "tool":
+            self._calls = self._calls or CallBlocks(PartBudget())
             return self._tools(self._calls.add(delta))
         if kind == "finish":
             self._finish = bytes(delta)
@@ -128,6 +130,7 @@ class MessagesStreamView:
 
     def _beside_call(self, kind: str, delta: Raw) -> bytes:
         """While a call's arguments are no whole object everything else waits, as no two blocks may be open."""
+        assert self._calls is not None
         if kind != "tool" and self._calls.busy:
             self._held.append((kind, delta))
             return b""
@@ -138,7 +141,7 @@ class MessagesStreamView:
 
     def _release(self) -> bytes:
         """What waited for calls."""
-        frames = [self._tools(self._calls.leave())]
+        frames = [self._tools(self._calls.leave())] if self._calls else []
         held, self._held = self._held, []
         return b"".join([*frames, *(self._chunk(kind, delta) for kind, delta in held)])
 
@@ -234,7 +237,8 @@ class MessagesStreamView:
 
     def _finished(self, event: Event) -> bytes:
         done = read_done(event.data)
-        frames = [self._tools(self._calls.end()), self._release()]
+        frames = [self._tools(self._calls.end())] if self._calls else []
+        frames.append(self._release())
         if done.result is not None:
             frames.append(self._whole(done.result))
         frames.append(self._close())
