@@ -74,6 +74,7 @@ script('submit', nil, function(ARGV)
   local permit = permits.is(asked, t.ty)
   if permit then want = 0 end -- no worker takes it
   local m = permit and asked or scheduled_as(asked, want > 0 and by_name == '1')
+  if not m and is_reserved(asked) and t.wt ~= '1' then m, want = asked, 0 end -- an endpoint's worker comes back, nobody waits here
   local falls, costs = t.fb, quota ~= '' and costs_of(t)
   if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
     t.m, t.an = m or asked, m ~= asked and asked or nil

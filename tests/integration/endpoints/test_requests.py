@@ -162,8 +162,8 @@ async def test_no_ordinary_call_names_the_model_of_an_endpoint(gateway: Start, p
 
 async def test_workers_of_every_model_get_no_requests(gateway: Start) -> None:
     async with gateway(**IMAGE) as talk, talk.worker2(["*"], 4) as other, talk.worker() as older:
-        refused = await talk.http.post("/api/submitTask", json={"target_url": URL})
-        assert refused.json()["code"] == "NO_WORKER"
+        refused = await talk.http.post("/api/tasks", json={"type": "http", "url": URL})
+        assert (refused.status_code, refused.json()["code"]) == (503, "NO_WORKER")
         async with caller(talk, 1) as worker:
             await offers(talk, "http:image", "*")
             one, two = await submit(talk), await submit(talk)
