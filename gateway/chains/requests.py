@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Raw
 from pydantic import ValidationError
 
 from fairlane.gateway.accounts.callers import Caller
@@ -16,7 +17,7 @@ from fairlane.gateway.calls.intake import OWN_FIELDS, Options, bad_schema, make_
 from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
 from fairlane.gateway.chains.engine import Over, StageFailed, following
 from fairlane.gateway.chains.plan import Plan, encode, head_of
-from fairlane.gateway.chains.planning import Asked, planned, reserve_of
+from fairlane.gateway.chains.planning import Asked, planned, queues_of, reserve_of
 from fairlane.gateway.chains.planning import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
@@ -144,7 +145,9 @@ async def _declared(current: Current, caller: Caller, raw: bytes) -> tuple[str, 
 
 def _wrong(error: ValidationError, said: Any) -> str:
     """The first thing that is wrong with the form of a chain, with its place: the stage by its number and name."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    # there may be 100,000, of which as JSON no objects are made
+    told = error.json(include_url=False, include_input=False, include_context=False)
+    first = msgspec.json.decode(msgspec.json.decode(told, type=list[Raw])[0])
     place = "chain"
     at = said
     for part in first["loc"]:
@@ -277,6 +280,7 @@ async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart
         request=request,
         parts=first.parts,
         reserve=reserve_of(plan, first.stage.number),
+        queues=queues_of(plan, first.stage.number),
     )
     return start, first.task
 
