@@ -100,6 +100,16 @@ class Results:
         what `show` raises."""
         return await self._results.get(f"{info.task_id} shown", partial(self._show, info, make_view, show))
 
+    async def beside(self, task_id: str, user: str, make: Callable[[], Awaitable[bytes]]) -> Result:
+        """What is told of a task that has ended beside its result, and may be as large: made once for all who ask at the same
+        time. Raises what `make` raises."""
+
+        async def in_turn() -> Result:
+            async with self._turns.of(user):
+                return Result(await make())
+
+        return await self._results.get(f"{task_id} beside", in_turn)
+
     async def close(self) -> None:
         """Give up what is being read and made."""
         await self._results.close()

@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.chains.plan import read_head
-from fairlane.gateway.chains.telling import told_of_chain, told_of_failure, until_last
+from fairlane.gateway.chains.telling import results_of, told_of_chain, until_last
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain, chain_of
 from fairlane.queues.errors import StoreError
@@ -152,8 +152,11 @@ class Poll:
     async def answer(self, task_id: str, record: Record, stream_url: str) -> list[bytes]:
         """What a poll is answered, in parts."""
         shown, result = await self.describe(task_id, record, stream_url)
+        large = [] if result is None else [b',"result":', result.json]
+        if is_chain(record) and record.state in TERMINAL:
+            large += [b',"results":', await self._chain_results(task_id, record.fields["u"])]
         body = msgspec.json.encode(shown)
-        return [body] if result is None else [body[:-1] + b',"result":', result.json, b"}"]
+        return [body[:-1], *large, b"}"] if large else [body]
 
     async def was_read(self, caller: Caller, task_id: str, record: Record) -> None:
         """The caller has been answered: the end of its task may go earlier, where that is wanted."""
@@ -232,12 +235,22 @@ class Poll:
         return {name: told[name] for name in PERMIT_MEMBERS}
 
     async def _chain(self, task_id: str, record: Record) -> Chain | None:
-        """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
-        ApiError(404)."""
-        chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)
+        """What is known of a chain that stands as its record says, without its results. Raises ApiError(404)."""
+        chain = await self._scheduler.chain(task_id, contents=False)
         if chain is None:
             raise not_found(task_id)  # it expired meanwhile
         return chain._replace(state=record.state)  # it may have gone on since that was read
+
+    async def _chain_results(self, task_id: str, user: str) -> bytes:
+        """The results of a chain that has ended: they may be large, so few are read at once. Raises ApiError(404)."""
+
+        async def read() -> bytes:
+            chain = await self._scheduler.chain(task_id)
+            if chain is None:
+                raise not_found(task_id)  # it expired meanwhile
+            return results_of(chain)
+
+        return (await self._results.beside(task_id, user, read)).json
 
     async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
         """The place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: for how long that has
@@ -246,13 +259,16 @@ class Poll:
         outlooks = await self._scheduler.outlook([(stage.queue, stage.model) for stage in stages])
         return until_last(place, now, ran_ms, outlooks)
 
-    async def failed_chain(self, task_id: str) -> dict[str, Any]:
+    async def failed_chain(self, task_id: str, user: str) -> dict[str, Any]:
         """In which stage a chain ended, and the results so far; nothing where it is not known any more."""
         try:
-            chain = await self._scheduler.chain(task_id)
-        except StoreError:
+            chain = await self._scheduler.chain(task_id, contents=False)
+            if chain is None:
+                return {}
+            results = msgspec.Raw(await self._chain_results(task_id, user))
+            return {"failedStage": chain.stage.name, "results": results}
+        except (StoreError, ApiError):
             return {}
-        return {} if chain is None else told_of_failure(read_head(chain.head), chain)
 
     async def _result(self, end: ResultView) -> Result:
         """The result of a completed task, which may have to be made of its whole log."""
