@@ -36,7 +36,7 @@ Made = TypeVar("Made")
 View = TypeVar("View", bound=ResultView)
 
 
-class _Shared(Generic[Made]):
+class Shared(Generic[Made]):
     """What is made once for all who ask for it, and kept while anybody holds it. `Made` can be referred to weakly."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class Results:
         self._page = page
         self._last = last
         self._turns = Turns(AT_ONCE)
-        self._results: _Shared[Result] = _Shared()
-        self._ends: _Shared[ResultView] = _Shared()
+        self._results: Shared[Result] = Shared()
+        self._ends: Shared[ResultView] = Shared()
 
     async def end(self, info: TaskInfo) -> ResultView:
         """What the terminal event of a task that has ended says. Raises Lost when the log is gone, and StoreError."""
@@ -99,16 +99,6 @@ class Results:
         """The same as the call that submitted it shows it: all who ask for it of one task show it alike. Raises likewise, and
         what `show` raises."""
         return await self._results.get(f"{info.task_id} shown", partial(self._show, info, make_view, show))
-
-    async def beside(self, task_id: str, user: str, make: Callable[[], Awaitable[bytes]]) -> Result:
-        """What is told of a task that has ended beside its result, and may be as large: made once for all who ask at the same
-        time. Raises what `make` raises."""
-
-        async def in_turn() -> Result:
-            async with self._turns.of(user):
-                return Result(await make())
-
-        return await self._results.get(f"{task_id} beside", in_turn)
 
     async def close(self) -> None:
         """Give up what is being read and made."""

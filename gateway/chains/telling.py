@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from fairlane.gateway.chains.plan import Head, read_head
 from fairlane.gateway.chains.results import of_stage, told_usage, used_by, whole
@@ -16,8 +17,7 @@ ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: 
 
 
 def told_of_chain(chain: Chain) -> dict[str, Any]:
-    """A chain, as a poll shows it beside its task: its stages, the one that it is in, and of one that failed in which. (Its
-    results, which may be large, are told by `results_of`.)"""
+    """A chain, as a poll shows it beside its task: its stages, the one that it is in, and at its end the results."""
     head = read_head(chain.head)
     number = chain.stage.number
     stage = {"name": chain.stage.name, "index": number + 1, "of": len(head.stages)}
@@ -26,10 +26,17 @@ def told_of_chain(chain: Chain) -> dict[str, Any]:
     if chain.state is State.QUEUED and chain.parts and chain.begun:
         told["status"] = "executing"
     if chain.state is State.FAILED:
-        told["failedStage"] = chain.stage.name
+        told |= told_of_failure(head, chain)
+    elif chain.state in ENDED:
+        told["results"] = Raw(results_of(head, chain))
     if chain.state in ENDED and (usage := told_usage(used_by(chain.used))):
         told["usage"] = usage
     return told
+
+
+def told_of_failure(head: Head, chain: Chain) -> dict[str, Any]:
+    """In which stage a chain failed, and the results so far."""
+    return {"failedStage": chain.stage.name, "results": Raw(results_of(head, chain))}
 
 
 def until_last(place: Place, now: int, ran_ms: int, outlooks: Sequence[Outlook]) -> Place:
@@ -95,9 +102,9 @@ def told_at_end(
     return msgspec.json.encode(stages)
 
 
-def results_of(chain: Chain) -> bytes:
+def results_of(head: Head, chain: Chain) -> bytes:
     """The results of the stages that are done, by their names, as JSON."""
-    head, pairs = read_head(chain.head), []
+    pairs = []
     for number, stage in enumerate(head.stages):
         if results := of_stage(chain.results, number):
             parted = stage.each

@@ -17,7 +17,7 @@ from fairlane.gateway.settings.routing import (
     check_parameters,
 )
 from fairlane.queues.keys import ANY_MODEL, ENDPOINT, is_reserved
-from fairlane.queues.tasks import PERMIT
+from fairlane.queues.tasks import OF_ENDPOINTS
 
 if TYPE_CHECKING:
     from fairlane.gateway.prompts.engine import Text
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 MOST_STAGES = 16
 MOST_PARTS = 64
 """Of one stage, side by side."""
-MOST_TOKENS = 4000
-"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.1 s."""
-TOKENS_OF_A_TEXT = 24
+MOST_TOKENS = 2000
+"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.15 s."""
+TOKENS_OF_A_TEXT = 12
 """What each text with places counts beside its words and signs: to begin with one takes as long."""
-HTTP = "http"
-"""The type of tasks of endpoints, beside `PERMIT`."""
 STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
 RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
 """What texts of a chain read beside its variables."""
@@ -246,11 +244,13 @@ def _ill_named(stage: StageSettings) -> Iterator[Misplaced]:
     """Names of models and types that no call may give."""
     model, kind = stage.model, stage.type
     if model is not None and is_reserved(model):
-        yield Misplaced("model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage calls")
+        yield Misplaced(
+            "model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage can call"
+        )
     elif model is not None and (model == ANY_MODEL or not model.isprintable()):
         yield Misplaced("model", "it should be the name of a model or route")
-    if kind in (HTTP, PERMIT):
-        yield Misplaced("type", f"tasks of the type {kind} are an endpoint's, which no stage calls")
+    if kind in OF_ENDPOINTS:
+        yield Misplaced("type", f"tasks of type {kind} are for endpoints, which no stage can call")
     elif kind is not None and not kind.isprintable():
         yield Misplaced("type", "it should be a name")
 

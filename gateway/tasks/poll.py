@@ -3,13 +3,14 @@
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.chains.plan import read_head
-from fairlane.gateway.chains.telling import results_of, told_of_chain, until_last
+from fairlane.gateway.chains.telling import told_of_chain, told_of_failure, until_last
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain, chain_of
 from fairlane.queues.errors import StoreError
@@ -18,7 +19,8 @@ from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
-from fairlane.streaming.results import Result, Results
+from fairlane.streaming.results import AT_ONCE, Result, Results, Shared
+from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -105,6 +107,16 @@ class Archived(NamedTuple):
     enqueued_ms: int = 0
 
 
+class ToldChain:
+    """What is told of a chain that has ended; shared by all who hold it."""
+
+    __slots__ = ("__weakref__", "results", "told")
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.results = bytes(told.pop("results", b"{}"))
+        self.told = told
+
+
 class Poll:
     """Reads tasks. Everything raises ApiError (404) for a task that is not there, StoreError, and where the archive is asked
     DatabaseUnavailable."""
@@ -121,6 +133,8 @@ class Poll:
         self._results = results
         self._archive = archive
         self._archives = archives
+        self._chains: Shared[ToldChain] = Shared()
+        self._turns = Turns(AT_ONCE)
 
     async def record(self, task_id: str) -> Record:
         """The record of a task, whoever's it is, or of a part of one."""
@@ -150,13 +164,14 @@ class Poll:
         return found
 
     async def answer(self, task_id: str, record: Record, stream_url: str) -> list[bytes]:
-        """What a poll is answered, in parts."""
-        shown, result = await self.describe(task_id, record, stream_url)
-        large = [] if result is None else [b',"result":', result.json]
-        if is_chain(record) and record.state in TERMINAL:
-            large += [b',"results":', await self._chain_results(task_id, record.fields["u"])]
-        body = msgspec.json.encode(shown)
-        return [body[:-1], *large, b"}"] if large else [body]
+        """What a poll is answered, in parts: results, which others may share, are not copied."""
+        shown, result, chain = await self._describe(task_id, record, stream_url)
+        parts = [msgspec.json.encode(shown)[:-1]]
+        if chain is not None:
+            parts += [b',"results":', chain.results]
+        if result is not None:
+            parts += [b',"result":', result.json]
+        return [*parts, b"}"]
 
     async def was_read(self, caller: Caller, task_id: str, record: Record) -> None:
         """The caller has been answered: the end of its task may go earlier, where that is wanted."""
@@ -169,16 +184,31 @@ class Poll:
         self, task_id: str, record: Record, stream_url: str
     ) -> tuple[dict[str, Any], Result | None]:
         """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
+        shown, result, chain = await self._describe(task_id, record, stream_url)
+        if chain is not None:
+            shown["results"] = msgspec.Raw(chain.results)
+        return shown, result
+
+    async def _describe(
+        self, task_id: str, record: Record, stream_url: str
+    ) -> tuple[dict[str, Any], Result | None, ToldChain | None]:
+        """The same; and of a chain that has ended what its stages came to, which is not among it."""
         state = record.state
         fields = record.fields
-        chain = await self._chain(task_id, record) if is_chain(record) else None
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
-        if chain is not None:
+        chain: Chain | None = None
+        ended_chain: ToldChain | None = None
+        if is_chain(record) and state in TERMINAL:
+            read = partial(self._read_end_of_chain, task_id, record)
+            ended_chain = await self._chains.get(task_id, read)
+            answer |= ended_chain.told
+        elif is_chain(record):
+            chain = await self._chain(task_id, record)
             answer |= told_of_chain(chain)
         answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
         result: Result | None = None
         place = record.place
-        if chain is not None and state not in TERMINAL:
+        if chain is not None:
             ran_ms = record.now_ms - record.number("ga") if state is State.EXECUTING else -1
             place = await self.whole(place, chain.head, chain.stage.number, ran_ms)
         if state is State.QUEUED:
@@ -221,7 +251,7 @@ class Poll:
                 answer["cancelledAt"] = ended
         if metadata := record.fields.get("md"):
             answer["metadata"] = msgspec.Raw(metadata.encode())
-        return answer, result
+        return answer, result, ended_chain
 
     async def _permit(self, task_id: str, record: Record) -> dict[str, Any]:
         """The permit that is out: the newest event of the log, as long as it is not used."""
@@ -234,23 +264,23 @@ class Poll:
         told = msgspec.json.decode(last.data)
         return {name: told[name] for name in PERMIT_MEMBERS}
 
-    async def _chain(self, task_id: str, record: Record) -> Chain | None:
-        """What is known of a chain that stands as its record says, without its results. Raises ApiError(404)."""
-        chain = await self._scheduler.chain(task_id, contents=False)
+    async def _read_end_of_chain(self, task_id: str, record: Record) -> ToldChain:
+        """What is told of a chain that has ended, which may be large: read once for all who ask at the same time, and of few
+        chains at once."""
+        async with self._turns.of(record.fields["u"]):
+            return ToldChain(told_of_chain(await self._chain(task_id, record)))
+
+    async def close(self) -> None:
+        """Give up what is being read."""
+        await self._chains.close()
+
+    async def _chain(self, task_id: str, record: Record) -> Chain:
+        """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
+        ApiError(404)."""
+        chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)
         if chain is None:
             raise not_found(task_id)  # it expired meanwhile
         return chain._replace(state=record.state)  # it may have gone on since that was read
-
-    async def _chain_results(self, task_id: str, user: str) -> bytes:
-        """The results of a chain that has ended: they may be large, so few are read at once. Raises ApiError(404)."""
-
-        async def read() -> bytes:
-            chain = await self._scheduler.chain(task_id)
-            if chain is None:
-                raise not_found(task_id)  # it expired meanwhile
-            return results_of(chain)
-
-        return (await self._results.beside(task_id, user, read)).json
 
     async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
         """The place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: for how long that has
@@ -259,16 +289,13 @@ class Poll:
         outlooks = await self._scheduler.outlook([(stage.queue, stage.model) for stage in stages])
         return until_last(place, now, ran_ms, outlooks)
 
-    async def failed_chain(self, task_id: str, user: str) -> dict[str, Any]:
+    async def failed_chain(self, task_id: str) -> dict[str, Any]:
         """In which stage a chain ended, and the results so far; nothing where it is not known any more."""
         try:
-            chain = await self._scheduler.chain(task_id, contents=False)
-            if chain is None:
-                return {}
-            results = msgspec.Raw(await self._chain_results(task_id, user))
-            return {"failedStage": chain.stage.name, "results": results}
-        except (StoreError, ApiError):
+            chain = await self._scheduler.chain(task_id)
+        except StoreError:
             return {}
+        return {} if chain is None else told_of_failure(read_head(chain.head), chain)
 
     async def _result(self, end: ResultView) -> Result:
         """The result of a completed task, which may have to be made of its whole log."""

@@ -5,7 +5,7 @@ import pytest
 
 from fairlane.gateway.chains.plan import Head, HeadStage, encode
 from fairlane.gateway.chains.results import Outcome, Room, text_of
-from fairlane.gateway.chains.telling import results_of, told_of_chain, until_last
+from fairlane.gateway.chains.telling import told_of_chain, until_last
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.queues.chains import Chain, Stage
 from fairlane.queues.tasks import Outlook, Place, State, Used
@@ -39,14 +39,13 @@ def test_each_stage_stands_so(known: Chain, statuses: str) -> None:
 
 
 def test_the_end_has_results_by_name_and_the_usage_of_all() -> None:
-    completed = chain(State.COMPLETED, 1, {(0, -1): b'{"x":1}', (1, -1): b'"y"'})
-    told = told_of_chain(completed)
-    assert msgspec.json.decode(results_of(completed)) == {"a": [{"x": 1}], "b": "y"}
+    told = told_of_chain(chain(State.COMPLETED, 1, {(0, -1): b'{"x":1}', (1, -1): b'"y"'}))
+    assert msgspec.json.decode(told["results"]) == {"a": [{"x": 1}], "b": "y"}
     assert told["usage"] == {"inputTokens": 2, "outputTokens": 4}
     assert told["stageStatus"] == "COMPLETED"
     told = told_of_chain(chain(State.FAILED, 1, {(0, -1): b"1"}))
     assert (told["failedStage"], told["stageStatus"]) == ("b", "FAILED")
-    assert "failedStage" not in told_of_chain(chain(State.EXECUTING, 1, {}))
+    assert "results" not in told_of_chain(chain(State.EXECUTING, 1, {}))
 
 
 def test_the_estimate_is_until_the_last_stage_begins() -> None:
