@@ -67,7 +67,7 @@ NOT_ENTERED = {
 }
 """Why a chain ends whose next stage cannot be entered: a failure code, and a sentence."""
 CHAINS_AT_ONCE = 4
-"""Chains that are read at the same time, users in turns: one may have 16 MiB, and all else that the store says stands behind it."""
+"""Chains that are read at the same time, users in turns: one may have 16 MiB, and all else that is read stands behind it."""
 VERSION_1 = "version 1"
 """How the history names the workers that have no name."""
 NOT_BEGUN = Requeue("no worker any more", "declined", begun=False, unsent=True)
