@@ -16,6 +16,7 @@ from fairlane.gateway.settings.routing import (
     VariableName,
     check_parameters,
 )
+from fairlane.queues.keys import ENDPOINT, is_reserved
 
 if TYPE_CHECKING:
     from fairlane.gateway.prompts.engine import Text
@@ -233,7 +234,13 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
-    """Members that do not go together."""
+    """Members that do not go together, or that no stage may have."""
+    if stage.model is not None and is_reserved(
+        stage.model
+    ):  # who may use an endpoint, and how, is asked of its own calls alone
+        yield Misplaced(
+            "model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage can call"
+        )
     if stage.template is None:
         if stage.model is None:
             yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")
