@@ -17,6 +17,7 @@ from fairlane.gateway.settings.routing import (
     check_parameters,
 )
 from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.queues.tasks import OF_ENDPOINTS
 
 if TYPE_CHECKING:
     from fairlane.gateway.prompts.engine import Text
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 MOST_STAGES = 16
 MOST_PARTS = 64
 """Of one stage, side by side."""
-MOST_TOKENS = 4000
-"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.1 s."""
+MOST_TOKENS = 2000
+"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.15 s."""
 STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
 RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
 """What texts of a chain read beside its variables."""
@@ -234,13 +235,13 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
-    """Members that do not go together, or that no stage may have."""
-    if stage.model is not None and is_reserved(
-        stage.model
-    ):  # who may use an endpoint, and how, is asked of its own calls alone
+    """Members that do not go together."""
+    if stage.model is not None and is_reserved(stage.model):
         yield Misplaced(
             "model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage can call"
         )
+    if stage.type in OF_ENDPOINTS:
+        yield Misplaced("type", f"tasks of type {stage.type} are for endpoints, which no stage can call")
     if stage.template is None:
         if stage.model is None:
             yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")

@@ -48,6 +48,8 @@ def says(content: str) -> dict[str, Any]:
         (says("{{ x"), "messages", "message 1: line 1"),
         (ONE | {"when": "not a name"}, "when", "an expression in {{ }}"),
         (ONE | {"name": "first"}, "name", "two stages 'first'"),
+        (ONE | {"model": "http:image"}, "model", "an endpoint's, which no stage can call"),
+        ({"model": "small", "payload": {}, "type": "http"}, "type", "for endpoints"),
     ],
 )
 def test_what_is_wrong_is_told_with_stage_and_member(
@@ -118,7 +120,7 @@ def asked(chain: Any, **variables: Any) -> Any:
         (
             {"stages": [{"name": str(n), **says("{{ x }}" * 150)} for n in range(10)]},
             {"x": ""},
-            "more than 4000 words and signs together",
+            "more than 2000 words and signs together",
         ),
         ({"stages": [{"name": "a", **says("x" * 300_000)}]}, {}, "may have 262144 bytes"),
     ],
