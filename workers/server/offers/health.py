@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 
 from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.sentences import for_operators
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.tasks import Grant, State
@@ -68,18 +69,22 @@ class Health:
             worker.failing, worker.failures, worker.rests = "", 0, 0
         self._changed(worker, was_unhealthy)
 
-    def ended(self, worker: Worker, state: State, code: str, sentence: str) -> None:
-        """A task ended through a worker, or goes back because of it; `sentence`: with what, where it failed."""
+    def ended(self, worker: Worker, state: State, code: str, sentence: str, model: str = "") -> None:
+        """A task of a model ended through a worker, or goes back because of it; `sentence`: with what, where it failed. Of an
+        endpoint that fails again and again one failure counts: the worker has others to call."""
         if state is State.COMPLETED or code in PROOFS:
             if worker.failures >= FAILS_ALL:
                 self._lines.tell(
                     log.info, "worker completes tasks again", worker_id=worker.id, name=worker.name
                 )
-            worker.failures = worker.rests = 0
+            worker.failures, worker.rests, worker.failed_at = 0, 0, ""
             if worker.failing:
                 worker.failing = ""
                 self._changed(worker, was_unhealthy=True)
         elif state is State.FAILED and code not in OTHERS_FAULTS:
+            if is_reserved(model) and worker.failed_at == model:
+                return
+            worker.failed_at = model
             worker.failures += 1
             if worker.failures in (FAILS_ALL, 10 * FAILS_ALL) or worker.failures % (100 * FAILS_ALL) == 0:
                 self._lines.tell(

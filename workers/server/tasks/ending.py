@@ -305,7 +305,7 @@ class Endings:
             self._health.ended(worker, State.COMPLETED, "", "")
         elif step.cause in ("failed", "falls"):
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
-            self._health.ended(worker, State.FAILED, step.why, sentence)
+            self._health.ended(worker, State.FAILED, step.why, sentence, attempt.grant.model)
             if not is_reserved(attempt.grant.model):  # other endpoints are not to wait for one that fails
                 self._slots.hold(worker, RETRY_REST_MS)
         self._lines.tell(
@@ -321,8 +321,13 @@ class Endings:
         self._background.spawn(self._put_back(attempt, step))
 
     async def _put_back(self, attempt: Attempt, step: Requeue) -> None:
-        if step.cause == "failed" and await self._background.until_answered(
-            lambda: self._health.is_to_blame(attempt.worker, attempt.grant)
+        # (how often an endpoint is called is said by its `retries`, whoever calls it)
+        if (
+            step.cause == "failed"
+            and not is_reserved(attempt.grant.model)
+            and await self._background.until_answered(
+                lambda: self._health.is_to_blame(attempt.worker, attempt.grant)
+            )
         ):
             step = step._replace(cause="declined")
         outcome = await self._give_back(attempt.grant, step, attempt.worker.identity)
@@ -433,7 +438,7 @@ class Endings:
             self._silence.completed(attempt)
         works = attempt.end is not None and attempt.end.blameless
         said = ended.sentence if ended else ""
-        self._health.ended(attempt.worker, State.COMPLETED if works else state, code, said)
+        self._health.ended(attempt.worker, State.COMPLETED if works else state, code, said, grant.model)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
         self._scheduler.metrics.ended(

@@ -118,6 +118,16 @@ def asked(chain: Any, **variables: Any) -> Any:
             "chain.stages[0] (a).messages: stages.b: no",
         ),
         ({"stages": [{"name": "a", **says("{{ x ~ x }}")}]}, {"x": ""}, "are not for callers' own texts"),
+        (
+            {"stages": [{"name": "a", "model": "http:image", "type": "http", "payload": {}}]},
+            {},
+            "chain.stages[0] (a).model: a name that begins with http: is an endpoint's",
+        ),
+        (
+            {"stages": [{"name": "a", **ONE}, {"name": "b", **ONE, "model": "http:x"}]},
+            {},
+            "[1] (b).model: a name",
+        ),
         ({"stages": [{"name": str(n), **ONE} for n in range(17)]}, {}, "at most 16"),
         ({"stages": [{"name": "a", **says("{{ x }}" * 250)}]}, {"x": ""}, "more than 1000 words"),
         (
