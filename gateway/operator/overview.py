@@ -112,7 +112,13 @@ def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
     """What the row of an endpoint's model says besides."""
     about = line_row(endpoint, line)
     told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
-    return {"url": endpoint.pattern.text, "windows": endpoint.windows or None, **told}
+    return {
+        "url": endpoint.pattern.text,
+        "windows": endpoint.windows or None,
+        "online": endpoint.online,
+        "offline": endpoint.offline,
+        **told,
+    }
 
 
 def model_row(
@@ -138,6 +144,7 @@ def model_row(
         "jain": model.jain,
         "workers": model.workers,
         "slots": model.slots,
+        "unserved": model.unserved,
         "overrides": model.settings.overrides,
         "blocked": model.blocked,
         "configured": model.configured,

@@ -212,7 +212,8 @@ def _condition(row: "ModelRow", now: float) -> str:
 
     if row.paused:
         return "paused"
-    if not row.workers and not row.running:
+    by_worker = row.endpoint is None or row.endpoint.offline  # permits need none
+    if row.unserved or (by_worker and not row.workers and not row.running):
         return _BLOCKED["no_worker"]
     if len(row.upstreams) == 1 and (only := row.upstreams[0].breaker) != "closed":
         return f"its breaker is {only.replace('_', '-')}"

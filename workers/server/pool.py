@@ -151,6 +151,7 @@ class Worker:
         "_suspended",
         "avoided",
         "close",
+        "failed_endpoint",
         "failing",
         "failures",
         "heard_at",
@@ -213,6 +214,7 @@ class Worker:
         self.heard_at = 0.0
         self.missed_acks = 0
         self.failures = 0
+        self.failed_endpoint = ""
         self.reported = ""
         self.failing = ""
         self.rests = 0

@@ -45,3 +45,21 @@ async def test_an_endpoint_that_asks_to_wait_has_its_own_line_held_and_no_other(
         await reaches(talk, bad["task_id"], "pending")
         [mine] = talk.served.gateway.dispatcher.pool
         assert mine.hold_until == 0
+
+
+async def test_a_worker_is_not_unhealthy_because_one_endpoint_fails(gateway: Start) -> None:
+    """It rested for all endpoints while another one was there; one through which several fail is, as ever."""
+    async with gateway(endpoints=ENDPOINTS) as talk, caller(talk, slots=1) as worker:
+        [mine] = talk.served.gateway.dispatcher.pool
+        for code in ("UPSTREAM_ERROR", "JSON_PARSE_FAILED", "UPSTREAM_AUTH", "JSON_PARSE_FAILED"):
+            bad = await submit(talk, target_url="https://bad.example.com/x", http_method="GET")
+            task = await worker.take()
+            await worker.answer(task, error="no", errorInfo={"code": code, "retryable": False})
+            await reaches(talk, bad["task_id"], "failed")
+            assert (mine.ailment, mine.failures) == ("", 1)
+        for name in ("good", "bad"):
+            failed = await submit(talk, target_url=f"https://{name}.example.com/x", http_method="GET")
+            task = await worker.take()
+            await worker.answer(task, error="no", errorInfo={"code": "JSON_PARSE_FAILED", "retryable": False})
+            await reaches(talk, failed["task_id"], "failed")
+        assert mine.ailment

@@ -5,6 +5,9 @@ in a row. It rests while other workers that are well, here or at other replicas,
 cannot work until it says that it can; one that was found out for a time that doubles, REST_S to MOST_REST_S, after which it gets
 one task at a time until one completes. Where nobody else is well it goes on as if it were: its callers are told what is wrong by
 their own failures, and in time.
+
+Of failures of one endpoint in a row only the first counts: the other endpoints are not to go without their worker for one that
+fails, which has breakers of its own.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from functools import partial
 import structlog
 
 from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.sentences import for_operators
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.tasks import Grant, State
@@ -66,20 +70,26 @@ class Health:
             return
         if not unhealthy:
             worker.failing, worker.failures, worker.rests = "", 0, 0
+            worker.failed_endpoint = ""
         self._changed(worker, was_unhealthy)
 
-    def ended(self, worker: Worker, state: State, code: str, sentence: str) -> None:
-        """A task ended through a worker, or goes back because of it; `sentence`: with what, where it failed."""
+    def ended(self, worker: Worker, model: str, state: State, code: str, sentence: str) -> None:
+        """A task of `model` ended through a worker, or goes back because of it; `sentence`: with what, where it failed."""
         if state is State.COMPLETED or code in PROOFS:
             if worker.failures >= FAILS_ALL:
                 self._lines.tell(
                     log.info, "worker completes tasks again", worker_id=worker.id, name=worker.name
                 )
             worker.failures = worker.rests = 0
+            worker.failed_endpoint = ""
             if worker.failing:
                 worker.failing = ""
                 self._changed(worker, was_unhealthy=True)
         elif state is State.FAILED and code not in OTHERS_FAULTS:
+            again = is_reserved(model) and worker.failed_endpoint == model
+            worker.failed_endpoint = model if is_reserved(model) else ""
+            if again and not worker.failing:
+                return
             worker.failures += 1
             if worker.failures in (FAILS_ALL, 10 * FAILS_ALL) or worker.failures % (100 * FAILS_ALL) == 0:
                 self._lines.tell(
