@@ -1437,6 +1437,12 @@ class EndpointLine(Answer):
     waiting: int
     running: int
     workers: int = Field(description="that make its calls")
+    limit: int | None = Field(description="the concurrency in force")
+    windows: str | None = Field(description="those in force")
+    why: str | None = Field(
+        description="why nothing starts now: `paused`, `no_worker`, `breaker_open`, `held` (its 429), `paced` (its windows), or what "
+        "its queues say (`queue_paused`, `reserved`); null: something may"
+    )
     slots: int = Field(description="C: requests that may be under way at once")
     mean_ms: float | None = Field(description="T: how long a request takes")
     measured: bool = Field(description="T is measured, and not guessed (`mean_ms`)")
