@@ -254,12 +254,14 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Which stage of a chain a task is in, or which part of one it is, and of which chain."""
+    """Which stage of a chain a task is in and since when, or which part of one it is, and of which chain."""
     found = stage_of(fields)
     if found is None:
-        return {"stage": None, "stageIndex": None, "part": None, "chain": None}
+        return dict.fromkeys(("stage", "stageIndex", "part", "chain", "stageAt"))
     (index, name), part = found
-    return {"stage": name, "stageIndex": index, "part": part, "chain": fields.get("pa")}
+    since = fields.get("se") or fields.get("en")
+    about = {"stage": name, "stageIndex": index, "part": part, "chain": fields.get("pa")}
+    return about | {"stageAt": int(float(since)) if since else None}
 
 
 def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,27 @@ async def test_the_next_stage_that_cannot_be_made_ends_it(gateway: Start) -> Non
         assert (statuses(told), told["results"]) == (["completed", "failed"], {"a": {"content": "no"}})
 
 
+async def test_operators_see_where_a_chain_stands_and_since_when(gateway: Start) -> None:
+    async with cast(gateway) as stage:
+        task_id = await stage.submit(**ask(pages=2))
+        await stage.read(2)
+        await stage.sums.take()
+        told = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}")).json()
+        assert (told["chainName"], told["stage"], told["chain"]) == (ask()["chain"], "summary", None)
+        assert told["enqueuedAt"] < told["stageAt"] <= told["now"]
+        assert [(one["name"], one["status"], one["model"]) for one in told["stages"]] == [
+            ("ocr", "completed", "eyes"),
+            ("summary", "executing", "sums"),
+            ("match", "waiting", "chat"),
+        ]
+        part = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}.0.01")).json()
+        assert (part["stage"], part["part"], part["chain"]) == ("ocr", 1, task_id)
+        assert (part["stageAt"], "stages" in part) == (part["enqueuedAt"], False)
+        await stage.talk.http.post(f"/api/admin/tasks/{task_id}/cancel")
+        told = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}")).json()
+        assert [one["status"] for one in told["stages"]] == ["completed", "cancelled", "skipped"]
+
+
 async def test_a_worker_is_not_blamed_for_the_next_stage(gateway: Start) -> None:
     """Three chains of a caller whose second stages cannot begin made its worker rest. The log names the stage, and why."""
     stages = [

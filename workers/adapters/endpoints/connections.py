@@ -89,7 +89,9 @@ class Connections:
             raise TaskError("CONNECT_TIMEOUT", sentence) from error
         except ssl.SSLError as error:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason
-            raise TaskError("UPSTREAM_ERROR", f"No TLS with the endpoint: {why or 'it broke off'}.") from error
+            raise TaskError(
+                "UPSTREAM_ERROR", f"No TLS with the endpoint: {why or 'it broke off'}."
+            ) from error
         except OSError as error:
             raise TaskError("UPSTREAM_ERROR", f"The endpoint cannot be reached: {_why(error)}.") from error
 
