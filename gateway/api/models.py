@@ -968,7 +968,9 @@ class Replica(Answer):
     keys_hash: str | None = Field(
         description="of its keys and worker tokens: the same where these are the same"
     )
-    routes_hash: str | None = Field(description="the same of its routes, templates and fallbacks")
+    routes_hash: str | None = Field(
+        description="the same of its routes, templates, chains, endpoints and fallbacks"
+    )
     reload_refused: RefusedReload | None
     configuration: Configuration | None
 

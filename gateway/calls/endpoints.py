@@ -119,7 +119,8 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
         if asked.query:
             url += ("&" if "?" in url else "?") + asked.query
         found, target = _meant(endpoints, named, url, asked.method)
-        if not found.may_use(caller.key_id, caller.tier):
+        covered = "*" in caller.models or found.model in caller.models  # what a token covers is told: 403
+        if not (covered and found.may_use(caller.key_id, caller.tier)):
             raise NoEndpoint("No endpoint is configured for this URL")
     except BadUrl as error:
         raise bad_request(str(error), "url") from None
