@@ -110,7 +110,7 @@ def asked(chain: Any, **variables: Any) -> Any:
         (
             {"stages": [{"name": str(n), **says("{{ x }}" * 150)} for n in range(10)]},
             {"x": ""},
-            "more than 4000 words and signs together",
+            "more than 2000 words and signs together",
         ),
         ({"stages": [{"name": "a", **says("x" * 300_000)}]}, {}, "may have 262144 bytes"),
     ],
