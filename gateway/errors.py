@@ -14,6 +14,7 @@ import msgspec
 
 from fairlane.gateway.credits.amounts import credits_of, plain_credits
 from fairlane.queues.failures import CANCELLED, failure_row, family_of, openai_kind
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.limits import Standing
 from fairlane.streaming.events import Failure
 from fairlane.streaming.views.messages import error_body as anthropic_error
@@ -159,7 +160,8 @@ class NoWorker(ApiError):
         super().__init__(
             503,
             "NO_WORKER",
-            "No worker available",
+            "No worker available"
+            + (": no HTTP worker calls this endpoint now" if is_reserved(model) else ""),
             retry_after_ms=min(max(retry_after_ms, SECOND_MS), NO_WORKER_MS),
             param="model",
         )

@@ -256,7 +256,8 @@ ROUTES = (
         "/api/tasks",
         native.submit_task,
         models.TaskRequest,
-        "Submits a task of any type, with its own payload." + READINGS,
+        "Submits a task of any type, with its own payload; one of a `template`; a `chain` of several stages; a request to an "
+        "endpoint (`http`), or for a permit to call it oneself (`permit`)." + READINGS,
     ),
     HotRoute(
         *("POST", "/api/submitTask", plain.submit, Access.CALLER),

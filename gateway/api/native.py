@@ -207,6 +207,7 @@ async def _read_chain(
     options = Options(
         wait=not asynchronous,
         stream=stream,
+        whole=not stream and bool(kind_of(fields.get("stream") or b"")),
         timeout=value_of(fields, "timeout"),
         priority=value_of(fields, "priority"),
         on_disconnect=value_of(fields, "onDisconnect"),

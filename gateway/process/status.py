@@ -400,7 +400,8 @@ def _print_differences(state: State, console: Console) -> None:
     if len(routes) > 1:
         groups = " | ".join(" ".join(group) for group in routes.values())
         said = (
-            f"replicas differ in routes, templates, chains, endpoints or fallbacks ({groups}): callers get what the one says that they reach; "
+            f"replicas differ in routes, templates, chains, endpoints or fallbacks ({groups}): "
+            "callers get what the one says that they reach; "
             "give all the same file, and send SIGHUP to each"
         )
         console.print(Text(said, style="bold red"))

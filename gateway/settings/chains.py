@@ -99,7 +99,9 @@ class StageSettings(SettingsPart):
     """Milliseconds that one try of the stage may take."""
 
     stream: bool | None = None
-    """Whether readers see what it writes as it is written. Not set: the last stage does, in a call that streams."""
+    """Whether readers see what it writes as it is written. Not set: the last stage does, in a call that streams, and
+    where its route says `stream` and the call says nothing of it.
+    """
 
     @field_validator("parameters")
     @classmethod
@@ -313,8 +315,10 @@ def _misfit(
     for name in names:
         template = templates.get(name)
         if template is None:
-            hint = ", ".join(sorted(templates)) or "none"
-            yield Misplaced("template", f"there is no template {name!r}; there are {hint}")
+            hint = f"there are {', '.join(sorted(templates)) or 'none'}"
+            if route is not None and name == stage.template:
+                hint = f"the route of this name has none: say `model: {name}` and `messages`, or give the route a `template`"
+            yield Misplaced("template", f"there is no template {name!r}; {hint}")
         elif stage.variables is not None:
             known = set(template.all_variables)
             missing = sorted(known - stage.variables.keys() - template.optional)

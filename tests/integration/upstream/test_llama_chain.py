@@ -72,7 +72,9 @@ async def test_a_chain_with_an_image_ends_in_what_the_server_writes(
             json={
                 "model": MODEL,
                 "messages": [{"role": "user", "content": question}],
-                **{"temperature": 0, "seed": 3, "max_tokens": 30},
+                "temperature": 0,
+                "seed": 3,
+                "max_tokens": 30,
             },
         )
         assert text == direct.json()["choices"][0]["message"]["content"]
