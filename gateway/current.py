@@ -74,10 +74,14 @@ def _routes_hash(settings: Settings) -> str:
             "routes": True,
             "templates": True,
             "chains": True,
+            "endpoints": True,
             "models": {"__all__": {"fallbacks", "fallback_after_ms"}},
         },
     )
     said["models"] = {name: model for name, model in said["models"].items() if any(model.values())}
+    for name in ("chains", "endpoints"):  # which a release before these does not have
+        if not said[name]:
+            del said[name]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -97,7 +101,8 @@ _OF_A_PLACE = {
 
 def _settings_hash(settings: Settings) -> str:
     """Of what has no hash of its own, and should be the same on all replicas."""
-    hashed = {"models", "queues", "routes", "templates", "chains", "keys", "workers", "stream_token_secret"}
+    hashed = {"models", "queues", "keys", "workers", "stream_token_secret"}
+    hashed |= {"routes", "templates", "chains", "endpoints"}
     said = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -160,7 +165,7 @@ class Current:
     def _read(self, settings: Settings) -> None:
         self.plans = Plans(settings)
         self.routes_hash = _routes_hash(settings)
-        """Of its routes, templates, chains and fallbacks: the same where these are the same."""
+        """Of its routes, templates, chains, endpoints and fallbacks: the same where these are the same."""
         self.settings_hash = _settings_hash(settings)
         self._roll_out()
 

@@ -35,6 +35,8 @@ class EndedTask(NamedTuple):
     attempt: int
     sentence: str
     """What the caller reads; '' where it is not at hand."""
+    stage: str = ""
+    """Of a chain: the one that failed."""
 
 
 class _Failure(msgspec.Struct):

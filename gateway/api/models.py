@@ -873,6 +873,7 @@ class Task(Answer):
     stage_index: int | None
     part: int | None = Field(description="of a part of a stage: which, from 0")
     chain: str | None = Field(description="of a part: its chain")
+    stage_at: Ms | None = Field(description="since when it is in this stage")
     queue: str | None
     user: str | None
     key: str | None
@@ -901,12 +902,27 @@ class ChangeOfTask(Answer):
     side: Literal["new", "old"]
 
 
+class StageOfTask(ChainStage):
+    """A stage of a chain, and where it is to run, as far as that is known before."""
+
+    model: str | None
+    queue: str | None
+
+
+class PermitOfTask(Answer):
+    until: Ms = Field(description="it may be used; or, once it is, its place is taken")
+    used_at: Ms | None
+
+
 class TaskDetail(Task):
     now: Ms
     change: ChangeOfTask | None = Field(
         description="the change of settings that concerned it when it was submitted, and its side"
     )
     fallbacks: list[str] = Field(description="models that it may go on to")
+    chain_name: str | None = Field(None, description="of a chain that the configuration has")
+    stages: list[StageOfTask] = Field([], description="of a chain")
+    permit: PermitOfTask | None = Field(description="the one that is out")
     template: TemplateUsed | None = None
     priority: int
     tries: int
@@ -952,7 +968,9 @@ class Replica(Answer):
     keys_hash: str | None = Field(
         description="of its keys and worker tokens: the same where these are the same"
     )
-    routes_hash: str | None = Field(description="the same of its routes, templates and fallbacks")
+    routes_hash: str | None = Field(
+        description="the same of its routes, templates, chains, endpoints and fallbacks"
+    )
     reload_refused: RefusedReload | None
     configuration: Configuration | None
 
@@ -1437,6 +1455,12 @@ class EndpointLine(Answer):
     waiting: int
     running: int
     workers: int = Field(description="that make its calls")
+    limit: int | None = Field(description="the concurrency in force")
+    windows: str | None = Field(description="those in force")
+    why: str | None = Field(
+        description="why nothing starts now: `paused`, `no_worker`, `breaker_open`, `held` (its 429), `paced` (its windows), or "
+        "what its queues say (`queue_paused`, `reserved`); null: something may"
+    )
     slots: int = Field(description="C: requests that may be under way at once")
     mean_ms: float | None = Field(description="T: how long a request takes")
     measured: bool = Field(description="T is measured, and not guessed (`mean_ms`)")

@@ -204,7 +204,7 @@ async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Respon
     A task that failed or was cancelled is known for a day, without its metadata. A key that only views gets neither.
     """
     record, kept = await operator.known(task_id)
-    shown = describe(task_id, record)
+    shown = describe(task_id, record) | await operator.poll.stages(task_id, record)
     if not caller.admin:
         kept, shown["metadata"] = False, None
     return answer(shown | {"streamUrl": operator.links.url(task_id) if kept else None})

@@ -51,6 +51,9 @@ STORE_GAUGES = (
     StoreGauge("fairlane_model_slots_limit", _MODEL, "Concurrency limit, where one is set"),
     StoreGauge("fairlane_model_worker_slots", _MODEL, "Slots of the connected workers that offer the model"),
     StoreGauge("fairlane_model_workers", _MODEL, "Connected workers that offer the model"),
+    StoreGauge(
+        "fairlane_model_unserved", _MODEL, "1 while tasks wait for the model that no worker is there for", max
+    ),
     StoreGauge("fairlane_model_paused", _MODEL, "1 while somebody has paused the model", max),
     StoreGauge("fairlane_model_held_seconds", _MODEL, "How much longer the provider wants no request", max),
     StoreGauge(
@@ -126,6 +129,7 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_model_slots_limit", name, model.limit)
         put("fairlane_model_worker_slots", name, model.slots)
         put("fairlane_model_workers", name, model.workers)
+        put("fairlane_model_unserved", name, float(model.unserved))
         put("fairlane_model_paused", name, float(model.paused))
         put("fairlane_model_held_seconds", name, _left(model.held_until_ms, survey.now_ms))
         put("fairlane_model_paced_seconds", name, _left(model.next_start_ms, survey.now_ms))

@@ -322,7 +322,10 @@ def _wrong(problems: Mapping[str, str]) -> ApiError:
 
 
 def _configured(name: str) -> ApiError:
-    sentence = f"The configuration says what the endpoint {name!r} is: change it there, and send SIGHUP to the gateways"
+    sentence = (
+        f"The configuration says what the endpoint {name!r} is: change it there, and send SIGHUP to the gateways. "
+        f"At once, and until it is taken back: `fairlane models set http:{name} concurrency=1`, windows=, paused=true"
+    )
     return ApiError(409, "ENDPOINT_CONFIGURED", sentence)
 
 

@@ -90,16 +90,23 @@ def limits_row(limits: ModelLimits) -> dict[str, Any]:
 
 
 def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
-    """How the line of an endpoint stands. `meanMs`: T, as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what
-    its narrowest window lets through. C is its concurrency, or where it has none the workers' slots."""
+    """How the line of an endpoint stands, with what is in force there, as an operator may have changed it meanwhile. `meanMs`: T,
+    as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what its narrowest window lets through. C is its
+    concurrency, or where it has none the workers' slots."""
     measured = line.mean_run_ms if line else None
     mean_ms = measured or endpoint.mean_ms or None
-    slots = (line.limit if line else endpoint.concurrency) or (line.slots if line else 0)
-    rate = per_second(slots, mean_ms, endpoint.windows)
+    limit, windows = endpoint.concurrency or None, endpoint.windows
+    if line:
+        limit, windows = line.limit, str(in_force("model", line.settings.values)["windows"] or "")
+    slots = limit or (line.slots if line else 0)
+    rate = per_second(slots, mean_ms, windows)
     return {
         "waiting": line.waiting if line else 0,
         "running": line.running if line else 0,
         "workers": line.workers if line else 0,
+        "limit": limit,
+        "windows": windows or None,
+        "why": _why(endpoint, line) if line else None,
         "slots": slots,
         "meanMs": mean_ms,
         "measured": measured is not None,
@@ -108,11 +115,32 @@ def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
     }
 
 
+def _why(endpoint: Endpoint, line: Model) -> str | None:
+    """Why nothing of an endpoint's line starts now; None where something may."""
+    if line.paused:
+        return "paused"
+    if line.unserved or (endpoint.offline and not line.workers and not line.running):
+        return "no_worker"
+    if line.upstreams and all(upstream.state == "open" for upstream in line.upstreams):
+        return "breaker_open"
+    if line.held_until_ms:
+        return "held"
+    if line.next_start_ms:
+        return "paced"
+    return next((blocked.value for blocked in line.blocked.values()), None)
+
+
 def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
     """What the row of an endpoint's model says besides."""
     about = line_row(endpoint, line)
     told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
-    return {"url": endpoint.pattern.text, "windows": endpoint.windows or None, **told}
+    return {
+        "url": endpoint.pattern.text,
+        "windows": about["windows"],
+        "online": endpoint.online,
+        "offline": endpoint.offline,
+        **told,
+    }
 
 
 def model_row(
@@ -138,6 +166,7 @@ def model_row(
         "jain": model.jain,
         "workers": model.workers,
         "slots": model.slots,
+        "unserved": model.unserved,
         "overrides": model.settings.overrides,
         "blocked": model.blocked,
         "configured": model.configured,
@@ -225,12 +254,14 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Which stage of a chain a task is in, or which part of one it is, and of which chain."""
+    """Which stage of a chain a task is in and since when, or which part of one it is, and of which chain."""
     found = stage_of(fields)
     if found is None:
-        return {"stage": None, "stageIndex": None, "part": None, "chain": None}
+        return dict.fromkeys(("stage", "stageIndex", "part", "chain", "stageAt"))
     (index, name), part = found
-    return {"stage": name, "stageIndex": index, "part": part, "chain": fields.get("pa")}
+    since = fields.get("se") or fields.get("en")
+    about = {"stage": name, "stageIndex": index, "part": part, "chain": fields.get("pa")}
+    return about | {"stageAt": int(float(since)) if since else None}
 
 
 def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,14 @@ def change_of(fields: Mapping[str, str]) -> dict[str, str] | None:
     return {"id": change_id, "side": side} if change_id else None
 
 
+def _permit(record: Record) -> dict[str, int | None] | None:
+    """Until when the permit that is out may be used, or holds its place, and when it was used; never the permit itself."""
+    used_ms = record.permit_used_ms
+    if used_ms is None:
+        return None
+    return {"until": int(record.fields["pm"].partition(" ")[0]), "usedAt": used_ms or None}
+
+
 def describe(task_id: str, record: Record) -> dict[str, Any]:
     """Everything of a task but its payload and output."""
     fields = record.fields
@@ -81,6 +89,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "keptForMs": number("tl"),
         "events": record.number("sq"),
         "change": change_of(fields),
+        "permit": _permit(record),
         "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
     }
     if record.state is State.QUEUED:

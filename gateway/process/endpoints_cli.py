@@ -10,7 +10,7 @@ import typer
 
 from fairlane.gateway.durations import duration
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, stop
-from fairlane.gateway.process.limits_cli import ListUnlessTold, read_values
+from fairlane.gateway.process.limits_cli import CONDITIONS, ListUnlessTold, read_values
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 
 ENDPOINTS = "/api/admin/endpoints"
@@ -45,15 +45,15 @@ def list_endpoints(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = 
         typer.echo("there are no endpoints")
         return
     table = make_table(
-        "endpoint", "url", "windows", "running", "limit", "waiting", "workers", "T", "Q", "from"
+        "endpoint", "url", "windows", "running", "limit", "waiting", "workers", "T", "Q", "from", "state"
     )
     for row in told["endpoints"]:
         line = row["line"] or {}
         add_row(
             table,
-            *(row["name"], row["settings"].get("url", "-"), windows_of(row["settings"]) or "-"),
-            *(line.get("running", "-"), row["settings"].get("concurrency") or "-", line.get("waiting", "-")),
-            *(line.get("workers", "-"), mean_of(line), rate_of(line), _source(row)),
+            *(row["name"], row["settings"].get("url", "-"), windows_of(row) or "-"),
+            *(line.get("running", "-"), line.get("limit") or "-", line.get("waiting", "-")),
+            *(line.get("workers", "-"), mean_of(line), rate_of(line), _source(row), state_of(line)),
         )
     print_table(table)
 
@@ -154,8 +154,11 @@ def _path(name: str) -> str:
     return f"{ENDPOINTS}/{quote(name, safe='')}"
 
 
-def windows_of(settings: Mapping[str, Any]) -> str:
-    """All windows of an endpoint, as they are told."""
+def windows_of(row: Mapping[str, Any]) -> str:
+    """All windows of an endpoint: those in force, or where that is not known, as it is set."""
+    settings, line = row["settings"], row["line"] or {}
+    if "windows" in line:
+        return str(line["windows"] or "")
     rates = ((settings.get("requests_per_second"), "1s"), (settings.get("requests_per_minute"), "1m"))
     found = [f"{number}/{time}" for number, time in rates if number]
     return ", ".join([*found, settings["windows"]] if settings.get("windows") else found)
@@ -165,6 +168,12 @@ def mean_of(line: Mapping[str, Any]) -> str:
     """T, with a mark where it is a guess."""
     mean = line.get("meanMs")
     return "-" if mean is None else duration(round(mean)) + ("" if line.get("measured") else " (guess)")
+
+
+def state_of(line: Mapping[str, Any]) -> str:
+    """Why nothing of it starts now, in words; '' where something may."""
+    why = line.get("why") or ""
+    return {"held": "held, as it asked for"}.get(why) or CONDITIONS.get(why, why)
 
 
 def rate_of(line: Mapping[str, Any]) -> str:
@@ -193,7 +202,7 @@ def _print(row: Mapping[str, Any]) -> None:
     if line := row["line"]:
         for title, value in (
             *(("running", line["running"]), ("waiting", line["waiting"]), ("workers", line["workers"])),
-            *(("T", mean_of(line)), ("Q", rate_of(line))),
+            *(("T", mean_of(line)), ("Q", rate_of(line)), ("state", state_of(line) or "-")),
         ):
             add_row(table, title, value)
     print_table(table)

@@ -18,7 +18,9 @@ MOST_NAMES = 20
 
 Kind = Literal["queue", "model"]
 
-_BLOCKED = {
+CONDITIONS = {
+    "paused": "paused",
+    "paced": "paced",
     "model_paused": "model paused",
     "queue_paused": "paused",
     "no_worker": "no worker",
@@ -141,7 +143,7 @@ def _print_queues(state: "State") -> None:
             marked("lendable", row.lendable),
             marked("borrow", row.borrow),
             marked("admission", row.admission),
-            "paused" if row.paused else _BLOCKED.get(row.blocked or "", ""),
+            "paused" if row.paused else CONDITIONS.get(row.blocked or "", ""),
         )
     print_table(table)
 
@@ -212,8 +214,9 @@ def _condition(row: "ModelRow", now: float) -> str:
 
     if row.paused:
         return "paused"
-    if not row.workers and not row.running:
-        return _BLOCKED["no_worker"]
+    by_worker = row.endpoint is None or row.endpoint.offline  # permits need none
+    if row.unserved or (by_worker and not row.workers and not row.running):
+        return CONDITIONS["no_worker"]
     if len(row.upstreams) == 1 and (only := row.upstreams[0].breaker) != "closed":
         return f"its breaker is {only.replace('_', '-')}"
     if open_ := sum(upstream.breaker == "open" for upstream in row.upstreams):
@@ -222,7 +225,7 @@ def _condition(row: "ModelRow", now: float) -> str:
         return f"held by its provider for {seconds(row.held_until - now)}"
     if row.next_start_at and row.next_start_at > now:
         return f"paced, next in {seconds(row.next_start_at - now)}"
-    return "; ".join(f"{queue}: {_BLOCKED.get(why, why)}" for queue, why in row.blocked.items())
+    return "; ".join(f"{queue}: {CONDITIONS.get(why, why)}" for queue, why in row.blocked.items())
 
 
 class _Marked:

@@ -1,7 +1,8 @@
 """`fairlane users`, `tasks`, `cancel` and `drain`: who and what waits at a running gateway, and what an operator ends."""
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -87,13 +88,16 @@ def tasks(
     )
     if told is None:
         return
+    staged = any(row.get("stage") for row in told["tasks"])
     table = make_table(
-        "task", "state", "user", "asked", "model", "queue", "age", "request", "code", "failure"
+        *("task", "state", "user", "asked", "model", "queue", "age", *(("stage",) if staged else ())),
+        *("request", "code", "failure"),
     )
     for row in told["tasks"]:
         age = f"{(told['now'] - (row['enqueuedAt'] or told['now'])) / 1000:.0f}s"
         asked = row.get("asked") or row["model"]  # a gateway of an older release does not tell it
         shown = [row["taskId"], row["status"], row["user"], asked, row["model"], row["queue"], age]
+        shown += [stage_of(row, told["now"])] if staged else []
         add_row(
             table,
             *(
@@ -107,6 +111,15 @@ def tasks(
         typer.echo("no task is known that matches")
     if told["next"]:
         typer.echo(f"there are more: --limit, or --json and the call's `after` ({told['next']})")
+
+
+def stage_of(row: Mapping[str, Any], now: int) -> str:
+    """The stage of a chain, its part, and of one under way for how long it has been in it."""
+    name = row.get("stage") or ""
+    if name and row["part"] is not None:
+        name += f" #{row['part']}"
+    under_way = row["status"] in ("queued", "executing") and row.get("stageAt")
+    return f"{name} {(now - row['stageAt']) / 1000:.0f}s" if name and under_way else name
 
 
 def cancel(

@@ -84,6 +84,7 @@ class OutputLimitsRow(msgspec.Struct, rename="camel"):
 class EndpointRow(msgspec.Struct, rename="camel"):
     """What a model's row says of the endpoint that it is."""
 
+    offline: bool = True
     mean_ms: float | None = None
     measured: bool = False
     per_second: float | None = None
@@ -109,6 +110,7 @@ class ModelRow(msgspec.Struct, rename="camel"):
     workers: int
     slots: int
     limit: int | None = None
+    unserved: bool | None = None
     cost: str = "tokens"
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -125,6 +127,11 @@ class ModelRow(msgspec.Struct, rename="camel"):
     overrides: dict[str, Any] = {}
     output_limits: OutputLimitsRow | None = None
     endpoint: EndpointRow | None = None
+
+    @property
+    def nobody_offers_it(self) -> bool:
+        """Tasks wait for it that no worker is there for. Gateways of an older release do not tell."""
+        return bool(self.waiting and not self.workers) if self.unserved is None else self.unserved
 
     @property
     def pace(self) -> tuple[str, str]:
@@ -321,7 +328,7 @@ def print_state(state: State) -> None:
     print_table(queues)
 
     for model in state.models:
-        if model.waiting and not model.workers:
+        if model.nobody_offers_it:
             lost = f"{model.waiting} tasks wait for {model.model}, which no worker offers"
             console.print(Text(lost, style="bold red"))
         for upstream in model.upstreams:
@@ -393,7 +400,8 @@ def _print_differences(state: State, console: Console) -> None:
     if len(routes) > 1:
         groups = " | ".join(" ".join(group) for group in routes.values())
         said = (
-            f"replicas differ in routes, templates or fallbacks ({groups}): callers get what the one says that they reach; "
+            f"replicas differ in routes, templates, chains, endpoints or fallbacks ({groups}): "
+            "callers get what the one says that they reach; "
             "give all the same file, and send SIGHUP to each"
         )
         console.print(Text(said, style="bold red"))

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.chains.plan import read_head
-from fairlane.gateway.chains.telling import told_of_chain, told_of_failure, until_last
+from fairlane.gateway.chains.telling import stages_of, told_of_chain, told_of_failure, until_last
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain, chain_of
 from fairlane.queues.errors import StoreError
@@ -281,6 +281,18 @@ class Poll:
         if chain is None:
             raise not_found(task_id)  # it expired meanwhile
         return chain._replace(state=record.state)  # it may have gone on since that was read
+
+    async def stages(self, task_id: str, record: Record) -> dict[str, Any]:
+        """What operators are told of a chain: its name and its stages, as a poll does, each with where it is to run. Nothing of
+        what is none, or is not kept any more."""
+        chain = await self._scheduler.chain(task_id, contents=False) if is_chain(record) else None
+        if chain is None:
+            return {}
+        head = read_head(chain.head)
+        stages = stages_of(head, chain._replace(state=record.state))
+        where = [{"model": stage.model or None, "queue": stage.queue or None} for stage in head.stages]
+        told = [stage | place for stage, place in zip(stages, where, strict=True)]
+        return {"chainName": head.name or None, "stages": told}
 
     async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
         """The place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: for how long that has

@@ -73,6 +73,7 @@ class FailedTasks(Lines):
             model=task.model,
             queue=end.queue,
             user=task.user,
+            **({"stage": task.stage} if task.stage else {}),
             worker_id=task.worker,
             attempt=task.attempt,
             waited_and_ran_ms=round(end.total_ms),

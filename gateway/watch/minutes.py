@@ -143,7 +143,7 @@ class Minutes:
 
     def _tell_unserved(self, models: Iterable[Model], lanes: Iterable[Any]) -> None:
         now = self._now()
-        unserved = [model for model in models if model.waiting and not model.workers and not model.running]
+        unserved = [model for model in models if model.unserved and not model.running]
         self._told = {name: at for name, at in self._told.items() if now - at < AGAIN_S}
         oldest: Counter[str] = Counter()
         for lane in lanes:

@@ -116,6 +116,13 @@ class Model:
         )
 
     @property
+    def unserved(self) -> bool:
+        """Tasks wait for it, and no worker offers it. Permits wait for none: of the lines of endpoints the store tells."""
+        if not self.waiting or self.workers:
+            return False
+        return not is_reserved(self.model) or Blocked.NO_WORKER in self.blocked.values()
+
+    @property
     def limit(self) -> int | None:
         limit = self.settings.values.get("concurrency")
         return int(limit) if limit else None

@@ -190,7 +190,7 @@ async def test_replicas_that_differ_in_fallbacks_are_shown(redis_url: str, tmp_p
             return len(told) == 2 and None not in told and len(set(told)) == count
 
         await until(lambda: hashes(2), "both to be known")
-        assert "replicas differ in routes, templates or fallbacks" in await status(other)
+        assert "replicas differ in routes, templates, chains, endpoints or fallbacks" in await status(other)
         here.write_text(here.read_text() + more)
         one.signal(signal.SIGHUP)
         await until(lambda: hashes(1), "one to have the same")

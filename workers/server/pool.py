@@ -152,6 +152,7 @@ class Worker:
         "avoided",
         "close",
         "failed_at",
+        "failed_endpoint",
         "failing",
         "failures",
         "heard_at",
@@ -215,6 +216,7 @@ class Worker:
         self.missed_acks = 0
         self.failures = 0
         self.failed_at = ""
+        self.failed_endpoint = ""
         self.reported = ""
         self.failing = ""
         self.rests = 0

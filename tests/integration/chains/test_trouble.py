@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.integration.chains.job_match import ASK, SETTINGS, SUMMARY, Cast, Start, ask, cast
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
@@ -94,6 +95,48 @@ async def test_the_next_stage_that_cannot_be_made_ends_it(gateway: Start) -> Non
         assert "the answer of the stage a is no JSON" in end["error"]
         told = await stage.talk.poll(end["taskId"])
         assert (statuses(told), told["results"]) == (["completed", "failed"], {"a": {"content": "no"}})
+
+
+async def test_operators_see_where_a_chain_stands_and_since_when(gateway: Start) -> None:
+    async with cast(gateway) as stage:
+        task_id = await stage.submit(**ask(pages=2))
+        await stage.read(2)
+        await stage.sums.take()
+        told = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}")).json()
+        assert (told["chainName"], told["stage"], told["chain"]) == (ask()["chain"], "summary", None)
+        assert told["enqueuedAt"] < told["stageAt"] <= told["now"]
+        assert [(one["name"], one["status"], one["model"]) for one in told["stages"]] == [
+            ("ocr", "completed", "eyes"),
+            ("summary", "executing", "sums"),
+            ("match", "waiting", "chat"),
+        ]
+        part = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}.0.01")).json()
+        assert (part["stage"], part["part"], part["chain"]) == ("ocr", 1, task_id)
+        assert (part["stageAt"], "stages" in part) == (part["enqueuedAt"], False)
+        await stage.talk.http.post(f"/api/admin/tasks/{task_id}/cancel")
+        told = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}")).json()
+        assert [one["status"] for one in told["stages"]] == ["completed", "cancelled", "skipped"]
+
+
+async def test_a_worker_is_not_blamed_for_the_next_stage(gateway: Start) -> None:
+    """Three chains of a caller whose second stages cannot begin made its worker rest. The log names the stage, and why."""
+    stages = [
+        {"name": "a", "model": "sums", "messages": [{"role": "user", "content": "JSON?"}]},
+        {"name": "b", "model": "chat", "messages": [{"role": "user", "content": "{{ stages.a.json.x }}"}]},
+    ]
+    with capture_logs() as logs:
+        async with cast(gateway) as stage:
+            for _ in range(4):
+                answer = await stage.talk.http.post("/api/tasks", json={"chain": {"stages": stages}})
+                await stage.sums.answer(await stage.sums.take(), {"content": "no"})
+                await stage.talk.reaches(answer.json()["taskId"], "failed")
+            workers = list(stage.at.served.gateway.dispatcher.pool)
+            assert [(worker.ailment, worker.failures) for worker in workers] == [("", 0)] * 3
+            metrics = stage.at.served.gateway.metrics.ended_tasks.values
+    assert [key[1] for key in metrics if key[3] == "STAGE_INPUT_FAILED"] == ["chat"]
+    line = next(line for line in logs if line["event"] == "task failed")
+    assert (line["stage"], line["model"], line["code"]) == ("b", "chat", "STAGE_INPUT_FAILED")
+    assert "the answer of the stage a is no JSON" in line["error"]
 
 
 async def test_a_stage_is_tried_again_by_itself(gateway: Start) -> None:

@@ -278,6 +278,19 @@ async def test_the_command_adds_lists_changes_and_removes(here: Talk) -> None:
             printed = (await fairlane(here, *command)).stdout
             assert "http:image" in printed
             assert "20/s" in printed
+        for changed in (["paused=true"], ["concurrency=3", "windows=7/2s"]):
+            assert (await fairlane(here, "models", "set", "http:image", *changed)).returncode == 0
+
+        async def in_force() -> bool:
+            return (await line_of(here, "image"))["limit"] == 3
+
+        await until(in_force, "the list, which may be a second old, to show it")
+        line = await line_of(here, "image")
+        assert (line["why"], line["windows"], line["perSecond"]) == ("paused", "7/2s", 3.5)
+        listed = (await fairlane(here, "endpoints")).stdout
+        [told] = [line for line in listed.splitlines() if line.startswith("image")]
+        assert told.split()[2:5] == ["7/2s", "0", "3"]
+        assert told.split()[-1] == "paused"
     done = await fairlane(
         here, "endpoints", "change", "image", "concurrency=null", "--set-header", "Authorization="
     )
@@ -290,6 +303,11 @@ async def test_the_command_adds_lists_changes_and_removes(here: Talk) -> None:
     done = await fairlane(here, "endpoints", "remove", "image")
     assert "There is no endpoint" in done.stderr
     assert done.returncode != 0
+
+
+async def line_of(talk: Talk, name: str) -> dict[str, Any]:
+    line: dict[str, Any] = (await talk.http.get(f"{ENDPOINTS}/{name}")).json()["line"]
+    return line
 
 
 async def test_what_waits_for_an_endpoint_that_is_removed_is_not_begun(here: Talk) -> None:

@@ -130,6 +130,8 @@ async def test_who_may_use_an_endpoint_is_said_by_keys_tiers_and_models(gateway:
                 for said in ({"url": URL}, {"url": URL, "endpoint": "image"}):
                     answer = await http.post("/api/tasks", json={"type": "http", **said})
                     assert answer.status_code == status, (who, answer.text)
+                    assert status != 404 or answer.json()["code"] == "ENDPOINT_NOT_FOUND", (who, answer.text)
+                    assert status != 404 or "http:image" not in answer.text
         async with talk.client(
             secret("dee")
         ) as http:  # whose only model is none that ordinary calls may name

@@ -77,3 +77,19 @@ async def test_an_endpoint_that_fails_gives_no_worker_a_rest_and_is_called_as_of
         ] * 2
         for task_of in working:
             task_of.cancel()
+async def test_a_worker_is_not_unhealthy_because_one_endpoint_fails(gateway: Start) -> None:
+    """It rested for all endpoints while another one was there; one through which several fail is, as ever."""
+    async with gateway(endpoints=ENDPOINTS) as talk, caller(talk, slots=1) as worker:
+        [mine] = talk.served.gateway.dispatcher.pool
+        for code in ("UPSTREAM_ERROR", "JSON_PARSE_FAILED", "UPSTREAM_AUTH", "JSON_PARSE_FAILED"):
+            bad = await submit(talk, target_url="https://bad.example.com/x", http_method="GET")
+            task = await worker.take()
+            await worker.answer(task, error="no", errorInfo={"code": code, "retryable": False})
+            await reaches(talk, bad["task_id"], "failed")
+            assert (mine.ailment, mine.failures) == ("", 1)
+        for name in ("good", "bad"):
+            failed = await submit(talk, target_url=f"https://{name}.example.com/x", http_method="GET")
+            task = await worker.take()
+            await worker.answer(task, error="no", errorInfo={"code": "JSON_PARSE_FAILED", "retryable": False})
+            await reaches(talk, failed["task_id"], "failed")
+        assert mine.ailment

@@ -120,7 +120,7 @@ async def test_a_name_without_an_address_is_a_failure(make: Make) -> None:
     assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", True)
     failed = await fails(make(), payload("http://does-not-exist.invalid/", "POST"))
     assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", False)
-    assert "does-not-exist.invalid" in failed.message
+    assert failed.message.startswith("The endpoint cannot be reached: ")
 
 
 async def test_the_system_is_asked_once_for_all_who_ask_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

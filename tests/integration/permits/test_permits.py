@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 from tests.integration.endpoints.calling import caller
@@ -53,6 +54,25 @@ async def test_a_caller_waits_for_the_permit_and_reads_it_from_its_stream(here: 
         await done(here, answer.headers["x-fairlane-receipt"])
         assert (await reader.until("done"))[-1].data["result"] == {"used": True, "reported": True}
     assert (await here.poll(first))["result"] == {"used": True, "reported": True}
+
+
+async def test_operators_see_until_when_a_permit_is_out_and_not_the_permit(here: Talk) -> None:
+    task_id = await ask(here)
+    permit = await permit_of(here, task_id)
+    expires_at = (await here.poll(task_id))["expiresAt"]
+
+    async def shown() -> dict[str, Any]:
+        answer = await here.http.get(f"/api/admin/tasks/{task_id}")
+        assert permit not in answer.text
+        return dict(answer.json()["permit"] or {})
+
+    assert await shown() == {"until": expires_at, "usedAt": None}
+    answer = await check(here, permit)
+    used = await shown()
+    assert used["usedAt"] > 0
+    assert used["until"] == used["usedAt"] + IMAGE["timeout_ms"]
+    await done(here, answer.headers["x-fairlane-receipt"])
+    assert await shown() == {}
 
 
 async def test_the_call_that_asks_may_be_the_stream(here: Talk) -> None:

@@ -77,6 +77,7 @@ STATE: dict[str, Any] = {
             },
         },
         {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0},
+        {"model": "http:permits", "running": 0, "waiting": 5, "workers": 0, "slots": 0, "unserved": False},
         {
             "model": "kept",
             "running": 0,
@@ -334,6 +335,7 @@ def test_status_prints_queues_models_workers_and_counts(admin_server: str) -> No
     )
     assert "\x1b" not in answer.stdout
     assert "4 tasks wait for gone, which no worker offers\n" in answer.stdout
+    assert "wait for http:permits" not in answer.stdout
 
 
 def test_queues_are_listed_with_their_limits_and_what_was_changed(admin_server: str) -> None:

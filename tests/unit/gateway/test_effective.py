@@ -270,6 +270,19 @@ def test_what_replicas_have_each_for_itself_makes_no_difference(tmp_path: Path) 
     assert Current(loaded(tmp_path / "x.yaml", "lease_ms: 9000")).settings_hash != mine.settings_hash
 
 
+def test_replicas_with_other_chains_or_endpoints_differ_in_what_callers_get(tmp_path: Path) -> None:
+    texts = (
+        "{}",
+        "endpoints: {e: {url: 'https://e.example.com/*'}}",
+        "endpoints: {e: {url: 'https://e.example.com/*', timeout_ms: 5000}}",
+        "endpoints: {e: {url: 'https://e.example.com/*', set_headers: {A: one}}}",
+        "chains: {c: {stages: [{name: a, model: m, messages: [{role: user, content: x}]}]}}",
+    )
+    found = [Current(loaded(tmp_path / f"{n}.yaml", text)) for n, text in enumerate(texts)]
+    assert len({one.routes_hash for one in found}) == len(texts)
+    assert len({one.settings_hash for one in found}) == 1
+
+
 # ---- secrets ----------
 
 SECRET = st.text("ghijkmnopqrtuvwxyz", min_size=20, max_size=24)

@@ -106,6 +106,13 @@ def test_a_model_that_nobody_offers_is_told_every_ten_minutes() -> None:
     assert len(told()) == 1
 
 
+def test_permits_that_wait_miss_no_worker() -> None:
+    permits = Model("http:image", SETTLED, waiting=7)
+    calls = Model("http:search", SETTLED, waiting=1, blocked={"q": Blocked.NO_WORKER})
+    told = [line["model"] for line in Stage().lines(permits, calls) if line["log_level"] == "warning"]
+    assert (told, permits.unserved, calls.unserved) == (["http:search"], False, True)
+
+
 def test_of_many_such_models_five_are_told_at_a_time() -> None:
     stage = Stage()
     models = [Model(f"m{number}", SETTLED, waiting=number + 1) for number in range(12)]

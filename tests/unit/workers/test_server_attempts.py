@@ -929,13 +929,13 @@ async def test_a_worker_for_which_ten_tasks_in_a_row_fail_is_told_once() -> None
     worker, ended = stage.worker(), stage.dispatcher.health.ended
     with capture_logs() as logs:
         for code in ("WORKER_ERROR",) * 2 + ("BAD_REQUEST",) + ("UPSTREAM_ERROR",) * 15:
-            ended(worker, State.FAILED, code, "why")
-        ended(worker, State.FAILED, "NO_WORKER", "not its fault")
-        ended(worker, State.CANCELLED, "CANCELLED", "")
+            ended(worker, "m", State.FAILED, code, "why")
+        ended(worker, "m", State.FAILED, "NO_WORKER", "not its fault")
+        ended(worker, "m", State.CANCELLED, "CANCELLED", "")
         told = [(line["event"], line["in_a_row"]) for line in logs]
         assert told == [("worker is unhealthy", 3), ("worker fails everything", 10)]
         assert worker.ailment == "why"
-        ended(worker, State.COMPLETED, "", "")
+        ended(worker, "m", State.COMPLETED, "", "")
     assert [line["event"] for line in logs[2:]] == ["worker completes tasks again", "worker is well again"]
     assert (worker.ailment, worker.cap) == ("", None)
 
@@ -955,7 +955,7 @@ async def test_what_ails_a_worker_is_one_printable_line() -> None:
     stage = Stage()
     worker = stage.worker()
     for _ in range(3):
-        stage.dispatcher.health.ended(worker, State.FAILED, "UPSTREAM_ERROR", "red\x1b\x1b" + "x" * 999)
+        stage.dispatcher.health.ended(worker, "m", State.FAILED, "UPSTREAM_ERROR", "red\x1b\x1b" + "x" * 999)
     assert worker.ailment == "red  " + "x" * 75
 
 
@@ -971,5 +971,5 @@ async def test_what_ails_a_worker_quotes_no_request(code: str, sentence: str, ai
     stage = Stage()
     worker = stage.worker()
     for _ in range(3):
-        stage.dispatcher.health.ended(worker, State.FAILED, code, sentence)
+        stage.dispatcher.health.ended(worker, "m", State.FAILED, code, sentence)
     assert worker.ailment == ailment

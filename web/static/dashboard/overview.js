@@ -43,7 +43,7 @@ function withDrain(row) {
   const slots = Math.min(row.limit ?? row.slots, row.slots);
   const fresh = !row.done || row.waiting <= came;
   const perMinute = fresh && row.meanRunMs ? Math.max(finished, (60_000 * slots) / row.meanRunMs) : finished;
-  const stopped = row.paused || !row.workers || Object.keys(row.blocked).length || !perMinute;
+  const stopped = row.paused || (row.endpoint ? row.unserved : !row.workers) || Object.keys(row.blocked).length || !perMinute;
   return { ...row, drainMs: stopped ? null : (60_000 * row.waiting) / perMinute, growth: came - ended, finished };
 }
 
@@ -429,7 +429,7 @@ const modelTable = () =>
             row.overrides,
             row.heldUntil > row.now ? seconds(row.heldUntil - row.now) : 0,
             row.nextStartAt > row.now && row.waiting ? seconds(row.nextStartAt - row.now) : 0,
-            row.waiting > 0 && row.workers === 0,
+            row.unserved,
             openOf(row),
           ]),
         draw: row =>
@@ -440,7 +440,7 @@ const modelTable = () =>
             row.paused ? flag(t("flag.paused")) : null,
             row.heldUntil > row.now ? flag(t("flag.held", { time: about(row.heldUntil - row.now) }), "bad") : null,
             row.nextStartAt > row.now && row.waiting ? flag(t("flag.paced", { time: about(row.nextStartAt - row.now) }), "info") : null,
-            row.waiting > 0 && row.workers === 0 ? flag(t("flag.noworker"), "bad") : null,
+            row.unserved ? flag(t("flag.noworker"), "bad") : null,
             openOf(row).length ? flag(t("flag.breakers", { n: openOf(row).length }), "bad", t("flag.breakers.long", { names: openOf(row).join(", ") })) : null,
             changedFlag(row.overrides),
           ),

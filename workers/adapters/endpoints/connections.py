@@ -80,19 +80,20 @@ class Connections:
     # ---- new ones --------------------------------------------------------------------------------
 
     async def _open(self, call: Call) -> AnyWire:
-        shown = call.target.upstream
         try:
             async with asyncio.timeout(CONNECT_S):
                 addresses = await self._addresses(call)
                 return await self._connect(call, addresses)
         except TimeoutError as error:
-            sentence = f"{shown} took no connection within {CONNECT_S:.0f} s."
+            sentence = f"The endpoint took no connection within {CONNECT_S:.0f} s."
             raise TaskError("CONNECT_TIMEOUT", sentence) from error
         except ssl.SSLError as error:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason
-            raise TaskError("UPSTREAM_ERROR", f"No TLS with {shown}: {why or 'it broke off'}.") from error
+            raise TaskError(
+                "UPSTREAM_ERROR", f"No TLS with the endpoint: {why or 'it broke off'}."
+            ) from error
         except OSError as error:
-            raise TaskError("UPSTREAM_ERROR", f"{shown} cannot be reached: {_why(error)}.") from error
+            raise TaskError("UPSTREAM_ERROR", f"The endpoint cannot be reached: {_why(error)}.") from error
 
     async def _addresses(self, call: Call) -> list[Address]:
         """The host's addresses, all of them checked: one that may not be connected to refuses the call, whichever it is. Raises

@@ -5,6 +5,9 @@ in a row. It rests while other workers that are well, here or at other replicas,
 cannot work until it says that it can; one that was found out for a time that doubles, REST_S to MOST_REST_S, after which it gets
 one task at a time until one completes. Where nobody else is well it goes on as if it were: its callers are told what is wrong by
 their own failures, and in time.
+
+Of failures of one endpoint in a row only the first counts: the other endpoints are not to go without their worker for one that
+fails, which has breakers of its own.
 """
 
 import asyncio
@@ -67,10 +70,11 @@ class Health:
             return
         if not unhealthy:
             worker.failing, worker.failures, worker.rests = "", 0, 0
+            worker.failed_endpoint = ""
         self._changed(worker, was_unhealthy)
 
-    def ended(self, worker: Worker, state: State, code: str, sentence: str, model: str = "") -> None:
-        """A task of a model ended through a worker, or goes back because of it; `sentence`: with what, where it failed. Of an
+    def ended(self, worker: Worker, model: str, state: State, code: str, sentence: str, model: str = "") -> None:
+        """A task of a model`model` ended through a worker, or goes back because of it; `sentence`: with what, where it failed. Of an
         endpoint that fails again and again one failure counts: the worker has others to call."""
         if state is State.COMPLETED or code in PROOFS:
             if worker.failures >= FAILS_ALL:
@@ -78,6 +82,7 @@ class Health:
                     log.info, "worker completes tasks again", worker_id=worker.id, name=worker.name
                 )
             worker.failures, worker.rests, worker.failed_at = 0, 0, ""
+            worker.failed_endpoint = ""
             if worker.failing:
                 worker.failing = ""
                 self._changed(worker, was_unhealthy=True)
@@ -85,6 +90,10 @@ class Health:
             if is_reserved(model) and worker.failed_at == model:
                 return
             worker.failed_at = model
+            again = is_reserved(model) and worker.failed_endpoint == model
+            worker.failed_endpoint = model if is_reserved(model) else ""
+            if again and not worker.failing:
+                return
             worker.failures += 1
             if worker.failures in (FAILS_ALL, 10 * FAILS_ALL) or worker.failures % (100 * FAILS_ALL) == 0:
                 self._lines.tell(

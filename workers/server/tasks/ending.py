@@ -257,10 +257,10 @@ class Endings:
     def _account_stage(self, attempt: Attempt, step: Advance, advanced: Advanced) -> None:
         """Tell the metrics of a task that ended with its stage; its worker has done its work anyhow."""
         if advanced.outcome == "ended" and isinstance(step.then, ChainEnd) and not is_part(attempt.grant):
-            self._account(attempt, step.then.state, step.then.code, step.used)
+            self._account(attempt, step.then.state, step.then.code, step.used, step.then)
             return
         self._silence.completed(attempt)
-        self._health.ended(attempt.worker, State.COMPLETED, "", "")
+        self._health.ended(attempt.worker, attempt.grant.model, State.COMPLETED, "", "")
         if attempt.span is not None:
             trace_end(attempt.span, State.COMPLETED, "", step.used)
 
@@ -302,10 +302,10 @@ class Endings:
         if not step.hold_ms and not step.repair:  # then the worker was not the reason
             worker.avoided.put(task_id, True)
         if step.blameless:
-            self._health.ended(worker, State.COMPLETED, "", "")
+            self._health.ended(worker, attempt.grant.model, State.COMPLETED, "", "")
         elif step.cause in ("failed", "falls"):
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
-            self._health.ended(worker, State.FAILED, step.why, sentence, attempt.grant.model)
+            self._health.ended(worker, attempt.grant.model, State.FAILED, step.why, sentence, attempt.grant.model)
             if not is_reserved(attempt.grant.model):  # other endpoints are not to wait for one that fails
                 self._slots.hold(worker, RETRY_REST_MS)
         self._lines.tell(
@@ -426,25 +426,28 @@ class Endings:
         if attempt.span is not None:
             attempt.span.event("first_output")
 
-    def _account(self, attempt: Attempt, state: State, code: str, used: Used = NO_USAGE) -> None:
-        """Tell the metrics, and its span, that an attempt ended its task."""
+    def _account(
+        self, attempt: Attempt, state: State, code: str, used: Used = NO_USAGE, chain: ChainEnd | None = None
+    ) -> None:
+        """Tell the metrics, and its span, that an attempt ended its task. `chain`: how its chain ended behind the stage that the
+        attempt completed: if that failed it is a later stage's failure, and none of this worker."""
         grant, now = attempt.grant, self.time()
         if grant.repaired is not None:
             used = grant.repaired.plus(used)
             if state is State.COMPLETED or code == "JSON_PARSE_FAILED":
                 self._scheduler.metrics.repaired(grant.model, "failed" if code else "mended")
-        ended = self._ended_task(attempt) if state is State.FAILED else None
-        if state is State.COMPLETED:
+        ended = self._ended_task(attempt, chain) if state is State.FAILED else None
+        if state is State.COMPLETED or chain is not None:
             self._silence.completed(attempt)
-        works = attempt.end is not None and attempt.end.blameless
+        works = chain is not None or (attempt.end is not None and attempt.end.blameless)
         said = ended.sentence if ended else ""
-        self._health.ended(attempt.worker, State.COMPLETED if works else state, code, said, grant.model)
+        self._health.ended(attempt.worker, grant.model, State.COMPLETED if works else state, code, said, grant.model)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
         self._scheduler.metrics.ended(
             TaskEnd(
-                grant.queue,
-                grant.model,
+                (chain and chain.queue) or grant.queue,
+                (chain and chain.model) or grant.model,
                 grant.task_type,
                 state,
                 code,
@@ -459,17 +462,22 @@ class Endings:
         )
 
     @staticmethod
-    def _ended_task(attempt: Attempt) -> EndedTask:
-        grant, end = attempt.grant, attempt.end
-        sentence = sentence_of(b"{%b}" % end.fragment) if end is not None else ""
+    def _ended_task(attempt: Attempt, chain: ChainEnd | None) -> EndedTask:
+        grant, end, run = attempt.grant, attempt.end, running(attempt.grant)
+        if chain is not None:
+            sentence = sentence_of(chain.terminal[1])
+        else:
+            sentence = sentence_of(b"{%b}" % end.fragment) if end is not None else ""
+        stage = (chain and chain.stage) or (run and run.stage)
         return EndedTask(
             grant.task_id,
             grant.request_id,
             grant.user,
-            grant.asked,
+            (chain and chain.model) or grant.asked,
             attempt.worker.id,
             grant.attempt,
             sentence,
+            stage.name if stage else "",
         )
 
 
