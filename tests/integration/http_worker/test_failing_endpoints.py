@@ -77,6 +77,8 @@ async def test_an_endpoint_that_fails_gives_no_worker_a_rest_and_is_called_as_of
         ] * 2
         for task_of in working:
             task_of.cancel()
+
+
 async def test_a_worker_is_not_unhealthy_because_one_endpoint_fails(gateway: Start) -> None:
     """It rested for all endpoints while another one was there; one through which several fail is, as ever."""
     async with gateway(endpoints=ENDPOINTS) as talk, caller(talk, slots=1) as worker:

@@ -73,23 +73,19 @@ class Health:
             worker.failed_endpoint = ""
         self._changed(worker, was_unhealthy)
 
-    def ended(self, worker: Worker, model: str, state: State, code: str, sentence: str, model: str = "") -> None:
-        """A task of a model`model` ended through a worker, or goes back because of it; `sentence`: with what, where it failed. Of an
-        endpoint that fails again and again one failure counts: the worker has others to call."""
+    def ended(self, worker: Worker, model: str, state: State, code: str, sentence: str) -> None:
+        """A task of `model` ended through a worker, or goes back because of it; `sentence`: with what, where it failed."""
         if state is State.COMPLETED or code in PROOFS:
             if worker.failures >= FAILS_ALL:
                 self._lines.tell(
                     log.info, "worker completes tasks again", worker_id=worker.id, name=worker.name
                 )
-            worker.failures, worker.rests, worker.failed_at = 0, 0, ""
+            worker.failures = worker.rests = 0
             worker.failed_endpoint = ""
             if worker.failing:
                 worker.failing = ""
                 self._changed(worker, was_unhealthy=True)
         elif state is State.FAILED and code not in OTHERS_FAULTS:
-            if is_reserved(model) and worker.failed_at == model:
-                return
-            worker.failed_at = model
             again = is_reserved(model) and worker.failed_endpoint == model
             worker.failed_endpoint = model if is_reserved(model) else ""
             if again and not worker.failing:

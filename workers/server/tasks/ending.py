@@ -305,7 +305,7 @@ class Endings:
             self._health.ended(worker, attempt.grant.model, State.COMPLETED, "", "")
         elif step.cause in ("failed", "falls"):
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
-            self._health.ended(worker, attempt.grant.model, State.FAILED, step.why, sentence, attempt.grant.model)
+            self._health.ended(worker, attempt.grant.model, State.FAILED, step.why, sentence)
             if not is_reserved(attempt.grant.model):  # other endpoints are not to wait for one that fails
                 self._slots.hold(worker, RETRY_REST_MS)
         self._lines.tell(
@@ -441,7 +441,7 @@ class Endings:
             self._silence.completed(attempt)
         works = chain is not None or (attempt.end is not None and attempt.end.blameless)
         said = ended.sentence if ended else ""
-        self._health.ended(attempt.worker, grant.model, State.COMPLETED if works else state, code, said, grant.model)
+        self._health.ended(attempt.worker, grant.model, State.COMPLETED if works else state, code, said)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
         self._scheduler.metrics.ended(
