@@ -51,7 +51,7 @@ def test_workers_of_every_model_are_neither_counted_nor_given_anything_nor_woken
     assert pool.taken(ANY_MODEL, want=5) == ["c"]
     with contextlib.closing(ears):
         assert [message for message in ears.drain() if IMAGE.encode() in message] == []
-    assert other.taken(IMAGE, want=5) == ["d", "b"]
+    assert sorted(other.taken(IMAGE, want=5)) == ["b", "d"]
     audit(world, ("b", "c", "d"))
 
 
