@@ -54,6 +54,8 @@ class ChainStart:
     """What the archive is to have as its request, if it keeps requests (`TaskSpec.archive_request`)."""
     reserve: int = 0
     """What the later stages may cost, micro-credits, as far as that is known: it is held beside what the first one may."""
+    queues: Sequence[str] = ()
+    """Those that later stages may wait in. It is refused while as many tasks of its user wait in one as that holds."""
 
 
 @dataclass(slots=True)

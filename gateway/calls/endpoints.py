@@ -41,6 +41,7 @@ MEMBERS = (
 """What a native call may say of a task of an endpoint."""
 RUN_MARGIN_MS = 5000
 """What a task may run for longer than its request: the worker has the answer by then, and tells it."""
+NONE = "No endpoint is configured for this URL"
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
 BYTES_TYPE = "application/octet-stream"
@@ -107,7 +108,7 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
     try:
         if asked.endpoint is not None:
             named = endpoints.named(asked.endpoint)
-            if named is None or not named.may_use(caller.key_id, caller.tier):
+            if named is None or not _may_use(caller, named):
                 raise NoEndpoint(f"There is no endpoint {asked.endpoint[:64]!r} that this key may use")
             if url is None:
                 if "*" in named.pattern.segments and task_type == HTTP:
@@ -119,20 +120,27 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
         if asked.query:
             url += ("&" if "?" in url else "?") + asked.query
         found, target = _meant(endpoints, named, url, asked.method)
-        covered = "*" in caller.models or found.model in caller.models  # what a token covers is told: 403
-        if not (covered and found.may_use(caller.key_id, caller.tier)):
-            raise NoEndpoint("No endpoint is configured for this URL")
+        if not _may_use(caller, found):
+            raise NoEndpoint(NONE)
     except BadUrl as error:
         raise bad_request(str(error), "url") from None
     except NoEndpoint as error:
         raise ApiError(404, "ENDPOINT_NOT_FOUND", str(error), param="url") from None
     except MethodRefused as error:
+        if not any(_may_use(caller, one) for one in error.endpoints):
+            raise ApiError(404, "ENDPOINT_NOT_FOUND", NONE, param="url") from None
         raise bad_request(str(error), "method") from None
     if not (found.offline if task_type == HTTP else found.online):
         kind = "permits alone" if found.online else "requests that are made here alone"
         raise bad_request(f"The endpoint {found.name} is for {kind}", "type")
     check_model(caller, found.model)
     return found, target
+
+
+def _may_use(caller: Caller, endpoint: Endpoint) -> bool:
+    """Whether a caller's key is for an endpoint; else nothing tells him that there is one. (His token may.)"""
+    covered = "*" in caller.models or endpoint.model in caller.models
+    return covered and endpoint.may_use(caller.key_id, caller.tier)
 
 
 def _meant(endpoints: Endpoints, named: Endpoint | None, url: str, method: str) -> tuple[Endpoint, Target]:

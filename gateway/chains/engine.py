@@ -113,54 +113,60 @@ def _requests(
     plan: Plan, stage: StagePlan, names: Mapping[str, Any], items: list[Any] | None, budget: Budget
 ) -> Generator[None, None, list[_Request]]:
     """The requests of all parts, or of the one; all run alike: with an image if one of them has one."""
+    texts = _Texts(plan, stage)
     bodies: list[tuple[Any, bool]] = []
     for number, item in enumerate([None] if items is None else items):
         more = {} if items is None else {ITEM: item, INDEX: number}
-        bodies.append(_body(plan, stage, {**names, **more}, budget))
+        bodies.append(texts.body({**names, **more}, budget))
         yield
     image = any(image for _, image in bodies)
-    made = []
+    made, size = [], 0
     for body, _ in bodies:
-        made.append(
-            _request(stage, stage.seeing if image and stage.seeing else stage.runs, body, image=image)
-        )
+        one = _request(stage, stage.seeing if image and stage.seeing else stage.runs, body, image=image)
+        size += len(one.payload)
+        if size > plan.most_bytes:
+            raise TemplateError(f"what it makes has more than {plan.most_bytes} bytes")
+        made.append(one)
         yield
-    size = sum(len(one.payload) for one in made)
-    if size > plan.most_bytes:
-        raise TemplateError(f"what it makes has {size} bytes, and {plan.most_bytes} are allowed")
     return made
 
 
-def _body(plan: Plan, stage: StagePlan, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
-    """The body of a request, and whether it holds an image."""
-    if stage.payload is not None:
-        body = _values(msgspec.json.encode(stage.payload), plan.strict).filled(names, budget)
+class _Texts:
+    """What the requests of a stage are made of, compiled once for all its parts."""
+
+    def __init__(self, plan: Plan, stage: StagePlan) -> None:
+        """Raises TemplateError."""
+        self._payload = self._variables = self._plain = self._seeing = None
+        prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
+        if stage.payload is not None:
+            self._payload = _values(msgspec.json.encode(stage.payload), plan.strict)
+        else:
+            assert prompt is not None
+            self._plain = self._of(plan, prompt)
+            if seeing is not None and seeing != prompt:
+                self._seeing = self._of(plan, seeing)
+            if stage.variables is not None:
+                self._variables = _values(msgspec.json.encode(stage.variables), plan.strict)
+
+    def body(self, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
+        """The body of a request, and whether it holds an image. Raises TemplateError and VariablesError."""
+        if self._payload is not None:
+            body = self._payload.filled(names, budget)
+            return body, _shows_image(body)
+        template = self._plain
+        assert template is not None
+        filled = names if self._variables is None else self._variables.filled(names, budget)
+        if self._seeing is not None and self._seeing.holds_image(filled):
+            template = self._seeing
+        known = {*template.all_variables, *template.optional}
+        if self._variables is None:
+            filled = {name: value for name, value in filled.items() if name in known}
+        body = template.render(filled, budget=budget).body
         return body, _shows_image(body)
-    prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
-    assert prompt is not None
-    filled = _filled_in(plan, stage, names, budget)
-    if (
-        seeing is not None
-        and seeing != prompt
-        and _template(msgspec.json.encode(seeing), False).holds_image(filled)
-    ):
-        prompt = seeing
-    own = not prompt.version
-    template = _template(msgspec.json.encode(prompt), plan.strict and own)
-    known = {*template.all_variables, *template.optional}
-    if stage.variables is None:
-        filled = {name: value for name, value in filled.items() if name in known}
-    body = template.render(filled, budget=budget).body
-    return body, _shows_image(body)
 
-
-def _filled_in(plan: Plan, stage: StagePlan, names: dict[str, Any], budget: Budget) -> dict[str, Any]:
-    """What the template of a stage is filled in with."""
-    if stage.variables is None:
-        return names
-    said = msgspec.json.encode(stage.variables)
-    filled: dict[str, Any] = _values(said, plan.strict).filled(names, budget)
-    return filled
+    @staticmethod
+    def _of(plan: Plan, prompt: Prompt) -> Template:
+        return _template(msgspec.json.encode(prompt), plan.strict and not prompt.version)
 
 
 def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Request:
@@ -270,12 +276,12 @@ Made = TypeVar("Made")
 
 
 def _kept(make: Callable[[bytes, bool], Made]) -> Callable[[bytes, bool], Made]:
-    """The same; what is made of a short text is kept."""
+    """The same; what is made of a short text is kept, unless it is a caller's own: those would take all of the memory."""
     kept = functools.lru_cache(KEPT_TEXTS)(make)
 
     @functools.wraps(make)
     def made(said: bytes, strict: bool) -> Made:
-        return kept(said, strict) if len(said) <= MOST_KEPT_BYTES else make(said, strict)
+        return make(said, strict) if strict or len(said) > MOST_KEPT_BYTES else kept(said, strict)
 
     return made
 

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Raw
 from pydantic import ValidationError
 
 from fairlane.gateway.accounts.callers import Caller
@@ -16,7 +17,7 @@ from fairlane.gateway.calls.intake import OWN_FIELDS, Options, bad_schema, make_
 from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
 from fairlane.gateway.chains.engine import Over, StageFailed, following
 from fairlane.gateway.chains.plan import Plan, encode, head_of
-from fairlane.gateway.chains.planning import Asked, planned, reserve_of
+from fairlane.gateway.chains.planning import Asked, planned, queues_of, reserve_of
 from fairlane.gateway.chains.planning import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
@@ -35,6 +36,8 @@ MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIEL
 MOST_CHAIN_BYTES = 262_144
 """JSON of a chain that stands in a request: it becomes objects. What is long is given as a variable."""
 MOST_CHAIN_NAME = 256
+MOST_WRONG = 100
+"""Of what is wrong with its form, as much is looked at."""
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
     *("model", "queue", "payload", "task_type", "estimated_input", "most_input", "max_output", "answers"),
@@ -146,7 +149,9 @@ async def _declared(current: Current, caller: Caller, raw: bytes) -> tuple[str, 
 
 def _wrong(error: ValidationError, said: Any) -> str:
     """The first thing that is wrong with the form of a chain, with its place: the stage by its number and name."""
-    errors = error.errors(include_url=False, include_input=False)
+    # there may be 100,000, of which only the first become objects
+    told = error.json(include_url=False, include_input=False, include_context=False)
+    errors = [msgspec.json.decode(one) for one in msgspec.json.decode(told, type=list[Raw])[:MOST_WRONG]]
     unknown = [one for one in errors if one["type"] == "extra_forbidden"]
     first = (unknown or errors)[0]  # what is missing may be what was misspelt
     place = "chain"
@@ -287,6 +292,7 @@ async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart
         request=request,
         parts=first.parts,
         reserve=reserve_of(plan, first.stage.number),
+        queues=queues_of(plan, first.stage.number),
     )
     return start, first.task
 

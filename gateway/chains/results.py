@@ -1,6 +1,6 @@
 """What stages came to: as texts of later stages read it, and as callers are told. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,10 +55,13 @@ class Answer:
 
     @property
     def result(self) -> Any:
-        """All of the answer, as a value."""
+        """All of the answer, as a value. Raises TemplateError."""
         if self._result is _NOT_READ:
             self._room.take(len(self._raw), f"stages.{self._name}.result")
-            self._result = msgspec.json.decode(self._raw)
+            try:
+                self._result = msgspec.json.decode(self._raw)
+            except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+                raise TemplateError(f"the answer of the stage {self._name} cannot be read: {error}") from None
         return self._result
 
     @property
@@ -80,31 +83,36 @@ class Answer:
 class Outcome:
     """A stage that is done, or was skipped, as texts of later ones read it."""
 
-    __slots__ = ("_content", "_each", "parts", "skipped")
+    __slots__ = ("_each", "_read", "parts", "skipped")
 
     def __init__(self, name: str, results: Sequence[bytes], room: Room, *, each: bool = False) -> None:
         """`each`: it has a list of parts, however many."""
         self.skipped = not results
         self.parts = [Answer(name, raw, room) for raw in results]
         self._each = each
-        self._content: str | None = None
+        self._read: dict[str, Any] = {}
 
     @property
     def content(self) -> str:
         """Its text; those of its parts one after the other."""
-        if self._content is None:
-            self._content = PARTED.join(part.content for part in self.parts)
-        return self._content
+        text: str = self._once("content", lambda: PARTED.join(part.content for part in self.parts))
+        return text
 
     @property
     def result(self) -> Any:
-        """All of its answer, or the list of all; none of one that was skipped."""
-        return self._of([part.result for part in self.parts])
+        """All of its answer, or the list of all; none of one that was skipped. Raises TemplateError."""
+        return self._once("result", lambda: self._of([part.result for part in self.parts]))
 
     @property
     def json(self) -> Any:
         """The same of its text as JSON. Raises TemplateError."""
-        return self._of([part.json for part in self.parts])
+        return self._once("json", lambda: self._of([part.json for part in self.parts]))
+
+    def _once(self, name: str, read: Callable[[], Any]) -> Any:
+        """The same object however often it is read, as texts may read it a thousand times."""
+        if name not in self._read:
+            self._read[name] = read()
+        return self._read[name]
 
     def _of(self, values: list[Any]) -> Any:
         if self._each:

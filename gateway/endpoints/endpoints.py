@@ -28,9 +28,11 @@ class NoEndpoint(EndpointError):
 class MethodRefused(EndpointError):
     """The endpoint takes other methods."""
 
-    def __init__(self, sentence: str, methods: tuple[str, ...]) -> None:
+    def __init__(self, sentence: str, methods: tuple[str, ...], endpoints: "tuple[Endpoint, ...]") -> None:
         super().__init__(sentence)
         self.methods = methods
+        self.endpoints = endpoints
+        """Those that are meant by the URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Endpoints:
             if method in endpoint.methods:
                 return endpoint
         methods = tuple(name for name in METHODS if any(name in one.methods for one in same))
-        raise MethodRefused(f"This URL takes {', '.join(methods)}, not {method[:20]}", methods)
+        raise MethodRefused(f"This URL takes {', '.join(methods)}, not {method[:20]}", methods, tuple(same))
 
     def check(self, endpoint: Endpoint, url: str, method: str) -> Target:
         """The target of a request to this very endpoint. Raises BadUrl, NoEndpoint or MethodRefused."""
@@ -140,7 +142,7 @@ class Endpoints:
             raise NoEndpoint(f"The endpoint {endpoint.name} is for {endpoint.pattern.text}, not for this URL")
         if method not in endpoint.methods:
             sentence = f"The endpoint {endpoint.name} takes {', '.join(endpoint.methods)}, not {method[:20]}"
-            raise MethodRefused(sentence, endpoint.methods)
+            raise MethodRefused(sentence, endpoint.methods, (endpoint,))
         return target
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 from jinja2 import (
     StrictUndefined,
     TemplateSyntaxError,
@@ -93,6 +94,8 @@ class Budget:
         self.json = MOST_JSON_CHARS
         self.work = MOST_WORK
         self._until = time.thread_time() + MOST_S
+        self._sizes: dict[int, tuple[Any, int]] = {}
+        """Bytes of JSON of each value that was put, by its identity; it is held so that this stays its own."""
 
     def round(self) -> str:
         """Count one round of a loop. Raises TemplateError."""
@@ -128,6 +131,24 @@ class Budget:
         if self.size < 0:
             raise TemplateError(f"the prompt would have more than {self.most} bytes")
         return text
+
+    def put(self, value: Any) -> Any:
+        """Count a value that becomes part of a request as it is, as often as it does. Raises TemplateError."""
+        if isinstance(value, str):
+            return self.take(value)
+        _, size = self._sizes.get(id(value), (None, 0))
+        if not size:
+            try:
+                size = len(msgspec.json.encode(value))
+            except (TypeError, ValueError, RecursionError):
+                raise TemplateError(
+                    "a value is none of JSON's: of a stage there are content, result and json"
+                ) from None
+            self._sizes[id(value)] = value, size
+        self.size -= size
+        if self.size < 0:
+            raise TemplateError(f"the prompt would have more than {self.most} bytes")
+        return value
 
 
 def _chars(value: Any) -> int:
@@ -293,15 +314,26 @@ class _StrictSandbox(_Sandbox):
 _sandbox, _strict_sandbox = _Sandbox(), _StrictSandbox()
 
 
+_NOTHING: frozenset[Any] = frozenset()
+
+
 class Text:
     """One text with places to fill in. `variables`: those that it names anywhere. `reads`: what it reads of them, as far as that
     is written out: `("stages", "ocr", "content")`."""
+
+    __slots__ = ("_path", "_plain", "_template", "reads", "variables")
 
     def __init__(self, source: str, *, strict: bool = False) -> None:
         """`strict`: it is a caller's own. Raises TemplateError."""
         sandbox = _strict_sandbox if strict else _sandbox
         if len(source) > MOST_TEMPLATE_CHARS:
             raise TemplateError(f"the text has more than {MOST_TEMPLATE_CHARS} characters")
+        self.variables: frozenset[str] = _NOTHING
+        self.reads: frozenset[tuple[str, ...]] = _NOTHING
+        self._plain: str | None = source
+        self._path: tuple[str, ...] | None = None
+        if not has_places(source):
+            return
         if strict:
             _check_length(source)
         try:
@@ -338,8 +370,15 @@ class Text:
     def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
         """What a text comes to that is nothing but one value in braces: that value itself, also a list or an object. Of any
         other text what `render` makes. Raises TemplateError."""
-        if self._path is None:
-            return self.render(variables, budget)
+        return self.render(variables, budget) if self._path is None else budget.put(self.found(variables))
+
+    def looked_at(self, variables: Mapping[str, Any], budget: Budget) -> Any:
+        """The same of a text whose value becomes no part of a prompt, and may be none of JSON's. Raises TemplateError."""
+        return self.render(variables, budget) if self._path is None else self.found(variables)
+
+    def found(self, variables: Mapping[str, Any]) -> Any:
+        """The value of a text that is nothing but one in braces. Raises TemplateError."""
+        assert self._path is not None
         name, *parts = self._path
         if name not in variables:
             raise TemplateError(f"{name!r} is undefined")
@@ -348,8 +387,6 @@ class Text:
             value = _sandbox.getattr(value, part)
             if isinstance(value, Undefined):
                 raise TemplateError(f"{'.'.join(self._path)} is undefined")
-        if isinstance(value, str):
-            budget.take(value)
         return value
 
     def render(self, variables: Mapping[str, Any], budget: Budget) -> str:
@@ -375,6 +412,11 @@ class Text:
             raise TemplateError(f"{told[:300]})") from None
         except JinjaError as error:
             raise TemplateError(str(error)) from None
+
+
+def has_places(source: str) -> bool:
+    """Whether a text may have places to fill in; without any it stands for itself."""
+    return "{{" in source or "{%" in source or "{#" in source
 
 
 def count_tokens(source: str, most: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.prompts.engine import MOST_CHARS, Budget, Text
+from fairlane.gateway.prompts.engine import MOST_CHARS, Budget, Text, has_places
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 
 KEPT_TEXTS = 512
@@ -43,7 +43,8 @@ def compiled(value: Any, *, strict: bool = False) -> Any:
     """The same lists and objects, with a `Text` for each text. Raises TemplateError."""
     match value:
         case str():
-            return _kept_text(value, strict) if len(value) <= MOST_KEPT_CHARS else Text(value, strict=strict)
+            kept = has_places(value) and len(value) <= MOST_KEPT_CHARS
+            return _kept_text(value, strict) if kept else Text(value, strict=strict)
         case list():
             return [compiled(one, strict=strict) for one in value]
         case dict():

@@ -26,7 +26,7 @@ class Expression:
         """What it comes to; a name that nothing is said of to None. Raises TemplateError."""
         if self.path and self.path[0] not in variables:
             return None
-        return self.text.value(variables, budget)
+        return self.text.looked_at(variables, budget)
 
     def holds(self, variables: Mapping[str, Any], budget: Budget) -> bool:
         """Whether it is true: a text is unless it is empty or says that it is not (`False`, `0`, `none`, `no`). Raises

@@ -16,7 +16,7 @@ from fairlane.gateway.settings.routing import (
     VariableName,
     check_parameters,
 )
-from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.queues.keys import ANY_MODEL, ENDPOINT, is_reserved
 from fairlane.queues.tasks import OF_ENDPOINTS
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ MOST_PARTS = 64
 """Of one stage, side by side."""
 MOST_TOKENS = 2000
 """Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.15 s."""
+TOKENS_OF_A_TEXT = 12
+"""What each text with places counts beside its words and signs: to begin with one takes as long."""
 STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
 RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
 """What texts of a chain read beside its variables."""
@@ -190,21 +192,25 @@ def wrong_in(
     """What is wrong with the stages of a chain: the number of the stage, and what. `templates`, `routes`: those that there are.
     `strict`: it is a caller's own. None behind each stage: whoever asks may let others run then."""
     if strict:
-        from fairlane.gateway.prompts.engine import count_tokens  # noqa: PLC0415 - see above
+        from fairlane.gateway.prompts.engine import count_tokens, has_places  # noqa: PLC0415 - see above
 
         tokens = 0
         for number, stage in enumerate(chain.stages):
             for source in _strings(stage.model_dump(exclude_unset=True)):
-                tokens += count_tokens(source, MOST_TOKENS) if "{" in source else 0
+                if has_places(source):
+                    tokens += TOKENS_OF_A_TEXT + count_tokens(source, MOST_TOKENS)
                 if tokens > MOST_TOKENS:
-                    sentence = f"all places to fill in have more than {MOST_TOKENS} words and signs together"
+                    sentence = (
+                        f"all places to fill in have more than {MOST_TOKENS} words and signs together (each text counts "
+                        f"{TOKENS_OF_A_TEXT} beside its own)"
+                    )
                     yield number, Misplaced("", sentence)
                     return
     before: list[str] = []
     for number, stage in enumerate(chain.stages):
         if stage.name in before:
             yield number, Misplaced("name", f"there are two stages {stage.name!r}")
-        for wrong in _ill_combined(stage):
+        for wrong in (*_ill_named(stage), *_ill_combined(stage)):
             yield number, wrong
         try:
             texts = StageTexts(stage, strict=strict)
@@ -236,14 +242,23 @@ def _strings(value: Any) -> Iterator[str]:
             pass
 
 
-def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
-    """Members that do not go together."""
-    if stage.model is not None and is_reserved(stage.model):
+def _ill_named(stage: StageSettings) -> Iterator[Misplaced]:
+    """Names of models and types that no call may give."""
+    model, kind = stage.model, stage.type
+    if model is not None and is_reserved(model):
         yield Misplaced(
             "model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage can call"
         )
-    if stage.type in OF_ENDPOINTS:
-        yield Misplaced("type", f"tasks of type {stage.type} are for endpoints, which no stage can call")
+    elif model is not None and (model == ANY_MODEL or not model.isprintable()):
+        yield Misplaced("model", "it should be the name of a model or route")
+    if kind in OF_ENDPOINTS:
+        yield Misplaced("type", f"tasks of type {kind} are for endpoints, which no stage can call")
+    elif kind is not None and not kind.isprintable():
+        yield Misplaced("type", "it should be a name")
+
+
+def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
+    """Members that do not go together."""
     if stage.template is None:
         if stage.model is None:
             yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")

@@ -74,6 +74,7 @@ script('submit', nil, function(ARGV)
   local permit = permits.is(asked, t.ty)
   if permit then want = 0 end -- no worker takes it
   local m = permit and asked or scheduled_as(asked, want > 0 and by_name == '1')
+  if not m and is_reserved(asked) and t.wt ~= '1' then m, want = asked, 0 end -- an endpoint's worker comes back, nobody waits here
   local falls, costs = t.fb, quota ~= '' and costs_of(t)
   if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
     t.m, t.an = m or asked, m ~= asked and asked or nil
@@ -138,6 +139,10 @@ script('submit', nil, function(ARGV)
     if length.most == 0 then length.most = default_length end
     local refused = refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     if refused then return refusal(refused) end
+  end
+  if chain then
+    local own, most = chains.full_later(chain, m, u, default_length)
+    if own then return refusal({ 'full', own, most, math.max(math.ceil(interval_of(q, m, lane.drain, lane.mean_ms)), 1000) }) end
   end
   if limit_reached then return refusal(limit_reached) end
   local uses, uses_ms, used

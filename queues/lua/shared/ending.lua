@@ -122,15 +122,20 @@ end
 -- Settle an attempt whose slot was released, the last of its task: charge what it used beyond the estimate, learn from it.
 -- `goes_on`: it is not the last one: its answer is asked for again, or it was a stage, and others follow.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
--- `completed`: it ran to its end. Returns its lane's books as they were.
-function settle(t, input, output, completed, goes_on)
+-- `completed`: it ran to its end. `idle_ms`: for so long it held its slot before anything began (a permit, until it was used): that
+-- is no part of how long it took, and is charged as so many requests more as others could have made. Returns its lane's books as they were.
+local MOST_IDLE = 1000 -- of those
+function settle(t, input, output, completed, goes_on, idle_ms)
   local q, m = t.q, t.m
   local books = read_books(m, q)
-  local unit, known, ran_ms, used = books.unit, input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
+  local unit, known, held_ms, used = books.unit, input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
+  idle_ms = math.min(idle_ms or 0, held_ms)
+  local ran_ms = held_ms - idle_ms
   if unit == 'slot_seconds' then
-    used = ran_ms
+    used = held_ms
   elseif unit == 'requests' then
     used = 1
+    if idle_ms > 0 and num(books.mean_ms) > 0 then used = 1 + math.min(math.floor(idle_ms / num(books.mean_ms)), MOST_IDLE) end
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end

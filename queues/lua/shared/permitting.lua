@@ -1,10 +1,13 @@
 do
--- The slot of a permit is free again; whether it held one. It is charged as it was at its grant, used or not: who lets permits go to
--- waste is served no sooner for it. An unused one counts in no window.
+-- The slot of a permit is free again; whether it held one. It is charged as one call, and for the time in which it was out and not used as
+-- the calls that others could have made: who lets permits go to waste takes no more of the line than others do. An unused one counts
+-- in no window.
 function permits.give_back(id, t, used, completed)
   if not release(id, t) then return false end
   if not used then windows.forget(t.m, id, t.ep) end
-  settle(t, -1, -1, completed)
+  local permit = permits.read(t)
+  local idle_until = permit and permit.used and num(permit.used_at) or NOW
+  settle(t, -1, -1, completed, false, math.max(idle_until - num(t.ga), 0))
   return true
 end
 

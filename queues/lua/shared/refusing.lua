@@ -70,8 +70,11 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     end
   end
   if length.waiting >= length.most then -- 2
-    local over = own_in_queue(q, m, u) + length.more - (2 * length.most - length.waiting)
-    if over >= 0 then return { 'full', length.waiting, length.most, in_ms(interval() * (over + 1)) } end
+    local own = own_in_queue(q, m, u) + length.more
+    local over = own - (2 * length.most - length.waiting)
+    -- stages of chains that others have begun, which nothing refuses, may take it all: an even part is left to each
+    local share = length.waiting >= 2 * length.most and math.floor(length.most / (call('ZCARD', keys.flows(q, m)) + 1)) or 0
+    if over >= 0 and own >= share then return { 'full', length.waiting, length.most, in_ms(interval() * (over + 1)) } end
   end
   local least_ms = text and timeout_ms > 0 and in_windows(call('ZCOUNT', keys.flow(q, m, u), '-inf', order) + 1) or 0
   if least_ms > timeout_ms then return { 'too_long', in_ms(least_ms), timeout_ms, in_ms(least_ms - timeout_ms) } end

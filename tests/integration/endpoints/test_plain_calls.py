@@ -144,7 +144,7 @@ async def test_nobody_else_sees_a_task(gateway: Start) -> None:
         with pytest.raises(AssertionError, match="MODELS"):  # the token of `*` covers no endpoints
             await worker.__aenter__()
         answer = await ann.post("/api/submitTask", json={"target_url": URL})
-        assert (answer.status_code, answer.json()["code"]) == (503, "NO_WORKER")
+        assert (answer.status_code, answer.json()["task_status"]) == (200, "pending")  # it waits for one
         for path, method in (("/api/queryTask?task_id={}", "GET"), ("/api/cancelTask", "POST")):
             task_id = "0193593a-4a00-8000-8000-000000000000"
             body = {"json": {"task_id": task_id}} if method == "POST" else {}

@@ -164,8 +164,8 @@ async def test_no_ordinary_call_names_the_model_of_an_endpoint(gateway: Start, p
 
 async def test_workers_of_every_model_get_no_requests(gateway: Start) -> None:
     async with gateway(**IMAGE) as talk, talk.worker2(["*"], 4) as other, talk.worker() as older:
-        refused = await talk.http.post("/api/submitTask", json={"target_url": URL})
-        assert refused.json()["code"] == "NO_WORKER"
+        refused = await talk.http.post("/api/tasks", json={"type": "http", "url": URL})
+        assert (refused.status_code, refused.json()["code"]) == (503, "NO_WORKER")
         async with caller(talk, 1) as worker:
             await offers(talk, "http:image", "*")
             one, two = await submit(talk), await submit(talk)
@@ -260,3 +260,42 @@ async def test_a_real_target_is_called_by_the_worker_for_endpoints(gateway: Star
             assert len(there.asked) == 3
             stop.set()
             await serving
+
+
+@pytest.mark.parametrize("kind", ["http", "permit", "openaiLike"])
+async def test_no_stage_of_a_chain_is_a_way_around_who_may_use_an_endpoint(gateway: Start, kind: str) -> None:
+    image = {**IMAGE["endpoints"]["image"], "keys": ["ann"]}
+    payload = {"endpoint": "image", "method": "GET", "url": URL}
+    stage = {"name": "a", "model": "http:image", "type": kind, "payload": payload}
+    async with gateway(keys=[key("ann"), key("bob")], endpoints={"image": image}) as talk:
+        for who in ("ann", "bob"):
+            async with talk.client(secret(who)) as http:
+                answer = await http.post("/api/tasks", json={"chain": {"stages": [stage]}, "async": True})
+            assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST"), answer.text
+            assert "is an endpoint's" in answer.json()["error"]
+
+
+async def test_nobody_learns_of_an_endpoint_that_is_not_for_him(gateway: Start) -> None:
+    """Not even by what is wrong with his request besides."""
+    keys = [key("ann", tier="paid"), key("bob", models=["m"]), key("cid", tier="free")]
+    image = {**IMAGE["endpoints"]["image"], "tiers": ["paid"], "max_body_bytes": 1, "methods": ["GET"]}
+    other = {"endpoint": "other", "url": "https://other.example.com/x"}
+    async with gateway(keys=keys, endpoints={"image": image}) as talk:
+        for kind in ("http", "permit"):
+            for asked in ({"url": URL}, {"endpoint": "image"}, {"endpoint": "image", "url": URL}):
+                for wrong in ({}, {"method": "DELETE"}, {"url": "https://other.example.com/x"}):
+                    body = {"type": kind, **asked, **wrong}
+                    there_is_none = {
+                        **body,
+                        **{name: other[name] for name in ("endpoint", "url") if name in body},
+                    }
+                    for who in ("bob", "cid"):
+                        async with talk.client(secret(who)) as http:
+                            answers = [
+                                await http.post("/api/tasks", json=one) for one in (body, there_is_none)
+                            ]
+                        assert {answer.status_code for answer in answers} == {404}, (body, answers[0].text)
+                        told = [{**answer.json(), "error": ""} for answer in answers]
+                        assert told[0] == told[1]
+                        assert "http:image" not in answers[0].text
+                        assert "images.example.com" not in answers[0].text

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.integration.endpoints.calling import caller, reaches, response, submit
+from tests.support.rawworkers import RawWorker
 from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
@@ -45,6 +46,37 @@ async def test_an_endpoint_that_asks_to_wait_has_its_own_line_held_and_no_other(
         await reaches(talk, bad["task_id"], "pending")
         [mine] = talk.served.gateway.dispatcher.pool
         assert mine.hold_until == 0
+
+
+async def test_an_endpoint_that_fails_gives_no_worker_a_rest_and_is_called_as_often_as_it_says(
+    gateway: Start,
+) -> None:
+    """Of two workers of all endpoints none rests because one of these fails, whose calls nobody makes once more for it."""
+    bad = {"url": "https://bad.example.com/*", "methods": ["GET"], "retries": 0}
+    begun = 0
+    async with (
+        gateway(endpoints={**ENDPOINTS, "bad": bad}) as talk,
+        caller(talk, 1) as one,
+        caller(talk, 1) as two,
+    ):
+
+        async def fail(worker: RawWorker) -> None:
+            nonlocal begun
+            while True:
+                task = await worker.take()
+                begun += 1
+                await worker.answer(task, error="no", errorInfo=FAILED)
+
+        working = [talk.later(fail(worker)) for worker in (one, two)]
+        for number in range(1, 6):
+            task = await submit(talk, target_url="https://bad.example.com/x", http_method="GET")
+            await reaches(talk, task["task_id"], "failed")
+            assert begun == number
+        assert [(worker.failing, worker.cap) for worker in talk.served.gateway.dispatcher.pool] == [
+            ("", None)
+        ] * 2
+        for task_of in working:
+            task_of.cancel()
 
 
 async def test_a_worker_is_not_unhealthy_because_one_endpoint_fails(gateway: Start) -> None:

@@ -1,6 +1,7 @@
 """The HTTP worker and real servers: what goes out, what comes back, and what becomes of servers that do not behave."""
 
 import asyncio
+import contextlib
 import gzip
 from typing import Any
 
@@ -389,3 +390,29 @@ async def test_calls_that_flood_hold_up_no_other(adapter: HttpAdapter) -> None:
         assert not asking.done()
         asking.cancel()
         await asyncio.wait([asking])
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
+async def test_a_body_where_none_is_looked_for_becomes_no_second_request(
+    adapter: HttpAdapter, method: str
+) -> None:
+    """A server that leaves the body of a GET unread takes it for the next request, of any path and with any headers."""
+    within = "DELETE /elsewhere HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n"
+    lines: list[str] = []
+
+    async def careless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            stays = True
+            while stays:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                lines.append(head.split("\r\n")[0])
+                stays = "connection: close" not in head
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(careless, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/a"
+        for asked in (payload(url, method, body=within), payload(url)):
+            assert (await call(adapter, asked))["status"] == 204
+    assert lines == [f"{method.lower()} /a http/1.1", "get /a http/1.1"]

@@ -148,18 +148,7 @@ async def test_nginx_reports_the_end_so_that_the_next_one_need_not_wait(
             assert headers["x-task-id"] in tasks
 
 
-async def test_a_caller_who_hangs_up_and_a_server_that_is_away_give_their_place_back(
-    gateway: Start, tmp_path: Path
-) -> None:
-    async with gateway(**SETTINGS) as talk, target() as behind, guarded(tmp_path, behind, talk) as http:
-        behind.open.clear()
-        first = await ask(talk)
-        permit = await permit_of(talk, first)
-        call = talk.later(http.get("/image/a", headers=carrying(permit)))
-        await until(lambda: behind.now == 1, "the call to be under way")
-        assert (await talk.poll(first))["status"] == "executing"
-        call.cancel()
-        assert (await talk.reaches(first, "completed"))["result"]["reported"] is True
+async def test_a_server_that_is_away_gives_the_place_back(gateway: Start, tmp_path: Path) -> None:
     async with gateway(**SETTINGS) as talk, target() as behind:
         behind.port = free_port()
         async with guarded(tmp_path, behind, talk) as http:

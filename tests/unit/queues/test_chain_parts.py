@@ -10,7 +10,7 @@ from fairlane.queues.chains import Running, Stage, part_id, running
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.limits import pack
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Grant, Refused, State
+from fairlane.queues.tasks import Grant, Refused, State, Submitted
 
 PARTS = (b"p0", b"p1", b"p2")
 GRACE = Limits().stop_grace_ms
@@ -289,3 +289,38 @@ def test_what_is_kept_of_an_ended_chain_is_forgotten_with_its_user(world: World,
     assert drive(pool.scheduler.forget("who", world.now_ms)) == 4
     for key in ("task", "log", "chain"):
         assert not world.call("KEYS", world.keys(key, id="c*"))
+
+
+def test_parts_of_one_user_leave_others_their_part_of_a_queue(world: World, pool: Pool) -> None:
+    pool.configure(max_length=100)
+    pool.offer("n")
+    for number in range(4):
+        pool.start(f"c{number}")
+        (grant,) = pool.take("m")
+        entry = pool.entry(1, "n", parts=[b"p"] * 64, queue="paid")
+        assert pool.advance(grant, entry).outcome == "moved"
+    audit(world, [f"c{number}" for number in range(4)])
+    assert isinstance(pool.submit("own", "n", queue="paid"), Refused)
+    for number in range(50):
+        assert isinstance(pool.submit(f"other{number}", "n", queue="paid", user="v"), Submitted) == (
+            number < 50 - 17
+        )
+
+
+def test_no_chain_begins_while_its_users_tasks_fill_the_queue_of_a_later_stage(
+    world: World, pool: Pool
+) -> None:
+    pool.configure(max_length=100)
+    pool.offer("n")
+    for number in range(2):
+        pool.start(f"c{number}", queues=["paid"])
+        (grant,) = pool.take("m")
+        pool.advance(grant, pool.entry(1, "n", parts=[b"p"] * 64, queue="paid"))
+    before = {name: value for name, (_, value) in world.save().items()}
+    refused = pool.start("c2", queues=["free", "paid"])
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.waiting, refused.limit) == ("full", 128, 100)
+    assert {name: value for name, (_, value) in world.save().items()} == before
+    assert isinstance(pool.start("c3", queues=["free"]), Submitted)
+    assert isinstance(pool.start("c4", queues=["paid"], user="v"), Submitted)
+    audit(world, ["c0", "c1", "c3", "c4"])

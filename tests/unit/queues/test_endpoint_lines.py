@@ -36,9 +36,12 @@ def test_workers_of_every_model_are_neither_counted_nor_given_anything_nor_woken
     world: World, any_server: Server
 ) -> None:
     pool = pool_of(world, "r1", ANY_MODEL)
-    answer = pool.submit("a", IMAGE, want=1)
+    answer = pool.submit("a", IMAGE, want=1, waiting=True)
     assert isinstance(answer, Refused)
     assert answer.reason == "no_worker"
+    answer = pool.submit("d", IMAGE, want=1)  # nobody waits for its answer, and its worker may come back
+    assert isinstance(answer, Submitted)
+    assert answer.state is State.QUEUED
     other = Pool(world, "r2", set_up=False)
     other.offer(IMAGE)
     assert pool.taken(ANY_MODEL) == []  # idle for every model from now on
@@ -48,8 +51,8 @@ def test_workers_of_every_model_are_neither_counted_nor_given_anything_nor_woken
     assert pool.taken(ANY_MODEL, want=5) == ["c"]
     with contextlib.closing(ears):
         assert [message for message in ears.drain() if IMAGE.encode() in message] == []
-    assert other.taken(IMAGE, want=5) == ["b"]
-    audit(world, ("b", "c"))
+    assert other.taken(IMAGE, want=5) == ["d", "b"]
+    audit(world, ("b", "c", "d"))
 
 
 def test_nothing_starts_without_the_limits_of_an_endpoint(world: World) -> None:

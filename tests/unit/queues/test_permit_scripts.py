@@ -329,21 +329,45 @@ def test_a_permit_is_over_at_its_instant_though_nobody_has_swept(line: Line) -> 
     assert line.code("a") == "PERMIT_EXPIRED"
 
 
-def test_who_lets_permits_go_to_waste_is_served_no_sooner_for_it(line: Line) -> None:
+@pytest.mark.parametrize("uses_late", [False, True])
+def test_who_lets_permits_go_to_waste_takes_no_more_of_the_line_than_others(
+    line: Line, uses_late: bool
+) -> None:
+    """Not even one who uses each in the last instant: what counts is the time in which others could have called."""
     line.configure(1, "requests", model=IMAGE)
-    for number in range(3):
+    for number in range(200):
         line.ask_for(f"waste{number}", user="waster")
         line.ask_for(f"use{number}", user="user")
-    order = []
-    for _ in range(6):
+    held = {"waster": 0, "user": 0}
+    while held["user"] < 6 * UNUSED_MS:
         (grant,) = line.hold()
         line.give_out(grant)
+        began = line.world.now_ms
+        if grant.user == "waster":
+            line.pass_time(UNUSED_MS - 1000 if uses_late else UNUSED_MS)
+        if grant.user == "user" or uses_late:
+            assert line.enter(grant) is Admitted.IN
+            line.pass_time(1000)
+            assert line.leave(grant) is Left.ENDED
+        held[grant.user] += line.world.now_ms - began
+    assert held["waster"] <= held["user"] + 2 * UNUSED_MS
+    assert held["waster"] >= held["user"] / 2
+
+
+def test_nobody_pays_for_the_time_in_which_a_call_is_made(line: Line) -> None:
+    line.configure(1, "requests", model=IMAGE)
+    for number in range(4):
+        line.ask_for(f"slow{number}", user="slow")
+        line.ask_for(f"quick{number}", user="quick")
+    order = []
+    for _ in range(8):
+        (grant,) = line.hold()
+        line.give_out(grant)
+        line.enter(grant)
+        line.pass_time(20_000 if grant.user == "slow" else 1000)
+        line.leave(grant)
         order.append(grant.user)
-        if grant.user == "user":
-            line.enter(grant)
-            line.leave(grant)
-        line.pass_time(UNUSED_MS)
-    assert order == ["waster", "user"] * 3
+    assert order == ["slow", "quick"] * 4
 
 
 # ---- windows ----------

@@ -209,6 +209,23 @@ def test_a_failure_tells_what_the_endpoint_said_but_no_secret_of_the_call() -> N
     assert failed.value.message == "The endpoint answered 500: no such key: ***, sorry"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "repeated"),
+    [
+        ("cookie", "session=s3cr3t-of-ours; theme=dark", "no session s3cr3t-of-ours"),
+        ("x-signature", 'key="s3cr3t-of-ours",v=1', "bad key s3cr3t-of-ours"),
+        ("authorization", "Basic dXNlcjpzM2NyM3Qtb2Ytb3Vycw==", "no user with s3cr3t-of-ours"),
+        ("authorization", "Basic dXNlcjpzM2NyM3Qtb2Ytb3Vycw==", "bad header dXNlcjpzM2NyM3Qtb2Ytb3Vycw"),
+    ],
+)
+def test_nor_a_part_of_one(name: str, value: str, repeated: str) -> None:
+    call = read_call(payload(headers=[[name, value]]))
+    with pytest.raises(TaskError) as failed:
+        result(call, said(500, json.dumps({"error": {"message": repeated}}).encode()))
+    assert failed.value.message.endswith("***")
+    assert "s3cr3t" not in failed.value.message
+
+
 def follow(call: Call, status: int, location: str) -> Call | None:
     return redirected(call, said(status, location=location))
 

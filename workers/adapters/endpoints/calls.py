@@ -17,6 +17,8 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """A call by one of these may be made twice (RFC 9110, 9.2.2)."""
 MOST_REDIRECTS = 5
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+WITH_BODIES = frozenset({"POST", "PUT", "PATCH"})
+"""Servers know that their requests have a body (RFC 9110, 9.3)."""
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}", re.ASCII)
 _NO_CALLS = frozenset({"CONNECT", "TRACE"})
 """One makes a proxy of the server, the other repeats its request, credentials included."""
@@ -67,6 +69,13 @@ class Call:
     @property
     def idempotent(self) -> bool:
         return self.method in IDEMPOTENT
+
+    @property
+    def last(self) -> bool:
+        """Whether its connection must serve no other: it has a body where requests have none as a rule, and a server that
+        looks for none would read it as the next request, which nobody has checked.
+        """
+        return bool(self.body) and self.method not in WITH_BODIES
 
     def moved(self, target: Target, *, as_get: bool) -> "Call":
         """The call that a redirect asks for; `as_get`: without its method and body."""

@@ -9,7 +9,7 @@ from typing import Any
 import h11
 
 from fairlane.workers import protocol
-from fairlane.workers.adapters.endpoints.calls import Call, read_call
+from fairlane.workers.adapters.endpoints.calls import WITH_BODIES, Call, read_call
 from fairlane.workers.adapters.endpoints.connections import Connections, public_authorities
 from fairlane.workers.adapters.endpoints.exchange import Answer, Exchange
 from fairlane.workers.adapters.endpoints.headers import first, wire
@@ -23,8 +23,6 @@ LARGE_BYTES = 256 * 1024
 """It takes a while to make a result of a body that is larger, or compressed."""
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.001, 0.05
 """Between looks whether the other machine has a whole request."""
-_NEVER_EMPTY = frozenset({"POST", "PUT", "PATCH"})
-"""Their requests say that there is no body, where there is none (RFC 9110, 8.6)."""
 
 
 class HttpAdapter:
@@ -169,7 +167,11 @@ def _headers(call: Call, traceparent: str | None) -> list[tuple[str, str]]:
     more.append(("accept-encoding", "identity"))
     if traceparent and "traceparent" not in given:
         more.append(("traceparent", traceparent))
-    if call.body or call.method in _NEVER_EMPTY:
+    if call.last:
+        more.append(("connection", "close"))
+    if (
+        call.body or call.method in WITH_BODIES
+    ):  # these say that there is no body, where there is none (RFC 9110, 8.6)
         more.append(("content-length", str(len(call.body))))
     return [*more, *call.headers]
 

@@ -19,6 +19,9 @@ worker would rest, which has other endpoints to call.
 """
 
 import base64
+import binascii
+import contextlib
+import re
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
@@ -35,6 +38,7 @@ MAX_SAID_BYTES = 64 * 1024
 """Of a failure's body, that is looked at for its sentence."""
 SECRET_CHARS = 8
 """Words of headers that are so long may be secrets, and are kept out of sentences."""
+_SIGNS = re.compile(r"[\s=;,:\"']+")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NO_BODY = frozenset({204, 206, 304})
 """Answers without a body, and parts of one, which cannot be made readable by themselves."""
@@ -110,13 +114,26 @@ def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
         raise TaskError("JSON_PARSE_FAILED", f"The endpoint's answer cannot be read: {error}.") from error
 
 
+def _secrets(call: Call) -> list[str]:
+    """What may be secret of the call's headers: words, what stands in them between signs (`session=…;`), and what `Basic` says in
+    base64; long ones first, as others may be parts of them."""
+    values = [value for _, value in call.headers]
+    for value in list(values):
+        scheme, _, encoded = value.partition(" ")
+        if scheme.lower() == "basic":
+            with contextlib.suppress(binascii.Error, ValueError):
+                values.append(base64.b64decode(encoded.strip(), validate=True).decode("latin-1"))
+    words = {word for value in values for word in (*value.split(), *_SIGNS.split(value))}
+    return sorted((word for word in words if len(word) >= SECRET_CHARS), key=len, reverse=True)
+
+
 def _sentence(call: Call, answer: Answer) -> str:
     """What a failure says of itself, without what the call said to prove who makes it."""
     try:
         said = read_error(_readable(call, answer, MAX_SAID_BYTES)[0][:MAX_SAID_BYTES]).message
     except TaskError:
         said = ""
-    for word in (word for _, value in call.headers for word in value.split() if len(word) >= SECRET_CHARS):
+    for word in _secrets(call):
         said = said.replace(word, "***")
     sentence = f"The endpoint answered {answer.status}"
     return shorten(f"{sentence}: {said}" if said else f"{sentence}.")

@@ -31,6 +31,7 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.structured.checker import Checker
+from fairlane.streaming.turns import Turns
 from fairlane.streaming.writer import STAGE_DONE, STAGE_OVER
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
@@ -65,6 +66,8 @@ NOT_ENTERED = {
     "no_worker": ("NO_WORKER", "No worker available"),
 }
 """Why a chain ends whose next stage cannot be entered: a failure code, and a sentence."""
+CHAINS_AT_ONCE = 4
+"""Chains that are read at the same time, users in turns: one may have 16 MiB, and all else that is read stands behind it."""
 VERSION_1 = "version 1"
 """How the history names the workers that have no name."""
 NOT_BEGUN = Requeue("no worker any more", "declined", begun=False, unsent=True)
@@ -103,6 +106,7 @@ class Endings:
         self._checker = checker
         self._background = background
         self._lines = FewLines()
+        self._reading = Turns(CHAINS_AT_ONCE)
         self.attempts = attempts
         self.settings = settings
         self.deliver = hub.deliver
@@ -169,8 +173,10 @@ class Endings:
             self._step(attempt, end, made, None)
 
     async def _go_on(self, attempt: Attempt, end: Finish, done: Done) -> None:
-        chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
-        follows = await self.chains.follows(chain, done) if chain is not None and chain.plan else None
+        async with self._reading.of(attempt.grant.user):
+            chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
+            follows = await self.chains.follows(chain, done) if chain is not None and chain.plan else None
+            del chain  # it may be large
         self._step(attempt, end, done.made, follows)
 
     def _step(self, attempt: Attempt, end: Finish, made: StageResult, follows: Follows | None) -> None:
@@ -234,7 +240,8 @@ class Endings:
                     return
                 await asyncio.sleep(BALANCE_PAUSE_S)
         code, sentence = NOT_ENTERED[advanced.outcome]
-        chain = await self._background.until_answered(lambda: self._scheduler.chain(run.chain))
+        async with self._reading.of(attempt.grant.user):
+            chain = await self._background.until_answered(lambda: self._scheduler.chain(run.chain))
         follows = None if chain is None else self.chains.broken(chain, done, step.then, code, sentence)
         self._step(attempt, end, made, follows)
 
@@ -314,8 +321,13 @@ class Endings:
         self._background.spawn(self._put_back(attempt, step))
 
     async def _put_back(self, attempt: Attempt, step: Requeue) -> None:
-        if step.cause == "failed" and await self._background.until_answered(
-            lambda: self._health.is_to_blame(attempt.worker, attempt.grant)
+        # (how often an endpoint is called is said by its `retries`, whoever calls it)
+        if (
+            step.cause == "failed"
+            and not is_reserved(attempt.grant.model)
+            and await self._background.until_answered(
+                lambda: self._health.is_to_blame(attempt.worker, attempt.grant)
+            )
         ):
             step = step._replace(cause="declined")
         outcome = await self._give_back(attempt.grant, step, attempt.worker.identity)

@@ -1,6 +1,7 @@
 """What is wrong with a chain, and where; which variables it takes; and what a caller's own texts may not do."""
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -49,6 +50,9 @@ def says(content: str) -> dict[str, Any]:
         (says("{{ x"), "messages", "message 1: line 1"),
         (ONE | {"when": "not a name"}, "when", "an expression in {{ }}"),
         (ONE | {"name": "first"}, "name", "two stages 'first'"),
+        (ONE | {"model": "*"}, "model", "the name of a model or route"),
+        (ONE | {"model": "a\nb"}, "model", "the name of a model or route"),
+        ({"model": "small", "payload": {}, "type": "a\nb"}, "type", "should be a name"),
         (ONE | {"model": "http:image"}, "model", "an endpoint's, which no stage can call"),
         ({"model": "small", "payload": {}, "type": "http"}, "type", "for endpoints"),
     ],
@@ -114,14 +118,34 @@ def asked(chain: Any, **variables: Any) -> Any:
             "chain.stages[0] (a).messages: stages.b: no",
         ),
         ({"stages": [{"name": "a", **says("{{ x ~ x }}")}]}, {"x": ""}, "are not for callers' own texts"),
+        (
+            {"stages": [{"name": "a", "model": "http:image", "type": "http", "payload": {}}]},
+            {},
+            "chain.stages[0] (a).model: a name that begins with http: is an endpoint's",
+        ),
+        (
+            {"stages": [{"name": "a", **ONE}, {"name": "b", **ONE, "model": "http:x"}]},
+            {},
+            "[1] (b).model: a name",
+        ),
         ({"stages": [{"name": str(n), **ONE} for n in range(17)]}, {}, "at most 16"),
-        ({"stages": [{"name": "a", **says("{{ x }}" * 400)}]}, {"x": ""}, "more than 1000 words"),
+        ({"stages": [{"name": "a", **says("{{ x }}" * 250)}]}, {"x": ""}, "more than 1000 words"),
         (
             {"stages": [{"name": str(n), **says("{{ x }}" * 150)} for n in range(10)]},
             {"x": ""},
             "more than 2000 words and signs together",
         ),
         ({"stages": [{"name": "a", **says("x" * 300_000)}]}, {}, "may have 262144 bytes"),
+        (
+            {"stages": [{"name": "a", "model": "small", "payload": {"a": ["{{ x }}"] * 200}}]},
+            {"x": ""},
+            "more than 2000 words and signs together",
+        ),
+        (
+            {"stages": [{"name": "a", "model": "http:crm", "type": "http", "payload": {"url": "/"}}]},
+            {},
+            "is an endpoint's, which no stage can call",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_request_is_told(chain: Any, variables: dict[str, Any], sentence: str) -> None:
@@ -142,6 +166,21 @@ def test_a_chain_of_ones_own_is_read_strictly_and_a_configured_one_is_not() -> N
     assert own.name == ""
     assert own.variables == {"x": "y"}
     assert not asked("job_match", job="", resume="").strict
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        {"stages": [{"name": "a", "model": "small", "payload": {"a": [str(n) for n in range(28_000)]}}]},
+        {"stages": [{"name": "a", "model": "small", "payload": {"a": [f"{{{n}" for n in range(25_000)]}}]},
+        {"optional": ["1"] * 60_000, "stages": [{"name": "a", **ONE}]},
+    ],
+)
+def test_a_chain_of_many_texts_holds_nobody_up(chain: dict[str, Any]) -> None:
+    begun = time.thread_time()
+    with contextlib.suppress(ApiError):
+        asked(chain)
+    assert time.thread_time() - begun < 2
 
 
 # ---- callers' own texts ----------

@@ -1,6 +1,7 @@
 """Which stage comes next, and what it is given."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -203,6 +204,37 @@ def test_the_tier_says_the_model_and_the_queue() -> None:
     comes = after(free, -1)
     assert isinstance(comes, Next)
     assert (comes.task.model, comes.task.queue) == ("small", "free_batch")
+
+
+def test_values_of_a_request_are_counted_as_often_as_they_are_put() -> None:
+    settings = settings_of(a={"model": "small", "payload": {"a": ["{{ list }}"] * 100}})
+    plan = plan_of(settings, "c", {"list": [1] * 100_000})
+    after(plan_of(settings, "c", {"list": [1]}), -1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StageFailed, match="more than 16777216 bytes"):
+            after(plan, -1)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("said", ["{{ stages }}", "{{ stages.a }}", "{{ stages.a.parts }}", "{{ item }}"])
+def test_what_is_no_value_of_json_is_told(said: str) -> None:
+    settings = settings_of(
+        a=ONE, b={"model": "small", "payload": {"x": said}, "each": "{{ stages.a.parts }}"}
+    )
+    with pytest.raises(StageFailed, match="of a stage there are content, result and json"):
+        after(plan_of(settings, "c", {}), 0, {(0, -1): b'"x"'})
+
+
+@pytest.mark.parametrize(
+    "result", [b'{"a":1e999}', b'{"a":"\\ud800"}', b'{"a":\xff}', b"[" * 5000 + b"]" * 5000]
+)
+def test_a_result_that_cannot_be_read_ends_with_a_sentence(result: bytes) -> None:
+    settings = settings_of(a=ONE, b={"model": "small", "payload": {"x": "{{ stages.a.result }}"}})
+    with pytest.raises(StageFailed, match="the answer of the stage a cannot be read"):
+        after(plan_of(settings, "c", {}), 0, {(0, -1): result})
 
 
 @pytest.mark.parametrize(
