@@ -128,13 +128,14 @@ class Worker:
     """One connected worker as the gateway sees it.
 
     A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. While it rests
-    (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
-    with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
-    the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot run and
-    why, `avoided` those that another one should try first; `failures` how many in a row failed through it, `failed_endpoint` the
-    model of the last, if that is an endpoint's; `upstream` the server behind it, '' where it names none. What `health.py` knows of it: `reported` is why
-    it cannot work, as it says itself, `failing` with what its tasks failed when there were too many in a row (both are empty
-    while it is well), `rests` how often it rested since, and `probe_at` until when.
+    (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the
+    connection with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no
+    fault (0: the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot
+    run and why, `avoided` those that another one should try first; `failures` how many in a row failed through it,
+    `failed_endpoint` the model of the last, if that is an endpoint's; `upstream` the server behind it, '' where it names none.
+    What `health.py` knows of it: `reported` is why it cannot work, as it says itself, `failing` with what its tasks failed when
+    there were too many in a row (both are empty while it is well), `rests` how often it rested since, and `probe_at` until
+    when.
 
     Its pool follows every change by itself; `turn`, `kind` and `line` are the pool's.
     """
