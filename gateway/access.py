@@ -112,7 +112,7 @@ class Entrance:
         """The caller of a request. One that is signed as a whole is noted to be (`Request.signature`). Raises ApiError."""
         callers = self._current.callers
         try:
-            return callers.authenticate(request.header)
+            return callers.authenticate(request.proof)
         except SignedAsWhole:
             caller, request.signature = callers.authenticate_signed(request)
             return caller

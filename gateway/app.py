@@ -49,6 +49,7 @@ from fairlane.gateway.errors import (
     ClientGone,
     InsufficientQuota,
     TaskFailed,
+    anthropic_answer,
     database_unavailable,
     native_answer,
     openai_answer,
@@ -277,7 +278,7 @@ class App(FastAPI):
         whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
         badly_signed = isinstance(error, BadSignature)
         where = {"request_id": request.id.decode(), "route": request.route, "address": request.address}
-        if badly_signed or (error.status == 401 and caller is None and request.header(b"authorization")):
+        if badly_signed or (error.status == 401 and caller is None and request.key_header):
             why = {"why": error.message} if badly_signed else {}
             metrics.unknown_key(error.code, **where, **why, **error.facts)
         if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
@@ -302,10 +303,14 @@ class App(FastAPI):
         if isinstance(error, InsufficientQuota) and request.caller and not request.caller.sees_quota:
             error = error.untold()
         request.standing = error.standing or request.standing
-        openai = speaks_openai(request.path)
-        if openai and request.standing is None and request.caller is not None:
+        anthropic = request.anthropic
+        openai = not anthropic and speaks_openai(request.path)
+        if (openai or anthropic) and request.standing is None and request.caller is not None:
             request.standing = await self.gateway.tasks.allowances.standing(request.caller)
-        answer = openai_answer(error) if openai else native_answer(error)
+        if anthropic:
+            answer = anthropic_answer(error, request.id.decode())
+        else:
+            answer = openai_answer(error) if openai else native_answer(error)
         await request.respond(answer.status, answer.body, [JSON, *answer.headers])
 
 
@@ -321,7 +326,7 @@ def with_cors(app: App, origins: list[str]) -> Any:
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=[
-            *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
+            *("X-Task-Id", "X-Request-Id", "Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
             *(
                 "Idempotency-Replayed",
                 "X-Replay-From",

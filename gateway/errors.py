@@ -14,8 +14,10 @@ import msgspec
 
 from fairlane.gateway.credits.amounts import credits_of, plain_credits
 from fairlane.queues.failures import CANCELLED, failure_row, family_of, openai_kind
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.limits import Standing
 from fairlane.streaming.events import Failure
+from fairlane.streaming.views.messages import error_body as anthropic_error
 
 
 class ApiError(Exception):
@@ -62,12 +64,18 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, "INVALID_REQUEST", message, param=param)
 
 
+def too_large(limit: int) -> ApiError:
+    return ApiError(413, "BODY_TOO_LARGE", f"The body is larger than the limit of {limit} bytes")
+
+
 _OPENAI_CALL = re.compile(r"/(?:chat/completions|completions|embeddings|models)(?=/*$)")
+_ANTHROPIC_CALL = re.compile(r"/v1/messages(?:/count_tokens)?(?=/*$)")
+_ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
     "responses": "the Responses API",
-    "messages": "Anthropic's Messages API",
+    "messages": "message batches",
     "assistants": "the Assistants API",
     "threads": "the Assistants API",
     "realtime": "the Realtime API",
@@ -88,12 +96,15 @@ def no_such_path(method: str, path: str) -> ApiError:
     """A path that is none. Where it ends as a call of OpenAI's does, the client's base URL is wrong, and the answer says so; else
     it says what there is instead."""
     sentence = f"There is no {method} {path[:200]}"
-    if speaks_openai(path) and (call := _OPENAI_CALL.search(path)):
+    if (found := _ANTHROPIC_CALL.search(path)) and not path.startswith(("/api/", found[0])):
+        sentence += f". The call is {found[0]}: the client's base URL must be the gateway's address alone"
+    elif speaks_openai(path) and (call := _OPENAI_CALL.search(path)):
         sentence += f". The call is /v1{call[0]}: the client's base URL must be the gateway's address and /v1"
     elif f"{path}/".startswith("/v1/"):
         feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
         sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models"
+        sentence += ", of Anthropic's /v1/messages and /v1/messages/count_tokens"
     else:
         sentence += ". All calls are listed at /docs, and in /openapi.json"
     return ApiError(404, "NOT_FOUND", sentence)
@@ -104,6 +115,14 @@ def speaks_openai(path: str) -> bool:
     return f"{path}/".startswith("/v1/") or (
         not path.startswith("/api/") and _OPENAI_CALL.search(path) is not None
     )
+
+
+def speaks_anthropic(path: str, version: str | None) -> bool:
+    """Whether errors at this path have Anthropic's shape: at its calls, and wherever its clients land, which say so in the header
+    `anthropic-version`."""
+    if path.startswith("/api/"):
+        return False
+    return _ANTHROPIC_PATH.search(path) is not None or (version is not None and f"{path}/".startswith("/v1/"))
 
 
 def unauthorized() -> ApiError:
@@ -141,7 +160,8 @@ class NoWorker(ApiError):
         super().__init__(
             503,
             "NO_WORKER",
-            "No worker available",
+            "No worker available"
+            + (": no HTTP worker calls this endpoint now" if is_reserved(model) else ""),
             retry_after_ms=min(max(retry_after_ms, SECOND_MS), NO_WORKER_MS),
             param="model",
         )
@@ -303,6 +323,31 @@ def openai_answer(error: ApiError) -> Answer:
         kind = code = "insufficient_quota"
     body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
     return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode(body))
+
+
+_OVERLOADED = 529
+"""Anthropic's status for what is too busy."""
+_BUSY = frozenset({"QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_TOO_BUSY"})
+
+
+def anthropic_answer(error: ApiError, request_id: str) -> Answer:
+    """An error on Anthropic's surface: the status and the type are Anthropic's, our code stands in `details`. The field that is
+    wrong stands before the sentence."""
+    if isinstance(error, NoWorker) and error.unknown:
+        error = model_not_found(error.model)
+    status, retry_after_ms = error.status, error.retry_after_ms
+    if isinstance(error, TaskFailed):
+        status = failure_row(error.code).openai
+        retry_after_ms = at_most_a_minute(error.took_ms) if status == 503 else None
+    message = error.message
+    if error.param is not None and status == 400 and error.param not in message:
+        message = f"{error.param}: {message}"
+    if message == unauthorized().message:
+        message += ", or x-api-key: <key>"
+    headers = _headers(error, status, retry_after_ms)
+    if status == 503 and error.code in _BUSY:
+        status = _OVERLOADED
+    return Answer(status, headers, anthropic_error(message, error.code, request_id, status))
 
 
 def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Headers:

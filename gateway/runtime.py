@@ -378,6 +378,7 @@ class Gateway:
         self.stopping = True
         await self.operator.live.close()
         await self.tasks.results.close()
+        await self.tasks.poll.close()
         for part in reversed(self._parts):
             await _done(part.close())
         if self.tracer is not None:

@@ -71,6 +71,24 @@ def openai_kind(status: int) -> str:
     return known.get(status) or ("invalid_request_error" if status < 500 else "server_error")
 
 
+_ANTHROPIC_KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def anthropic_kind(status: int) -> str:
+    """Anthropic's error type for an HTTP status."""
+    return _ANTHROPIC_KINDS.get(status) or ("invalid_request_error" if status < 499 else "api_error")
+
+
 # fmt: off
 FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     # time, by phase: waiting for a turn, for a connection, for the first output, between two outputs, all of it

@@ -40,7 +40,7 @@ KEYS = (
     Key("running", "r:{queue}:{model}", "set", "running tasks of a lane, while a rule asks for them", "emptied by ending"),
     Key("load", "g:{queue}", "set", "running tasks of a queue over all models, likewise", "emptied by ending"),
     Key("spent", "z:{model}", "hash", "second -> tokens dispatched in it, of a model paced by tokens", "EXPIRE 2 min"),
-    Key("windows", "w:{model}", "zset", "attempt -> when its request had left, us; FOREVER: not known", "PX, a day"),
+    Key("windows", "w:{model}", "zset", "attempt -> when its request had left, us; FOREVER: unknown (windows.lua)", "PX, a day"),
     Key("limit", "L:{subject}", "hash", "what a key or user has used of its limits (fields: LIMIT)", "PX, till all is back"),
     Key("waits", "waits", "hash", "key or user with a limit of waiting tasks -> how many wait", "emptied by dispatch"),
     Key("balance", "B:{subject}", "hash", "what a key or user can pay with (fields: BALANCE)", "amend, a day after it was used"),

@@ -402,8 +402,11 @@ class Ended(NamedTuple):
     later: Later = ()
 
 
+HTTP = "http"
+"""The type of tasks that are requests to an endpoint, which a worker makes: the model is the endpoint's. So it is of the next."""
 PERMIT = "permit"
-"""The type of tasks that are granted a permit to call an endpoint oneself: the model is the endpoint's."""
+"""The type of tasks that are granted a permit to call an endpoint oneself."""
+OF_ENDPOINTS = frozenset({HTTP, PERMIT})
 PERMIT_HOLDER = "permits"
 """The worker that takes them: any replica itself."""
 

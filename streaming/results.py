@@ -36,7 +36,7 @@ Made = TypeVar("Made")
 View = TypeVar("View", bound=ResultView)
 
 
-class _Shared(Generic[Made]):
+class Shared(Generic[Made]):
     """What is made once for all who ask for it, and kept while anybody holds it. `Made` can be referred to weakly."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class Results:
         self._page = page
         self._last = last
         self._turns = Turns(AT_ONCE)
-        self._results: _Shared[Result] = _Shared()
-        self._ends: _Shared[ResultView] = _Shared()
+        self._results: Shared[Result] = Shared()
+        self._ends: Shared[ResultView] = Shared()
 
     async def end(self, info: TaskInfo) -> ResultView:
         """What the terminal event of a task that has ended says. Raises Lost when the log is gone, and StoreError."""

@@ -1,4 +1,7 @@
-"""Limits of a caller's key and users, as callers are told of them: the sentence of a refusal, and OpenAI's headers. Pure."""
+"""Limits of a caller's key and users, as callers are told of them: the sentence of a refusal, and OpenAI's and Anthropic's
+headers. Pure."""
+
+from datetime import UTC, datetime
 
 from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import Headers, RateLimited
@@ -38,6 +41,24 @@ def limit_headers(standing: Standing) -> Headers:
     for counts, left in ((b"requests", standing.requests), (b"tokens", standing.tokens)):
         if left is not None:
             headers += _headers(counts, left)
+    return headers
+
+
+def anthropic_limit_headers(standing: Standing, now_s: float) -> Headers:
+    """The same as Anthropic's headers tell it."""
+    headers: Headers = []
+    for counts, left in (("requests", standing.requests), ("tokens", standing.tokens)):
+        if left is not None:
+            reset = datetime.fromtimestamp(now_s + left.reset_ms / 1000, UTC).isoformat(timespec="seconds")
+            told = {
+                "limit": str(left.limit),
+                "remaining": str(left.remaining),
+                "reset": reset.replace("+00:00", "Z"),
+            }
+            headers += [
+                (f"anthropic-ratelimit-{counts}-{name}".encode(), text.encode())
+                for name, text in told.items()
+            ]
     return headers
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.messages_models import AnthropicError
 from fairlane.gateway.api.models import NativeError, OpenAIError
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
@@ -140,6 +141,7 @@ CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
         "GATEWAY_STOPPING",
         "BUSY",
     ),
+    529: ("QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_TOO_BUSY"),
 }
 """And of a submission besides."""
 CODES_OF_REPORT: Mapping[int, Sequence[str]] = {503: ("REPORT_TOO_LONG",)}
@@ -153,16 +155,18 @@ OPENAI_CODES = {
 
 
 def refusals(
-    *statuses: int, openai: bool = False, submits: bool = False, reports: bool = False
+    *statuses: int, openai: bool = False, submits: bool = False, reports: bool = False, model: Any = None
 ) -> dict[int | str, dict[str, Any]]:
-    """The answers of a call that are refusals, for the document: of some the codes, too."""
-    model = OpenAIError if openai else NativeError
+    """The answers of a call that are refusals, for the document: of some the codes, too. `model`: if it is none of ours, nor
+    OpenAI's."""
+    model = model or (OpenAIError if openai else NativeError)
     more = CODES_OF_SUBMIT if submits else CODES_OF_REPORT if reports else {}
     told: dict[int | str, dict[str, Any]] = {status: {"model": model} for status in sorted(statuses)}
     for status in told.keys() & (CODES.keys() | more.keys()):
         codes = [*CODES.get(int(status), ()), *more.get(int(status), ())]
         names = (OPENAI_CODES.get(code, code) if openai else code for code in codes)
-        told[status]["description"] = f"`code`: {', '.join(names)}"
+        where = "details.error_code" if model is AnthropicError else "code"
+        told[status]["description"] = f"`{where}`: {', '.join(names)}"
     return told
 
 

@@ -7,7 +7,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.api import models, native, openai, permits, plain
+from fairlane.gateway.api import messages, messages_models, models, native, openai, permits, plain
 from fairlane.gateway.api.framing import HotRoute, refusals
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
@@ -20,6 +20,19 @@ LastEventId = Annotated[Text, Header(alias="Last-Event-ID", description="beats `
 Ticket = Annotated[Text, Query(description="of a `streamUrl`, in place of a key")]
 EVENTS = {"after": After, "from_latest": FromLatest, "token": Ticket, "last_event_id": LastEventId}
 TASK_ID = {"task_id": Annotated[str, Path()]}
+ANTHROPICS = {"ours": Annotated[messages_models.AnthropicHeaders, Header()]}
+VERSION = Annotated[
+    Text, Header(alias="anthropic-version", description="any: the answer is as Anthropic's clients want it")
+]
+PAGING = {
+    "version": VERSION,
+    "limit": Annotated[
+        int | models.Left, Query(ge=1, le=messages.MOST_OF_PAGE, description="with it: models in a page")
+    ],
+    "after_id": Annotated[Text, Query(description="with it: behind which model the page begins")],
+    "before_id": Annotated[Text, Query(description="with it: before which model the page ends")],
+}
+EITHER = models.OpenAIError | messages_models.AnthropicError
 OURS = {"ours": Annotated[models.OpenAIHeaders, Header()]}
 NAMED = {"named": Annotated[models.IdempotencyHeader, Header()]}
 AS_IT_CAME = "\n\nThe body goes to the worker as it came; what Fairlane needs to know stands in headers."
@@ -52,6 +65,7 @@ def stream_schemas() -> dict[str, Any]:
         [
             ("NativeEvent", "serialization", TypeAdapter(NativeEvent)),
             ("ChatCompletionChunk", "serialization", TypeAdapter(models.ChatCompletionChunk)),
+            ("MessageEvent", "serialization", TypeAdapter(messages_models.MessageEvent)),
         ],
         ref_template=REF,
     )
@@ -79,6 +93,12 @@ def _chunks(name: str) -> dict[str, Any]:
     return _stream({"type": "object", "required": ["data"], "properties": {"data": data}})
 
 
+def _message_events() -> dict[str, Any]:
+    data = _json_text({"$ref": REF.format(model="MessageEvent")})
+    members = {"event": {"type": "string"}, "data": data}
+    return _stream({"type": "object", "required": ["event", "data"], "properties": members})
+
+
 EVENT_STREAM = _stream({"$ref": REF.format(model="NativeEvent")})
 
 
@@ -95,6 +115,23 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
         response_model=whole,
         responses=_with_limits(responses),
         tags=["openai"],
+    )
+
+
+def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submits: bool) -> HotRoute:
+    statuses = (*SUBMIT, 529) if submits else (*READ, 408, 413, 415)
+    responses = refusals(*statuses, submits=submits, model=messages_models.AnthropicError)
+    if submits:
+        responses[200] = {"content": _message_events()}
+    return HotRoute(
+        *("POST", path, call, Access.CALLER),
+        submits=submits,
+        body=body,
+        parameters=ANTHROPICS,
+        description=says,
+        response_model=whole,
+        responses=_with_limits(responses),
+        tags=["anthropic"],
     )
 
 
@@ -184,11 +221,29 @@ ROUTES = (
         None,
         "OpenAI's embeddings." + AS_IT_CAME,
     ),
+    _anthropic(
+        "/v1/messages",
+        messages.messages,
+        messages_models.MessagesRequest,
+        messages_models.Message,
+        "Anthropic's Messages: a whole answer, or with `stream` its events. What a model for chat completions cannot be told is "
+        "refused, by its name.",
+        submits=True,
+    ),
+    _anthropic(
+        "/v1/messages/count_tokens",
+        messages.count_tokens,
+        messages_models.CountTokensRequest,
+        messages_models.TokensCount,
+        "How many tokens of input a Messages request has: an estimate, a quarter of its bytes. No task is made.",
+        submits=False,
+    ),
     HotRoute(
         *("GET", "/v1/models", openai.models, Access.CALLER),
         description="The models that are configured or offered now, of those that the caller's key covers.",
-        response_model=models.ModelList,
-        responses=_with_limits(refusals(400, 401, 403, 429, 503, openai=True)),
+        parameters=PAGING,
+        response_model=models.ModelList | messages_models.ModelPage,
+        responses=_with_limits(refusals(400, 401, 403, 429, 503, openai=True, model=EITHER)),
         tags=["openai"],
     ),
     _native(
@@ -201,7 +256,8 @@ ROUTES = (
         "/api/tasks",
         native.submit_task,
         models.TaskRequest,
-        "Submits a task of any type, with its own payload." + READINGS,
+        "Submits a task of any type, with its own payload; one of a `template`; a `chain` of several stages; a request to an "
+        "endpoint (`http`), or for a permit to call it oneself (`permit`)." + READINGS,
     ),
     HotRoute(
         *("POST", "/api/submitTask", plain.submit, Access.CALLER),
@@ -284,9 +340,9 @@ ROUTES = (
     HotRoute(
         *("GET", "/v1/models/{model:path}", openai.model, Access.CALLER),
         description="One of the models of `GET /v1/models`.",
-        parameters={"model": Annotated[str, Path()]},
-        response_model=models.ModelRow,
-        responses=_with_limits(refusals(*READ, openai=True)),
+        parameters={"model": Annotated[str, Path()], "version": VERSION},
+        response_model=models.ModelRow | messages_models.ModelInfo,
+        responses=_with_limits(refusals(*READ, openai=True, model=EITHER)),
         tags=["openai"],
     ),
 )

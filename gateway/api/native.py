@@ -29,7 +29,6 @@ from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
-from fairlane.gateway.endpoints.payloads import TYPES
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.settings import suggestion
@@ -49,7 +48,7 @@ from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import PERMIT, Known, Record, State, Submitted, TaskSpec
+from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, Known, Record, State, Submitted, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
@@ -126,7 +125,7 @@ async def _read_task(
             task_id=task_id,
         )
     task_type = read_type(fields)
-    if task_type in TYPES:
+    if task_type in OF_ENDPOINTS:
         return await _read_request(tasks, caller, request, task_type, fields, said)
     payload = fields.get("payload")
     if payload is None:
@@ -208,6 +207,7 @@ async def _read_chain(
     options = Options(
         wait=not asynchronous,
         stream=stream,
+        whole=not stream and bool(kind_of(fields.get("stream") or b"")),
         timeout=value_of(fields, "timeout"),
         priority=value_of(fields, "priority"),
         on_disconnect=value_of(fields, "onDisconnect"),

@@ -18,7 +18,6 @@ from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.endpoints.payloads import HTTP
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
@@ -27,7 +26,7 @@ from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import state_of
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import new_task_id
-from fairlane.queues.tasks import PERMIT, TERMINAL, Known, Place, Record, State, TaskSpec
+from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, Known, Place, Record, State, TaskSpec
 
 SUBMIT = ("target_url", "http_method", "body", "priority", "timestamp", "task_type", FIELD)
 """The members of `submitTask`."""

@@ -27,9 +27,9 @@ from fairlane.gateway.endpoints.endpoints import (
     NoEndpoint,
 )
 from fairlane.gateway.endpoints.headers import BadHeader, Header, passed_headers
-from fairlane.gateway.endpoints.payloads import HTTP, payload_of
+from fairlane.gateway.endpoints.payloads import payload_of
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.queues.tasks import PERMIT, TaskSpec
+from fairlane.queues.tasks import HTTP, PERMIT, TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.turns import Caller as Opener
 from fairlane.workers.adapters.targets import Target

@@ -9,9 +9,17 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.limits import limit_headers
+from fairlane.gateway.accounts.limits import anthropic_limit_headers, limit_headers
 from fairlane.gateway.accounts.signing import BadSignature, Signature
-from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, unauthorized
+from fairlane.gateway.errors import (
+    ApiError,
+    ClientGone,
+    Headers,
+    bad_request,
+    speaks_anthropic,
+    too_large,
+    unauthorized,
+)
 from fairlane.queues.limits import Standing
 from fairlane.queues.randomness import random_bytes
 from fairlane.workers.tracing import Span
@@ -164,12 +172,35 @@ class Request:
         named = (b"x-request-id", self.id)
         if not self.path.startswith("/v1/"):
             return [named]
+        if self.anthropic:
+            return [named, (b"request-id", self.id), *self._limits(), *self._anthropic_limits()]
         took = (b"openai-processing-ms", b"%d" % round((time.monotonic() - self.began) * 1000))
         return [named, took, *self._limits()]
 
     def _limits(self) -> Headers:
         on_v1 = self.standing is not None and self.path.startswith("/v1/")
         return limit_headers(self.standing) if on_v1 and self.standing else []
+
+    def _anthropic_limits(self) -> Headers:
+        return [] if self.standing is None else anthropic_limit_headers(self.standing, time.time())
+
+    @property
+    def anthropic(self) -> bool:
+        """Whether the client speaks Anthropic's Messages API."""
+        return speaks_anthropic(self.path, self.header(b"anthropic-version"))
+
+    @property
+    def key_header(self) -> str | None:
+        """What the header `authorization` says; on /v1 a key may stand in `x-api-key`, too, where Anthropic's clients put it."""
+        said = self.header(b"authorization")
+        if said is not None or not self.path.startswith("/v1/"):
+            return said
+        key = self.header(b"x-api-key")
+        return None if key is None else f"Bearer {key}"
+
+    def proof(self, name: bytes) -> str | None:
+        """A header's value, as `header`, but for `authorization`: that is `key_header`."""
+        return self.key_header if name == b"authorization" else self.header(name)
 
     @property
     def address(self) -> str:
@@ -218,11 +249,11 @@ class Request:
             )
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
-            raise _too_large(limit)
+            raise too_large(limit)
         whole = getattr(self.receive, "__self__", None)
         if isinstance(whole, Whole) and (body := whole.take_body()) is not None:
             if len(body) > limit:
-                raise _too_large(limit)
+                raise too_large(limit)
             if self.revoked:
                 raise unauthorized()
             if self.signature is not None:
@@ -239,7 +270,7 @@ class Request:
                     part: bytes = message.get("body", b"")
                     size += len(part)
                     if size > limit:
-                        raise _too_large(limit)
+                        raise too_large(limit)
                     parts.append(part)
                     if seen is not None:
                         seen.update(part)
@@ -350,10 +381,6 @@ def _check_digest(signature: Signature, seen: "hashlib._Hash") -> None:
     """Raise BadSignature for another body than the one that was signed."""
     if seen.hexdigest() != signature.body:
         raise BadSignature("The body is not the one that was signed: its SHA-256 (body) is another")
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, "BODY_TOO_LARGE", f"The body is larger than the limit of {limit} bytes")
 
 
 class Departure:

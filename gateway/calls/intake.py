@@ -62,6 +62,8 @@ class Options:
     wait: bool = True
     """The caller waits for the answer (sync or stream)."""
     stream: bool = False
+    whole: bool = False
+    """The caller said that it does not stream, whatever a route says."""
     timeout: Any = None
     mode: Any = None
     priority: Any = None

@@ -1,7 +1,7 @@
 """From a request that names a template to the body of a task. Pure, but for the turns of large ones."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -27,10 +27,13 @@ MEMBERS = frozenset({"template", "variables", "locale", "model", "stream", "user
 
 
 class TemplateNotFound(ApiError):
-    """No route and no template has such a name. `known`: those that its caller may name."""
+    """No route and no template has such a name. `known`: those that its caller may name; `chains`: all that there are."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        super().__init__(404, "TEMPLATE_NOT_FOUND", not_there(name, known), param="template")
+    def __init__(self, name: str, known: Iterable[str], chains: Container[str] = ()) -> None:
+        sentence = not_there(name, known)
+        if name in chains:
+            sentence = f"{name!r} is a chain and no template: name it in `chain`"
+        super().__init__(404, "TEMPLATE_NOT_FOUND", sentence, param="template")
 
 
 class Filled(NamedTuple):
@@ -123,7 +126,7 @@ def _rendered(
     template, image = plans.template(route, caller.tier, name, variables, locale)
     if template is None:
         known = {*plans.templates, *filter(caller.may_use, current.plans.routes.named)}
-        raise TemplateNotFound(name, known)
+        raise TemplateNotFound(name, known, current.settings.chains)
     if route is not None and model is not None:
         raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
     asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL

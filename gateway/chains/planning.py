@@ -123,16 +123,12 @@ def planned(current: Current, caller: Caller, asked: Asked, options: Options, su
     stages, others, firsts = [], [], []
     last = len(asked.chain.stages) - 1
     for number, stage in enumerate(asked.chain.stages):
-        streams = (
-            (options.stream and number == last and stage.each is None)
-            if stage.stream is None
-            else stage.stream
-        )
-        one = _Planning(current, caller, asked, options, stage, streams)
+        one = _Planning(current, caller, asked, options, stage)
         name = one.names()
         if not covered:
             check_model(caller, name)
         plain = current.plan(caller, name, lambda: False, subject)
+        one = one._replace(streams=one.streaming(plain.rule or NO_RULE, last=number == last))
         seeing = current.plan(caller, name, lambda: True, subject)
         stages.append(one.made(plain, seeing))
         firsts.append(plain)
@@ -161,7 +157,14 @@ class _Planning(NamedTuple):
     asked: Asked
     options: Options
     stage: StageSettings
-    streams: bool
+    streams: bool = False
+
+    def streaming(self, rule: Rule, *, last: bool) -> bool:
+        """Whether readers see what it writes as it is written; `rule`: what its route says."""
+        if self.stage.stream is not None:
+            return self.stage.stream
+        called = self.options.stream or (rule.stream and not self.options.whole)
+        return called and last and self.stage.each is None
 
     @property
     def routed(self) -> bool:

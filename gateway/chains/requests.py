@@ -21,7 +21,9 @@ from fairlane.gateway.chains.planning import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.routes import SHOWN
-from fairlane.gateway.settings.chains import RESERVED, ChainSettings, wrong_in
+from fairlane.gateway.settings.chains import RESERVED, ChainSettings, StageSettings, wrong_in
+from fairlane.gateway.settings.parts import SettingsPart
+from fairlane.gateway.settings.sources import suggestion
 from fairlane.queues.chains import MOST_BYTES, ChainStart
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
@@ -144,7 +146,9 @@ async def _declared(current: Current, caller: Caller, raw: bytes) -> tuple[str, 
 
 def _wrong(error: ValidationError, said: Any) -> str:
     """The first thing that is wrong with the form of a chain, with its place: the stage by its number and name."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    errors = error.errors(include_url=False, include_input=False)
+    unknown = [one for one in errors if one["type"] == "extra_forbidden"]
+    first = (unknown or errors)[0]  # what is missing may be what was misspelt
     place = "chain"
     at = said
     for part in first["loc"]:
@@ -158,6 +162,10 @@ def _wrong(error: ValidationError, said: Any) -> str:
         )
         if isinstance(part, int) and isinstance(at, dict) and isinstance(at.get("name"), str):
             place += f" ({at['name'][:40]})"
+    if unknown:
+        parts: dict[int, type[SettingsPart]] = {1: ChainSettings, 3: StageSettings}
+        known = parts[len(first["loc"])].model_fields if len(first["loc"]) in parts else ()
+        return f"{place}: unknown member{suggestion(str(first['loc'][-1])[:100], known)}"
     return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
@@ -257,8 +265,10 @@ async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart
     try:
         first = await in_turns(following(plan, -1, {}))
     except StageFailed as failed:
-        place = f"{failed.stage.name}.{failed.member}" if failed.member else failed.stage.name
-        raise bad_request(f"The stage {place} cannot begin: {failed.sentence}", "variables") from None
+        place = f"`{failed.member}`: " if failed.member else ""
+        raise bad_request(
+            f"The stage {failed.stage.name} cannot begin: {place}{failed.sentence}", "variables"
+        ) from None
     if isinstance(first, Over):
         raise bad_request(
             "No stage of the chain would run with these variables: each is skipped", "variables"

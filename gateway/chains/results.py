@@ -80,18 +80,21 @@ class Answer:
 class Outcome:
     """A stage that is done, or was skipped, as texts of later ones read it."""
 
-    __slots__ = ("_each", "parts", "skipped")
+    __slots__ = ("_content", "_each", "parts", "skipped")
 
     def __init__(self, name: str, results: Sequence[bytes], room: Room, *, each: bool = False) -> None:
         """`each`: it has a list of parts, however many."""
         self.skipped = not results
         self.parts = [Answer(name, raw, room) for raw in results]
         self._each = each
+        self._content: str | None = None
 
     @property
     def content(self) -> str:
         """Its text; those of its parts one after the other."""
-        return PARTED.join(part.content for part in self.parts)
+        if self._content is None:
+            self._content = PARTED.join(part.content for part in self.parts)
+        return self._content
 
     @property
     def result(self) -> Any:

@@ -13,13 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints, target_of
 from fairlane.gateway.endpoints.headers import Header
-from fairlane.queues.tasks import PERMIT
 from fairlane.workers.adapters.targets import Target
-
-HTTP = "http"
-"""The type of a task whose request a worker makes."""
-TYPES = frozenset({HTTP, PERMIT})
-"""The types of tasks of endpoints: the second one's caller is permitted to make the request."""
 
 
 class _Request(msgspec.Struct):

@@ -31,6 +31,8 @@ LOOK_S = 0.3
 POLL_S = 2.0
 """How long a look at the version may take."""
 CHANGE_S = 5.0
+LAST_S = 1.0
+"""How long the end waits for a reading under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,10 @@ class EndpointsWatch:
         self._looking = asyncio.create_task(self._look(), name="endpoints")
 
     async def close(self) -> None:
-        """End."""
+        """End. A reading under way is let come to its end, for a moment: one that is broken off may leave a connection behind."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                await self._turn.acquire()  # for good: nothing is read any more
         await end_tasks(self._looking)
 
     async def read(self) -> Known:

@@ -9,7 +9,7 @@ come.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.errors import SECOND_MS, ApiError
@@ -22,8 +22,12 @@ from fairlane.streaming.events import fragment_done
 from fairlane.workers.server.background import observe
 from fairlane.workers.server.pool import Recent
 
+T = TypeVar("T")
+
 REPEAT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""How long to wait between questions that the store does not answer: a proxy waits with its caller, and not for long."""
+"""How long to wait between questions that the store does not answer."""
+PATIENCE_S = 2.0
+"""None is begun later than that: a proxy waits with its caller, and not for long."""
 OVER_REMEMBERED = 10_000
 """Permits that have been used, or are over: the store is not asked of them again."""
 LOOKS_PER_S = 100
@@ -103,7 +107,7 @@ class Gate:
         signed = self._signer.read_receipt(receipt)
         if signed is None:
             return None
-        return await self._scheduler.leave(*signed, _REPORTED)
+        return await _repeated(lambda: self._scheduler.leave(*signed, _REPORTED))
 
     # ---- who has one ----------
 
@@ -120,14 +124,7 @@ class Gate:
 
     async def _ask(self, signed: Signed) -> Admitted:
         nonce = self._scheduler.nonce()
-        for pause in (*REPEAT_S, None):
-            try:
-                outcome, later = await self._scheduler.admit(*signed, nonce)
-                break
-            except StoreError:
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
+        outcome, later = await _repeated(lambda: self._scheduler.admit(*signed, nonce))
         self._ask_later(later)
         self._over.put(signed, Admitted.USED if outcome is Admitted.IN else outcome)
         return outcome
@@ -193,3 +190,17 @@ class Gate:
             return UNKNOWN_MS
         self._waits.put(whose, _Told(wait_ms, self._clock() + WAIT_S))
         return wait_ms
+
+
+async def _repeated(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call that may be repeated, for as long as a proxy waits, also where each takes long. Raises StoreError."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + PATIENCE_S
+    for pause in REPEAT_S:
+        try:
+            return await call()
+        except StoreError:
+            if loop.time() + pause > give_up_at:
+                raise
+        await asyncio.sleep(pause)
+    return await call()

@@ -16,6 +16,8 @@ from fairlane.gateway.settings.routing import (
     VariableName,
     check_parameters,
 )
+from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.queues.tasks import OF_ENDPOINTS
 
 if TYPE_CHECKING:
     from fairlane.gateway.prompts.engine import Text
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 MOST_STAGES = 16
 MOST_PARTS = 64
 """Of one stage, side by side."""
-MOST_TOKENS = 4000
-"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.1 s."""
+MOST_TOKENS = 2000
+"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.15 s."""
 STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
 RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
 """What texts of a chain read beside its variables."""
@@ -97,7 +99,9 @@ class StageSettings(SettingsPart):
     """Milliseconds that one try of the stage may take."""
 
     stream: bool | None = None
-    """Whether readers see what it writes as it is written. Not set: the last stage does, in a call that streams."""
+    """Whether readers see what it writes as it is written. Not set: the last stage does, in a call that streams, and
+    where its route says `stream` and the call says nothing of it.
+    """
 
     @field_validator("parameters")
     @classmethod
@@ -234,6 +238,12 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
     """Members that do not go together."""
+    if stage.model is not None and is_reserved(stage.model):
+        yield Misplaced(
+            "model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage can call"
+        )
+    if stage.type in OF_ENDPOINTS:
+        yield Misplaced("type", f"tasks of type {stage.type} are for endpoints, which no stage can call")
     if stage.template is None:
         if stage.model is None:
             yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")
@@ -305,8 +315,10 @@ def _misfit(
     for name in names:
         template = templates.get(name)
         if template is None:
-            hint = ", ".join(sorted(templates)) or "none"
-            yield Misplaced("template", f"there is no template {name!r}; there are {hint}")
+            hint = f"there are {', '.join(sorted(templates)) or 'none'}"
+            if route is not None and name == stage.template:
+                hint = f"the route of this name has none: say `model: {name}` and `messages`, or give the route a `template`"
+            yield Misplaced("template", f"there is no template {name!r}; {hint}")
         elif stage.variables is not None:
             known = set(template.all_variables)
             missing = sorted(known - stage.variables.keys() - template.optional)

@@ -2,6 +2,7 @@
 
 import ipaddress
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -25,6 +26,9 @@ from fairlane.workers.adapters.targets import BadTarget, Pattern
 
 MOST_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
+
+_LOCALHOST = ("127.0.0.1", "::1")
+"""What the name leads to on most machines: all of it has to be allowed."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
@@ -195,6 +199,21 @@ class EndpointSettings(SettingsPart):
         rates = ((self.requests_per_second, "1s"), (self.requests_per_minute, "1m"))
         found = [f"{number}/{time}" for number, time in rates if number]
         return ", ".join([*found, self.windows] if self.windows else found)
+
+    @property
+    def unreachable(self) -> str:
+        """The networks that `allow_private` has to name, if the URL says private addresses itself; empty: none."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            addresses = [
+                ipaddress.ip_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))
+            ]
+        except ValueError:
+            return ""  # a name: what it leads to is the worker's to see
+        allowed = [ipaddress.ip_network(network) for network in self.allow_private]
+        if all(one.is_global or any(one in network for network in allowed) for one in addresses):
+            return ""
+        return ", ".join(f'"{ipaddress.ip_network(address)}"' for address in addresses)
 
     def made(self, name: str) -> Endpoint:
         """The endpoint that they come to."""

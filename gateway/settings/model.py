@@ -860,6 +860,12 @@ def notes(settings: Settings) -> list[str]:
                 f"{place} leads to {', '.join(strange)}, which neither models nor upstreams name: a worker has to offer "
                 "it by this very name"
             )
+    for name, endpoint in settings.endpoints.items():
+        if endpoint.offline and (networks := endpoint.unreachable):
+            found.append(
+                f"endpoints.{name}.url is at a private address, so each call fails with ADDRESS_REFUSED: say "
+                f"`allow_private: [{networks}]`, or larger networks, if it is to be called"
+            )
     reserved = sum(queue.reserved for queue in settings.queues.values())
     for name, concurrency in limited.items():
         if reserved > concurrency:

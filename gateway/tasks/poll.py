@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +19,8 @@ from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
-from fairlane.streaming.results import Result, Results
+from fairlane.streaming.results import AT_ONCE, Result, Results, Shared
+from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -105,6 +107,16 @@ class Archived(NamedTuple):
     enqueued_ms: int = 0
 
 
+class ToldChain:
+    """What is told of a chain that has ended; shared by all who hold it."""
+
+    __slots__ = ("__weakref__", "results", "told")
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.results = bytes(told.pop("results", b"{}"))
+        self.told = told
+
+
 class Poll:
     """Reads tasks. Everything raises ApiError (404) for a task that is not there, StoreError, and where the archive is asked
     DatabaseUnavailable."""
@@ -121,6 +133,8 @@ class Poll:
         self._results = results
         self._archive = archive
         self._archives = archives
+        self._chains: Shared[ToldChain] = Shared()
+        self._turns = Turns(AT_ONCE)
 
     async def record(self, task_id: str) -> Record:
         """The record of a task, whoever's it is, or of a part of one."""
@@ -150,10 +164,14 @@ class Poll:
         return found
 
     async def answer(self, task_id: str, record: Record, stream_url: str) -> list[bytes]:
-        """What a poll is answered, in parts."""
-        shown, result = await self.describe(task_id, record, stream_url)
-        body = msgspec.json.encode(shown)
-        return [body] if result is None else [body[:-1] + b',"result":', result.json, b"}"]
+        """What a poll is answered, in parts: results, which others may share, are not copied."""
+        shown, result, chain = await self._describe(task_id, record, stream_url)
+        parts = [msgspec.json.encode(shown)[:-1]]
+        if chain is not None:
+            parts += [b',"results":', chain.results]
+        if result is not None:
+            parts += [b',"result":', result.json]
+        return [*parts, b"}"]
 
     async def was_read(self, caller: Caller, task_id: str, record: Record) -> None:
         """The caller has been answered: the end of its task may go earlier, where that is wanted."""
@@ -166,16 +184,31 @@ class Poll:
         self, task_id: str, record: Record, stream_url: str
     ) -> tuple[dict[str, Any], Result | None]:
         """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
+        shown, result, chain = await self._describe(task_id, record, stream_url)
+        if chain is not None:
+            shown["results"] = msgspec.Raw(chain.results)
+        return shown, result
+
+    async def _describe(
+        self, task_id: str, record: Record, stream_url: str
+    ) -> tuple[dict[str, Any], Result | None, ToldChain | None]:
+        """The same; and of a chain that has ended what its stages came to, which is not among it."""
         state = record.state
         fields = record.fields
-        chain = await self._chain(task_id, record) if is_chain(record) else None
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
-        if chain is not None:
+        chain: Chain | None = None
+        ended_chain: ToldChain | None = None
+        if is_chain(record) and state in TERMINAL:
+            read = partial(self._read_end_of_chain, task_id, record)
+            ended_chain = await self._chains.get(task_id, read)
+            answer |= ended_chain.told
+        elif is_chain(record):
+            chain = await self._chain(task_id, record)
             answer |= told_of_chain(chain)
         answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
         result: Result | None = None
         place = record.place
-        if chain is not None and state not in TERMINAL:
+        if chain is not None:
             ran_ms = record.now_ms - record.number("ga") if state is State.EXECUTING else -1
             place = await self.whole(place, chain.head, chain.stage.number, ran_ms)
         if state is State.QUEUED:
@@ -218,7 +251,7 @@ class Poll:
                 answer["cancelledAt"] = ended
         if metadata := record.fields.get("md"):
             answer["metadata"] = msgspec.Raw(metadata.encode())
-        return answer, result
+        return answer, result, ended_chain
 
     async def _permit(self, task_id: str, record: Record) -> dict[str, Any]:
         """The permit that is out: the newest event of the log, as long as it is not used."""
@@ -231,7 +264,17 @@ class Poll:
         told = msgspec.json.decode(last.data)
         return {name: told[name] for name in PERMIT_MEMBERS}
 
-    async def _chain(self, task_id: str, record: Record) -> Chain | None:
+    async def _read_end_of_chain(self, task_id: str, record: Record) -> ToldChain:
+        """What is told of a chain that has ended, which may be large: read once for all who ask at the same time, and of few
+        chains at once."""
+        async with self._turns.of(record.fields["u"]):
+            return ToldChain(told_of_chain(await self._chain(task_id, record)))
+
+    async def close(self) -> None:
+        """Give up what is being read."""
+        await self._chains.close()
+
+    async def _chain(self, task_id: str, record: Record) -> Chain:
         """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
         ApiError(404)."""
         chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)

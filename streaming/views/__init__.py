@@ -1,12 +1,13 @@
 """Every client surface as a pure function of one task's event log: no clock, no Redis, no sockets.
 
 Native stream: `NativeStreamView`. Native JSON and polls: `ResultView`. OpenAI: `ChatStreamView` and `ChatBodyView`,
-`CompletionStreamView` and `CompletionBodyView`, `EmbeddingBodyView`.
+`CompletionStreamView` and `CompletionBodyView`, `EmbeddingBodyView`. Anthropic: `MessagesStreamView` and `MessagesBodyView`.
 """
 
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
@@ -17,6 +18,8 @@ __all__ = [
     "CompletionBodyView",
     "CompletionStreamView",
     "EmbeddingBodyView",
+    "MessagesBodyView",
+    "MessagesStreamView",
     "NativeStreamView",
     "ResultView",
     "TaskInfo",

@@ -28,7 +28,7 @@ from fairlane.streaming.views.choice import (
     others,
 )
 from fairlane.streaming.views.result import ResultView
-from fairlane.streaming.views.sse import DONE, error_frame, failure_frame
+from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_frame, failure_frame
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, pick_usage, with_usage
 
@@ -65,6 +65,8 @@ class OpenAIStreamView(ABC):
 
     object_name: bytes
     id_prefix: bytes
+    silence = KEEPALIVE
+    """What says that the stream goes on."""
     before_finish = b""
     """What stands in each frame before the finish reason, in the place of log probabilities."""
     pending = None
@@ -172,6 +174,11 @@ class OpenAIStreamView(ABC):
             wait_members(place),
             self._rest,
         )
+
+    @staticmethod
+    def failed(message: str, code: str) -> bytes:
+        """How a stream ends in failure. No `[DONE]` follows."""
+        return error_frame(message, code)
 
     def _end(self, event: Event) -> bytes:
         if event.type == "done":

@@ -26,6 +26,10 @@ _CACHED = ("cachedTokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
 _REASONING = ("reasoningTokens",)
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
+_WRITTEN = ("cache_creation_tokens", "cache_creation_input_tokens")
+_ANTHROPIC_CACHE = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
+"""Anthropic's names, which count what its `input_tokens` do not."""
+_ALL_INPUT = frozenset({"inputTokens", "prompt_tokens"})
 
 
 class Counts(NamedTuple):
@@ -134,6 +138,31 @@ def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes |
         of_first = openai_usage(bytes(found[REPAIRED]))
         pairs = [(name, of_first or value) if name == REPAIRED else (name, value) for name, value in pairs]
     return join_object(pairs)
+
+
+def anthropic_usage(
+    raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
+) -> dict[str, int]:
+    """Anthropic's counts, of which those of the input are apart: not cached, read from a cache, written to one. What is not known
+    is 0; tokens of reasoning are there where they are told, and `estimated` where the gateway counted itself."""
+    picked = _pick(raw, result, latest)
+    if picked is None:
+        return {"input_tokens": 0, "output_tokens": 0}
+    _, found, (read, wrote) = picked
+    counts = normalise_usage(raw, result, latest)
+    cached, written = counts.cached or 0, _detail(found, _WRITTEN, _INPUT_DETAILS, _WRITTEN[0]) or 0
+    fresh = read or 0
+    if not (_ANTHROPIC_CACHE & found.keys()) or _ALL_INPUT & found.keys():
+        fresh = max(fresh - cached - written, 0)
+    told = {
+        "input_tokens": fresh,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": cached,
+        "output_tokens": wrote or 0,
+    }
+    if bytes(found.get("estimated", b"")) == b"true":
+        told["estimated"] = True
+    return told if counts.reasoning is None else {**told, "reasoning_tokens": counts.reasoning}
 
 
 def with_usage(body: bytes, usage: bytes | None) -> bytes:

@@ -15,6 +15,7 @@ PLAIN_400 = (b"Invalid HTTP request received.", b"Failed to open a WebSocket con
 """How the answers begin that the servers below the gateway give."""
 _NATIVE = {"error", "code", "family", "taskId", "retryAfterMs", "model", "fields", "why"}
 _OPENAI = {"message", "type", "param", "code"}
+_ANTHROPIC = {"type", "message", "details"}
 
 
 @dataclass(slots=True)
@@ -31,7 +32,10 @@ class Answer:
         try:
             body = json.loads(self.body)
             error = body["error"]
-            code = error["code"] if isinstance(error, dict) else body.get("code")
+            if isinstance(error, dict):
+                code = error["details"]["error_code"] if "details" in error else error["code"]
+            else:
+                code = body.get("code")
         except (ValueError, KeyError, TypeError, AttributeError):
             return ""
         return str(code)
@@ -196,6 +200,9 @@ def _is_refusal(answer: Answer) -> bool:
     if not isinstance(body, dict):
         return False
     error = body.get("error")
+    if isinstance(error, dict) and body.get("type") == "error":
+        known = set(body) == {"type", "error", "request_id"} and set(error) == _ANTHROPIC
+        return known and isinstance(error["message"], str) and isinstance(error["details"]["error_code"], str)
     if isinstance(error, dict):
         return set(body) == {"error"} and set(error) == _OPENAI and isinstance(error["message"], str)
     sentence = isinstance(error, str) and bool(error)

@@ -90,6 +90,38 @@ def _embedding(rng: random.Random, known: Known) -> Valid:
     return Valid("POST", "/v1/embeddings", "mallory", body)
 
 
+def _blocks(rng: random.Random) -> list[dict[str, Any]]:
+    known = (
+        {"type": "text", "text": words(rng), "cache_control": {"type": "ephemeral"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": words(rng)}},
+    )
+    return [rng.choice(known) for _ in range(rng.randint(1, 3))]
+
+
+def _messages(rng: random.Random, known: Known) -> Valid:
+    conversation: list[dict[str, Any]] = [{"role": "user", "content": rng.choice((words(rng), _blocks(rng)))}]
+    if rng.random() < 0.5:
+        use = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": words(rng)}}
+        thought = {"type": "thinking", "thinking": words(rng), "signature": rng.choice(("", "sig"))}
+        result = {"type": "tool_result", "tool_use_id": "t1", "content": _blocks(rng)[:1], "is_error": True}
+        conversation += [
+            {"role": "assistant", "content": [thought, use]},
+            {"role": "user", "content": [result]},
+        ]
+    body: dict[str, Any] = {"model": _model(rng), "max_tokens": rng.randint(1, 9), "messages": conversation}
+    body |= rng.choice(({}, {"stream": True}, {"system": words(rng)}, {"thinking": {"type": "adaptive"}}))
+    tools = [{"name": "weather", "input_schema": {"type": "object"}}]
+    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": {"type": "any"}}))
+    headers = rng.choice(((), (("anthropic-version", "2023-06-01"), ("anthropic-beta", "some-2026-01-01"))))
+    return Valid("POST", "/v1/messages", "mallory", body, headers)
+
+
+def _counted(rng: random.Random, known: Known) -> Valid:
+    body = {"model": _model(rng), "messages": [{"role": "user", "content": _blocks(rng)}]}
+    return Valid("POST", "/v1/messages/count_tokens", "mallory", body)
+
+
 def _native(rng: random.Random, known: Known) -> Valid:
     body: dict[str, Any] = {"model": _model(rng), "messages": [_message(rng)]}
     body |= rng.choice(({}, {"stream": True}, {"async": True}, {"async": True, "stream": True}))
@@ -243,6 +275,8 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/chat/completions"): _chat,
     ("POST", "/v1/completions"): _completion,
     ("POST", "/v1/embeddings"): _embedding,
+    ("POST", "/v1/messages"): _messages,
+    ("POST", "/v1/messages/count_tokens"): _counted,
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("GET", "/v1/models/{model}"): lambda rng, known: Valid(
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)

@@ -66,7 +66,10 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
                 if name == "token":  # a ticket goes before a key, and any text is a wrong one
                     operation["parameters"] = [one for one in operation["parameters"] if one is not parameter]
     schemas = document["components"]["schemas"]
-    for request in ("ChatRequest", "CompletionRequest", "EmbeddingRequest", "NativeRequest", "TaskRequest"):
+    for request in (
+        *("ChatRequest", "CompletionRequest", "EmbeddingRequest", "NativeRequest", "TaskRequest"),
+        *("MessagesRequest", "CountTokensRequest"),
+    ):
         properties = schemas[request]["properties"]
         names = [STREAMING] if request == "EmbeddingRequest" else list(WORKING)
         properties["model"] = {"type": "string", "enum": names}

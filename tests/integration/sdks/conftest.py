@@ -8,7 +8,7 @@ import pytest
 from tests.support.node import installed
 from tests.support.serving import DEADLINE_S
 
-from fairlane.gateway.api import openai as openai_api
+from fairlane.gateway.api import answering
 
 from .stage import Sdk, Stage, python_sdk, staged
 
@@ -18,7 +18,7 @@ NODE = Path(__file__).parent / "node"
 @pytest.fixture(autouse=True)
 def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a stream that fails before its first output is told by a status."""
-    monkeypatch.setattr(openai_api, "HOLD_HEAD_S", DEADLINE_S)
+    monkeypatch.setattr(answering, "HOLD_HEAD_S", DEADLINE_S)
 
 
 @pytest.fixture
@@ -43,9 +43,10 @@ async def sdk(stage: Stage, kind: str) -> AsyncIterator[Sdk]:
 
 @pytest.fixture(scope="session")
 def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `client.mjs` and the packages it needs."""
+    """A folder with `client.mjs` and `anthropic.mjs`, and the packages they need."""
     packages = installed(NODE, ["package.json", ".npmrc"], ".")
     project = tmp_path_factory.mktemp("node")
-    shutil.copy(NODE / "client.mjs", project)
+    for program in ("client.mjs", "anthropic.mjs"):
+        shutil.copy(NODE / program, project)
     (project / "node_modules").symlink_to(packages / "node_modules")
     return project

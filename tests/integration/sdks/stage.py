@@ -217,12 +217,14 @@ async def python_sdk(
         await sdk.close()
 
 
-# ---- openai-node ----------
+# ---- openai-node, and Anthropic's ----------
 
 
-async def run_node(project: Path, scenario: str, base_url: str, **options: Any) -> Any:
-    """What a scenario of `client.mjs` prints; its retries are off unless `maxRetries` says otherwise."""
-    async with node(project, scenario, base_url, **options) as child:
+async def run_node(
+    project: Path, scenario: str, base_url: str, *, client: str = "client.mjs", **options: Any
+) -> Any:
+    """What a scenario of a client prints; its retries are off unless `maxRetries` says otherwise."""
+    async with node(project, scenario, base_url, client=client, **options) as child:
         async with asyncio.timeout(DEADLINE_S * 2):
             out, err = await child.communicate()
         assert child.returncode == 0, err.decode()
@@ -231,11 +233,11 @@ async def run_node(project: Path, scenario: str, base_url: str, **options: Any) 
 
 @contextlib.asynccontextmanager
 async def node(
-    project: Path, scenario: str, base_url: str, **options: Any
+    project: Path, scenario: str, base_url: str, *, client: str = "client.mjs", **options: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A scenario under way; killed at the end if it still runs."""
     program = shutil.which("node")
     assert program is not None, "these tests need Node"
-    arguments = ("client.mjs", scenario, base_url, json.dumps(options))
+    arguments = (client, scenario, base_url, json.dumps(options))
     async with process(*arguments, program=program, cwd=project, **NO_PROXIES) as child:
         yield child

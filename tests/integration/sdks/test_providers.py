@@ -1,4 +1,4 @@
-"""Anthropic and Gemini behind a gateway, as the official OpenAI client sees them."""
+"""Anthropic and Gemini behind a gateway, as the official OpenAI client sees them, and Anthropic's."""
 
 import asyncio
 import contextlib
@@ -23,6 +23,7 @@ from tests.support.upstreams import (
 from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Worker
 
+from .anthropics import ASKED, anthropic_sdk
 from .stage import MESSAGES, Sdk, python_sdk
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +41,7 @@ TOOLS: list[Any] = [
         },
     }
 ]
+CACHED = {"type": "ephemeral"}
 THOUGHT = {"type": "thinking", "thinking": "I must look.", "signature": "sig-1"}
 
 
@@ -265,3 +267,39 @@ async def test_the_provider_s_command_serves_a_model_by_another_name(upstream: U
         answer = await sdk.call(CHAT, model="fast", messages=MESSAGES)
     assert answer.choices[0].message.content == "It is sunny in Köln."
     assert upstream.bodies[-1].get("model", "real") == "real"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_loop_of_tools_over_messages_brings_back_what_the_provider_must_see_again(
+    upstream: Upstream, stream: bool
+) -> None:
+    tools = [{"name": "weather", "input_schema": TOOLS[0]["function"]["parameters"], "cache_control": CACHED}]
+    asked: dict[str, Any] = {**ASKED, "model": "m", "tools": tools, "thinking": {"type": "adaptive"}}
+    async with anthropic_sdk("async", upstream.url.removesuffix("/v1")) as claude:
+        if stream:
+            _, message = await claude.helper(**asked)
+        else:
+            message = await claude.call("messages.create", **asked)
+        *thoughts, use = message.content
+        assert (message.stop_reason, use.name, use.input) == ("tool_use", "weather", {"city": "Köln"})
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "sunny", "is_error": False}
+        said = [*ASKED["messages"], message.to_param(), {"role": "user", "content": [result]}]
+        text, answer = await claude.helper(**{**asked, "messages": said})
+    assert text == "It is sunny in Köln."
+    usage = answer.usage
+    if upstream.name == "anthropic":
+        assert [block.model_dump() for block in thoughts] == [THOUGHT]
+        again = upstream.bodies[-1]
+        assert again["messages"][1]["content"][0] == THOUGHT
+        assert again["messages"][2]["content"] == [
+            {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "sunny"}]}
+        ]
+        assert again["thinking"] == {"type": "adaptive"}
+        assert again["tools"][0]["cache_control"] == CACHED
+        assert (message.id, usage.input_tokens, usage.output_tokens) == ("msg_1", 10, 7)
+        assert (usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (20, 3)
+    else:
+        assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (12, 20, 9)
+        assert upstream.bodies[-1]["contents"][2]["parts"][0]["functionResponse"]["response"] == {
+            "result": "sunny"
+        }

@@ -12,7 +12,7 @@ from openai import DefaultAsyncHttpxClient
 from pydantic import SecretStr
 from tests.support.serving import DEADLINE_S, NO_TLS, http_client
 
-from fairlane.gateway.api import openai as openai_api
+from fairlane.gateway.api import answering
 
 from .stage import MESSAGES, Stage, node, python_sdk, staged
 
@@ -23,7 +23,7 @@ CHAT = "chat.completions.create"
 @pytest.fixture
 async def crowded(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
-    monkeypatch.setattr(openai_api, "QUEUE_CHUNK_S", 0.1)
+    monkeypatch.setattr(answering, "QUEUE_CHUNK_S", 0.1)
     async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")

@@ -632,6 +632,9 @@ async def test_a_chain_shows_its_stages(redis_url: str, tmp_path: Path, open_bro
         await worker.chunk(second, "All of it")
         await expect(line).to_have_text(["look skipped", "sum_up completed", "write executing"])
         await expect(page.locator("#output")).to_have_text("All of it")
+        await expect(page.locator("#facts")).not_to_contain_text(
+            "Attempt"
+        )  # the second start is another stage's first
         other = await opened.open(f"/{await page.evaluate('location.hash')}")
         await expect(other.locator("#stages li")).to_have_text(
             ["1 skipped", "sum_up completed", "write executing"]

@@ -20,6 +20,7 @@ from fairlane.gateway.endpoints.payloads import completed, payload_of
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.settings import EndpointSettings, Settings, without_secrets
 from fairlane.gateway.settings.leaves import leaves
+from fairlane.gateway.settings.model import notes
 from fairlane.workers.adapters.targets import Pattern, read_target
 
 
@@ -237,3 +238,23 @@ def test_no_secret_is_shown() -> None:
         assert "hidden" not in text
     [leaf] = [leaf for leaf in leaves(settings, {"endpoints"}) if leaf.loc[-1] == "set_headers"]
     assert leaf.value == {"authorization": "(set)"}
+
+
+@pytest.mark.parametrize(
+    ("said", "networks"),
+    [
+        ({"url": "http://localhost:9000/x"}, '"127.0.0.1/32", "::1/128"'),
+        ({"url": "http://10.1.2.3/x"}, '"10.1.2.3/32"'),
+        ({"url": "http://[::1]/x", "allow_private": ["127.0.0.0/8"]}, '"::1/128"'),
+        ({"url": "http://localhost/x", "allow_private": ["127.0.0.0/8", "::1/128"]}, ""),
+        ({"url": "http://10.1.2.3/x", "allow_private": ["10.0.0.0/8"]}, ""),
+        ({"url": "http://10.1.2.3/x", "offline": False}, ""),
+        ({"url": "http://8.8.8.8/x"}, ""),
+        ({"url": "http://a.example/x"}, ""),
+    ],
+)
+def test_an_endpoint_at_a_private_address_that_it_does_not_allow_is_warned_of(
+    said: dict[str, Any], networks: str
+) -> None:
+    told = [note for note in notes(Settings(endpoints={"a": said})) if "endpoints.a.url" in note]
+    assert [f"[{networks}]" in note for note in told] == ([True] if networks else [])

@@ -11,14 +11,17 @@ import pytest
 from fairlane.gateway.errors import (
     ApiError,
     NoWorker,
+    anthropic_answer,
     gateway_failed,
     model_not_found,
     native_answer,
     openai_answer,
+    speaks_anthropic,
     task_failed,
 )
-from fairlane.queues.failures import CANCELLED, FAILURES, failure_row, openai_kind
+from fairlane.queues.failures import CANCELLED, FAILURES, anthropic_kind, failure_row, openai_kind
 from fairlane.streaming.events import Failure
+from fairlane.streaming.views import MessagesStreamView
 from fairlane.streaming.views.sse import error_body
 from fairlane.workers.protocol import FAILURE_CODES
 
@@ -44,6 +47,7 @@ def codes_in_the_source() -> Iterator[str]:
                         "fail",
                         "fragment_error",
                         "error_frame",
+                        "failed",
                         "gateway_failed",
                         "TaskError",
                         "Fragment",
@@ -74,6 +78,35 @@ def test_a_stream_and_a_body_tell_a_failure_alike(code: str) -> None:
     assert in_stream["error"]["type"] == openai_kind(answer.status)
 
 
+@pytest.mark.parametrize("code", [*FAILURES, "MADE_UP"])
+def test_anthropics_stream_and_answer_tell_a_failure_alike(code: str) -> None:
+    in_stream = json.loads(MessagesStreamView.failed("It failed", code).split(b"data: ")[1])
+    answer = anthropic_answer(failed(code), "req_1")
+    assert json.loads(answer.body) == {**in_stream, "request_id": "req_1"}
+    assert answer.status == {"MODEL_TOO_BUSY": 529}.get(code, failure_row(code).openai)
+    assert in_stream["error"]["type"] == anthropic_kind(answer.status)
+    assert in_stream["error"]["details"] == {"error_code": code}
+    assert dict(answer.headers) == dict(openai_answer(failed(code)).headers)
+
+
+@pytest.mark.parametrize(
+    ("path", "version", "anthropics"),
+    [
+        ("/v1/messages", None, True),
+        ("/v1/messages/count_tokens", None, True),
+        ("/v1/v1/messages", None, True),
+        ("/v1/models", "2023-06-01", True),
+        ("/v1/models", None, False),
+        ("/v1/chat/completions", None, False),
+        ("/v1/messagesque", None, False),
+        ("/api/openai", "2023-06-01", False),
+        ("/api/v1/messages", "2023-06-01", False),
+    ],
+)
+def test_who_speaks_anthropic(path: str, version: str | None, anthropics: bool) -> None:
+    assert speaks_anthropic(path, version) is anthropics
+
+
 @pytest.mark.parametrize("code", FAILURES)
 def test_natively_a_failed_task_is_a_500_with_its_code_and_a_cancelled_one_a_499(code: str) -> None:
     answer = native_answer(failed(code))
@@ -82,7 +115,9 @@ def test_natively_a_failed_task_is_a_500_with_its_code_and_a_cancelled_one_a_499
     assert json.loads(answer.body) == {"error": "It failed", "code": code, "family": family, "taskId": "t"}
 
 
-@pytest.mark.parametrize("surface", [native_answer, openai_answer])
+@pytest.mark.parametrize(
+    "surface", [native_answer, openai_answer, lambda error: anthropic_answer(error, "r")]
+)
 @pytest.mark.parametrize(
     "code", ["UPSTREAM_ERROR", "MODEL_TOO_BUSY", "TOTAL_TIMEOUT", "BAD_REQUEST", "MADE_UP"]
 )

@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from fairlane.gateway.endpoints.payloads import HTTP
 from fairlane.queues import keys
+from fairlane.queues.tasks import HTTP
 from fairlane.workers import protocol
 from fairlane.workers.sdk import BadAddressError, Context, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.address import websocket_url, without_query

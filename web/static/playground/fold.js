@@ -87,7 +87,8 @@ export class TaskFold {
     this._forget();
     this.state = "executing";
     this.place = null;
-    this.attempt = data.attempt;
+    const anew = data.stage && this.stages[data.index - 1]?.status === "executing";
+    this.attempt = data.stage ? (anew ? this.attempt + 1 : 1) : data.attempt; // of a chain: of this stage, as each counts anew
     this.model = data.model;
     this.queue = data.queue;
     this.startedAt = data.ts;
@@ -96,11 +97,11 @@ export class TaskFold {
   }
 
   /** One of several steps stands so; `index` from 1. Those before it that nothing was told of are passed over. */
-  _stage({ name, index, of, status }) {
+  _stage({ name, index, of, status, usage }) {
     const most = Math.max(this.stages.length, of ?? 0, index);
     this.stages = Array.from({ length: most }, (_, at) => {
       const known = this.stages[at] ?? { name: "", status: "waiting" };
-      if (at + 1 === index) return { name, status };
+      if (at + 1 === index) return { name, status, usage };
       return at + 1 < index && known.status === "waiting" ? { ...known, status: "skipped" } : known;
     });
   }
@@ -157,7 +158,7 @@ export class TaskFold {
   /** How long it waited, until its first output, and ran, ms; null for what is not known (yet). */
   get timings() {
     const between = (from, to) => (from === null || to === null ? null : Math.max(to - from, 0));
-    const tokens = tokensOf(this.usage);
+    const tokens = tokensOf(this.stages.length ? this.stages.at(-1).usage : this.usage); // what was written here, not by earlier stages
     const writing = between(this.firstAt, this.lastAt);
     return {
       waitedMs: between(this.enqueuedAt, this.startedAt ?? this.endedAt),

@@ -12,6 +12,11 @@ from fairlane.workers.adapters.chunks import is_null, of_the_answer
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Delta, Usage
 
+ANTHROPIC = "anthropic"
+"""The member of a payload that was a Messages request, and holds what chat has no word for: all of it that is no part of a
+message. Messages and tools may then hold `cache_control`, `thinking_blocks`, `is_error` and `reasoning_content`, and results of
+tools images.
+"""
 HINTS = frozenset(
     {
         *(
@@ -24,7 +29,7 @@ HINTS = frozenset(
             "prediction",
             "verbosity",
         ),
-        *("logit_bias", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+        *("logit_bias", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", ANTHROPIC),
     }
 )
 """Members that change nothing of what an answer is: left out where a provider has no word for them."""
@@ -96,6 +101,7 @@ class ToolCall(Struct):
     id: str
     type: str = "function"
     extra_content: ExtraContent | None = None
+    cache_control: Raw | UnsetType = UNSET
 
 
 class Thought(Struct, omit_defaults=True):
@@ -115,6 +121,9 @@ class Message(Struct):
     tool_call_id: str | None = None
     thinking_blocks: list[Thought] | None = None
     extra_content: ExtraContent | None = None
+    is_error: bool | None = None
+    """Of a tool's result, as Anthropic tells it."""
+    cache_control: Raw | UnsetType = UNSET
     function_call: Raw = Raw(b"null")
     audio: Raw = Raw(b"null")
 

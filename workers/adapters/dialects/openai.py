@@ -9,6 +9,8 @@ from msgspec import Raw
 
 from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, ended, is_null, usage_of
 from fairlane.workers.adapters.dialects.base import Call, Output
+from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+from fairlane.workers.adapters.dialects.plainly import plain_messages, plain_tools
 from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.sdk import Result, Task, TaskError
 
@@ -23,8 +25,9 @@ PATHS = {
 class OpenAIDialect:
     """Everything but `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage` keeps its bytes.
 
-    `renamed` are members that this upstream knows by another name only. With `plain_roles`, messages of the role `developer`
-    go out as `system`: older servers know no other.
+    A request that was one of Anthropic's Messages is said in OpenAI's words alone (`plainly.py`). `renamed` are members that this
+    upstream knows by another name only. With `plain_roles`, messages of the role `developer` go out as `system`: older servers
+    know no other.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -47,11 +50,16 @@ class OpenAIDialect:
                 f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",
             )
         body: dict[str, Any] = {**members, "model": model}
+        if ANTHROPIC in members and task.type == "openaiLike":
+            del body[ANTHROPIC]
+            for name, plain in (("messages", plain_messages), ("tools", plain_tools)):
+                if name in members:
+                    body[name] = plain(members[name])
         for theirs, name in self.renamed.items():
             if not is_null(body.get(theirs, Raw(b"null"))):
                 body[name] = body.pop(theirs)
         if self.plain_roles and "messages" in members:
-            body["messages"] = _with_plain_roles(members["messages"])
+            body["messages"] = _with_plain_roles(body["messages"])
         if task.type != "openaiEmbedding":
             body["stream"] = stream
             if stream:

@@ -447,7 +447,7 @@ class Attempt:
             return None
         self.acknowledged()
         now = self._effects.time()
-        if message.stage is not None:
+        if message.stage is not None and not self.grant.stage:  # a chain's log tells of its own stages
             stage = message.stage
             self.writer.event("stage", fragment_stage(stage.name, stage.index, stage.of, stage.status))
         if message.usage is not UNSET and (usage := bytes(message.usage)) != b"null":

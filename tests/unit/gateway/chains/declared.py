@@ -14,7 +14,10 @@ from fairlane.gateway.settings import Settings
 PAID = Caller("ann", "paid", "k")
 JOB_MATCH: dict[str, Any] = {
     "models": {"chat": {"fallbacks": ["small"]}, "small": {}, "eyes": {}},
-    "routes": {"sum_up": {"mode": "batch", "model": "small", "tiers": {"paid": {"model": "chat"}}}},
+    "routes": {
+        "sum_up": {"mode": "batch", "model": "small", "tiers": {"paid": {"model": "chat"}}},
+        "plain": {"model": "small"},
+    },
     "templates": {
         "sum_up": {
             "messages": [{"role": "user", "content": "Sum up:\n{{ job }}"}],
@@ -69,14 +72,20 @@ def settings_of(**stages: Any) -> Settings:
 
 
 def plan_of(
-    settings: Settings, name: str, given: Mapping[str, Any], *, stream: bool = False, caller: Caller = PAID
+    settings: Settings,
+    name: str,
+    given: Mapping[str, Any],
+    *,
+    stream: bool = False,
+    whole: bool = False,
+    caller: Caller = PAID,
 ) -> Plan:
     """The plan of a configured chain, as it is read again."""
     current, chain = Current(settings), settings.chains[name]
     takes = variables_of(chain, current.plans.templates, settings.routes)
     assert takes.missing(given) == takes.unknown(given) == []
     asked = Asked(name, chain, takes.filled(given))
-    return read_plan(encode(planned(current, caller, asked, Options(stream=stream), "x").plan))
+    return read_plan(encode(planned(current, caller, asked, Options(stream=stream, whole=whole), "x").plan))
 
 
 def run(making: Generator[None, None, Any]) -> Any:

@@ -32,6 +32,7 @@ def says(content: str) -> dict[str, Any]:
         ({}, "model", "needs a `template`, or a `model`"),
         ({"model": "small"}, "messages", "needs `messages` or a `payload`"),
         ({"template": "none"}, "template", "there is no template 'none'; there are sum_up"),
+        ({"template": "plain"}, "template", "the route of this name has none"),
         ({"template": "sum_up", "model": "x"}, "model", "says which model runs"),
         ({"template": "sum_up", "variables": {}}, "variables", "needs job, too"),
         ({"template": "sum_up", "variables": {"job": "", "x": ""}}, "variables", "has no x"),
@@ -48,6 +49,8 @@ def says(content: str) -> dict[str, Any]:
         (says("{{ x"), "messages", "message 1: line 1"),
         (ONE | {"when": "not a name"}, "when", "an expression in {{ }}"),
         (ONE | {"name": "first"}, "name", "two stages 'first'"),
+        (ONE | {"model": "http:image"}, "model", "an endpoint's, which no stage can call"),
+        ({"model": "small", "payload": {}, "type": "http"}, "type", "for endpoints"),
     ],
 )
 def test_what_is_wrong_is_told_with_stage_and_member(
@@ -95,8 +98,16 @@ def asked(chain: Any, **variables: Any) -> Any:
         ("job_match", {"job": "", "resume": "", "stages": 1}, "no name for a variable"),
         ({}, {}, "chain.stages: Field required"),
         ({"stages": [{"name": "A"}]}, {}, "chain.stages[0] (A).name"),
-        ({"stages": [{"name": "a", "every": 1}]}, {}, "chain.stages[0] (a).every"),
+        ({"stages": [{"name": "a", "every": 1}]}, {}, "chain.stages[0] (a).every: unknown member"),
+        ({"stages": [{"nam": "a"}]}, {}, "chain.stages[0].nam: unknown member; did you mean name?"),
+        ({"stage": []}, {}, "chain.stage: unknown member; did you mean stages?"),
+        ({"stages": [{"name": "a", "x" * 100_000: 1}]}, {}, ": unknown member"),
         ({"stages": [{"name": "a", **says("{{ x }}")}]}, {}, "missing: x"),
+        (
+            {"stages": [{"name": "a", "messages": [{"rol": "user"}], "model": "m"}]},
+            {},
+            ".rol: unknown member",
+        ),
         (
             {"stages": [{"name": "a", **says("{{ stages.b }}")}]},
             {},
@@ -108,7 +119,7 @@ def asked(chain: Any, **variables: Any) -> Any:
         (
             {"stages": [{"name": str(n), **says("{{ x }}" * 150)} for n in range(10)]},
             {"x": ""},
-            "more than 4000 words and signs together",
+            "more than 2000 words and signs together",
         ),
         ({"stages": [{"name": "a", **says("x" * 300_000)}]}, {}, "may have 262144 bytes"),
     ],

@@ -203,3 +203,26 @@ def test_the_tier_says_the_model_and_the_queue() -> None:
     comes = after(free, -1)
     assert isinstance(comes, Next)
     assert (comes.task.model, comes.task.queue) == ("small", "free_batch")
+
+
+@pytest.mark.parametrize(
+    ("of_route", "called", "streams"),
+    [
+        (None, {}, False),
+        (True, {}, True),
+        (True, {"whole": True}, False),
+        (False, {"stream": True}, True),
+        (None, {"stream": True}, True),
+    ],
+)
+def test_the_last_stage_streams_as_the_call_says_else_its_route(
+    of_route: bool | None, called: dict[str, bool], streams: bool
+) -> None:
+    routes = {"sum_up": {"model": "small", **({} if of_route is None else {"stream": of_route})}}
+    stages = [{"name": name, "template": "sum_up"} for name in ("a", "b")]
+    settings = Settings(**{**JOB_MATCH, "routes": routes, "chains": {"c": {"stages": stages}}})
+    plan = plan_of(settings, "c", {"job": "j"}, **called)
+    assert [stage.stream for stage in plan.stages] == [False, streams]
+    comes = after(plan, 0, {(0, -1): b'{"content":"x"}'})
+    assert isinstance(comes, Next)
+    assert (comes.task.stream, comes.task.queue) == (streams, "paid_stream" if streams else "paid_batch")

@@ -5,9 +5,10 @@ from collections.abc import Collection
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from fairlane.workers.adapters.dialects.chat import (
+    ANTHROPIC,
     Chat,
     Message,
     Named,
@@ -23,6 +24,8 @@ DEFAULT_MAX_TOKENS = 8192
 """Where the caller sets no bound: Anthropic wants one."""
 OWN = frozenset({"thinking", "output_config", "cache_control"})
 """Anthropic's members that callers may send as they are; `top_k` is one of `Chat`."""
+ONLY_HERE = (*OWN, "service_tier")
+"""The same in a request that was one of Messages (`ANTHROPIC`)."""
 IGNORED = frozenset({"seed", "presence_penalty", "frequency_penalty"})
 JSON_ONLY = "Answer with one JSON object and nothing else."
 """Said at the end of `system` for `json_object`: Anthropic has no such mode."""
@@ -35,7 +38,7 @@ _OLD_THINKERS = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:-2
 
 def messages_request(payload: bytes, model: str, *, stream: bool, allowed: Collection[str]) -> dict[str, Any]:
     """The body of `/messages`. Raises `TaskError` for what cannot be said."""
-    chat, through = read_chat(payload, "Anthropic", own=OWN, ignored=IGNORED, allowed=allowed)
+    chat, through = read_chat(payload, "Anthropic", own=OWN | {ANTHROPIC}, ignored=IGNORED, allowed=allowed)
     if (chat.n or 1) != 1:
         raise refused("n: Anthropic gives one answer to a request")
     system, messages = _conversation(chat.messages)
@@ -64,11 +67,23 @@ def messages_request(payload: bytes, model: str, *, stream: bool, allowed: Colle
     if chat.tools:
         body["tools"] = [_tool(tool.cache_control, function) for tool, function in chat.functions()]
         body["tool_choice"] = _tool_choice(chat)
-    _think(chat, body, model)
+    if ANTHROPIC in through:
+        told = _members(through.pop(ANTHROPIC))
+        through = {name: told[name] for name in ONLY_HERE if name in told} | through
+    else:
+        _think(chat, body, model)
     for name, raw in through.items():
         members = msgspec.json.decode(raw) if name == "output_config" else None
         body[name] = {**body.get(name, {}), **members} if isinstance(members, dict) else raw
     return body
+
+
+def _members(raw: Raw) -> dict[str, Raw]:
+    try:
+        found: dict[str, Raw] = msgspec.json.decode(raw, type=dict[str, Raw])
+    except (ValueError, RecursionError) as error:
+        raise refused(f"{ANTHROPIC}: it must be an object") from error
+    return found
 
 
 def _conversation(messages: list[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -91,6 +106,10 @@ def _conversation(messages: list[Message]) -> tuple[list[dict[str, Any]], list[d
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.tool_call_id}
             if blocks := _blocks(message.parts(), place):
                 result["content"] = blocks
+            if message.is_error:
+                result["is_error"] = True
+            if message.cache_control is not UNSET:
+                result["cache_control"] = message.cache_control
             role, content = "user", [result]
         else:
             raise refused(f"{place}: the role {message.role!r} is not known")
@@ -108,7 +127,10 @@ def _assistant(message: Message, place: str) -> list[Any]:
     blocks += _blocks(message.parts(), place)
     for call in message.tool_calls or ():
         arguments = arguments_of(call, place)
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments})
+        block = {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
+        if call.cache_control is not UNSET:
+            block["cache_control"] = call.cache_control
+        blocks.append(block)
     return blocks
 
 

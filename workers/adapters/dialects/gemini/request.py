@@ -159,7 +159,11 @@ def _tool_result(message: Message, place: str, called: dict[str, tuple[int, str]
     parts = message.parts()
     text = "".join(part.text or "" for part in parts if part.type == "text")
     others = [part for part in parts if part.type != "text"]
-    response = {"name": called[call_id][1], "id": call_id, "response": _object(text)}
+    response = {
+        "name": called[call_id][1],
+        "id": call_id,
+        "response": {"error": text} if message.is_error else _object(text),
+    }
     return [{"functionResponse": response}, *_parts(others, place)]
 
 

@@ -166,7 +166,7 @@ async def test_and_for_so_long_and_no_longer(knock: Knock) -> None:
         *(knock.gate.admit("image", knock.permit, None) for _ in range(3)), return_exceptions=True
     )
     assert [type(one) for one in answers] == [StoreUnavailable] * 3, "nobody is let in"
-    assert knock.store.asked.count("admit") == len(REPEAT_S) + 1
+    assert 2 <= knock.store.asked.count("admit") <= len(REPEAT_S) + 1
 
 
 async def test_who_leaves_does_not_stop_the_question(knock: Knock) -> None:

@@ -1,0 +1,277 @@
+"""How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.calls.bodies import Members, has_image, parse_object
+from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.idempotency import Said, name_task
+from fairlane.gateway.calls.intake import Options, check_metadata, make_task, read_model
+from fairlane.gateway.calls.streams import Refused, serve
+from fairlane.gateway.calls.tracing import follow as trace
+from fairlane.gateway.errors import Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
+from fairlane.gateway.tasks.submit import LOST, ran_by
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
+from fairlane.queues.ids import new_task_id
+from fairlane.queues.tasks import Place, State, TaskSpec
+from fairlane.streaming.events import Event, read_error, read_queued
+from fairlane.streaming.hub import Interrupted, Lost, Reader
+from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.messages import MessagesBodyView
+from fairlane.streaming.views.openai_common import OpenAIBodyView
+from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.task import TaskInfo
+
+QUEUE_CHUNK_S = 30.0
+HOLD_HEAD_S = 1.0
+"""How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
+
+
+class StreamView(Protocol):
+    """What draws a stream of all events of a task in order, and ends it by itself."""
+
+    silence: bytes
+    """What is sent after a while in which nothing came."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def feed(self, event: Event) -> bytes: ...
+
+    def queue_chunk(self, place: Place) -> bytes:
+        """What tells that the task waits, and where."""
+        ...
+
+    def failed(self, message: str, code: str) -> bytes:
+        """The end of a stream that fails beside its task's log."""
+        ...
+
+
+def task_of(
+    tasks: Tasks,
+    caller: Caller,
+    request: Request,
+    task_type: str,
+    body: bytes,
+    fields: Members,
+    said: Said | None,
+    stream: bool,
+) -> TaskSpec:
+    """The task of a request with this body, whose members are `fields`. Raises ApiError."""
+    name, caller = read_model(fields, caller.only_model), caller.named(fields)
+    tasks.calls.name(request, caller)
+    check_model(caller, name)
+    options = Options(
+        wait=True,
+        stream=stream,
+        timeout=_number(request, b"x-fairlane-timeout"),
+        mode=request.header(b"x-fairlane-mode"),
+        priority=_number(request, b"x-fairlane-priority"),
+        on_disconnect=request.header(b"x-fairlane-on-disconnect"),
+        result_ttl_ms=_number(request, b"x-fairlane-result-ttl"),
+        metadata=_metadata(request),
+        repair=_flag(request, b"x-fairlane-repair"),
+        on_v1=True,
+    )
+    task_id = new_task_id(time.time_ns() // 1_000_000)
+    task = make_task(
+        tasks.settings,
+        caller,
+        tasks.current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),
+        task_id=task_id,
+        task_type=task_type,
+        payload=body,
+        fields=fields,
+        options=options,
+        tell_model=True,
+    )
+    name_task(task, said)
+    trace(request, task)
+    return task
+
+
+def _number(request: Request, name: bytes) -> int | float | None:
+    text = request.header(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+        whole = int(number)
+    except (ValueError, OverflowError):  # also NaN and infinity
+        raise bad_request(f"the header {name.decode()} must be a number", name.decode()) from None
+    return whole if number == whole else number
+
+
+def _flag(request: Request, name: bytes) -> bool | None:
+    text = request.header(name)
+    if text is None:
+        return None
+    if text not in ("1", "true", "0", "false"):
+        raise bad_request(f"the header {name.decode()} must be 1 or 0", name.decode())
+    return text in ("1", "true")
+
+
+def _metadata(request: Request) -> bytes:
+    text = request.header(b"x-fairlane-metadata")
+    if text is None:
+        return b""
+    raw = text.encode("latin-1")
+    check_metadata(raw)
+    parse_object(raw, "The header X-Fairlane-Metadata")
+    return raw
+
+
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView
+
+
+async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
+    """Submit a task, wait for its end and answer with its body. Raises ApiError, and as `Wait` does."""
+    waited = await tasks.wait(request, task, make_view, _show)
+    if waited.end.status != "completed":
+        raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
+    try:
+        result = await waited.answer()  # held until it is written: others may share it
+    except MisfitError as misfit:
+        raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
+    ids = [JSON, *_ids(waited.task_id), *ran_by(task, waited.end.info)]
+    await request.respond(200, result.json, [*ids, *waited.headers])
+
+
+def _show(view: Body) -> bytes:
+    return view.body()
+
+
+class Asking(NamedTuple):
+    """What a request asks for: a task, and how it is told."""
+
+    task: TaskSpec
+    streamed: Callable[[TaskInfo], StreamView] | None
+    """None: it waits for the whole."""
+    whole: Callable[[TaskInfo], Body]
+
+
+async def answer(
+    tasks: Tasks,
+    caller: Caller,
+    request: Request,
+    read: Callable[[Tasks, Caller, Request], Awaitable[Asking]],
+) -> None:
+    """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
+    nothing of the body. Raises as `wait`, until something is shown."""
+    task, streamed, whole = await read(tasks, caller, request)
+    if streamed is None:
+        await wait(tasks, request, task, whole)
+        return
+    # one with an idempotency key may be come back to
+    task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency, tasks.hub
+    came_to_end, give_up = False, math.inf
+    try:
+        follow = tasks.submit.followed(task)
+        async with follow as submitted:
+            feed, enqueued_ms, request.standing = follow.feed, submitted.enqueued_ms, submitted.standing
+            give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
+            place = None
+            if submitted.state is State.QUEUED and feed.top == 0:
+                place = submitted.place
+                tasks.watch.add(feed, place)
+            info, queue, model, joined = follow.info, task.queue, submitted.line, follow.earlier is not None
+            task_id = info.task_id
+            shown = TaskStream(streamed(info), hub.time, place)
+            reader = Reader(hub, feed, notices=True)
+            keepalive_s = tasks.settings.keepalive_ms / 1000
+            # one that waits in the queue says so at once
+            hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
+            del task, submitted, place, read, streamed, whole  # it may be long
+            try:
+                came_to_end = await serve(
+                    request,
+                    reader,
+                    shown,
+                    tasks.closing,
+                    headers=[*_ids(task_id), *(REPLAYED if joined else ())],
+                    keepalive_s=keepalive_s,
+                    hold_s=hold_s,
+                    give_up=give_up,
+                    overdue=shown.overdue,
+                )
+            except Refused as refused:
+                came_to_end = True
+                failure = read_error(refused.end.data) if refused.end.type == "error" else None
+                took_ms = max(event_time(refused.end) - enqueued_ms, 0)
+                replayed = REPLAYED if joined else ()
+                raise task_failed(failure, task_id, took_ms=took_ms, headers=replayed) from None
+            except Lost:
+                shown.was_lost = True
+                raise gateway_failed("STORE_LOST", LOST, task_id) from None
+            except Interrupted:
+                raise tasks.going.refusal(task_id) from None
+            finally:
+                if shown.was_lost and not joined:
+                    tasks.submit.lost(info, (queue, model), request.id.decode(), enqueued_ms)
+    finally:
+        if not came_to_end and lingers:  # nobody can read the rest here, also when the gateway stops
+            tasks.cancel_soon(task_id, "client" if hub.time() < give_up else "timeout")
+
+
+class TaskStream:
+    """A stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
+
+    __slots__ = ("_place", "_time", "_told_at", "_view", "was_lost")
+    waits_behind = 0
+
+    def __init__(self, view: StreamView, time: Callable[[], float], place: Place | None) -> None:
+        self._view = view
+        self._time = time
+        self._told_at = time()
+        self._place = place
+        self.was_lost = False
+
+    pending = None
+
+    @property
+    def ended(self) -> bool:
+        return self._view.ended
+
+    def feed(self, event: Event) -> bytes:
+        self._place = None
+        return self._view.feed(event)
+
+    def notice(self, event: Event) -> bytes:
+        """A new place in the queue, as a part of the stream that says nothing else."""
+        if event.type != "queued":
+            return b""
+        self._place = read_queued(event.data)
+        return self._tell()
+
+    def idle(self) -> bytes:
+        if self._place and self._time() - self._told_at >= QUEUE_CHUNK_S:
+            return self._tell()
+        return self._view.silence
+
+    def _tell(self) -> bytes:
+        assert self._place is not None
+        self._told_at = self._time()
+        return self._view.queue_chunk(self._place)
+
+    def lost(self) -> bytes:
+        self.was_lost = True
+        return self._view.failed("The store lost a part of this stream", "STORE_LOST")
+
+    def overdue(self) -> bytes:
+        return self._view.failed("Task timeout", "TOTAL_TIMEOUT")
+
+    def farewell(self) -> bytes:
+        return self._view.failed("The gateway stops; please try again", "GATEWAY_STOPPING")
+
+    def revoked(self) -> bytes:
+        return self._view.failed("The key of this call is not valid any more", "UNAUTHORIZED")
+
+
+def _ids(task_id: str) -> Headers:
+    return [(b"x-task-id", task_id.encode())]

@@ -1,0 +1,107 @@
+"""Anthropic's surface: messages, and how many tokens they have. Official SDKs work unmodified, and so does Claude Code.
+
+A request is a chat request in other words (gateway/calls/messages), its task one that any worker for chat runs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.api.answering import Asking, answer, task_of
+from fairlane.gateway.calls.bodies import Members, is_large
+from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.idempotency import read_idempotency
+from fairlane.gateway.calls.intake import read_flag, read_model
+from fairlane.gateway.calls.messages import Asked, chat_steps, made
+from fairlane.gateway.errors import bad_request
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
+
+PAGE = 20
+MOST_OF_PAGE = 1000
+"""Models in a page, if nothing is said, and at most."""
+
+
+def messages(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/messages."""
+    return answer(tasks, caller, request, _read)
+
+
+async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """POST /v1/messages/count_tokens: an estimate, as nobody here has the model's tokenizer."""
+    body, fields = await _fields(tasks, request)
+    check_model(caller, read_model(fields, caller.only_model))
+    asked = await _chat_of(tasks, request, body, fields, stream=False, bounded=False)
+    request.standing = await tasks.allowances.standing(caller)
+    counted = {"input_tokens": asked.estimated_input, "estimated": True}
+    del body, fields, asked
+    await request.respond(200, msgspec.json.encode(counted), [JSON])
+
+
+def model_page(rows: Mapping[str, Mapping[str, Any]], request: Request) -> dict[str, Any]:
+    """A page of models, as Anthropic's clients ask for it: `limit` of them, behind `after_id` or before `before_id`."""
+    limit = request.query("limit") or str(PAGE)
+    if not limit.isdigit() or not 1 <= len(limit) <= 4 or not 1 <= int(limit) <= MOST_OF_PAGE:
+        raise bad_request(f"limit must be a whole number from 1 to {MOST_OF_PAGE}", "limit")
+    names, most = list(rows), int(limit)
+    after, before = request.query("after_id"), request.query("before_id")
+    if after is not None:
+        names = [name for name in names if name > after]
+    elif before is not None:
+        names = [name for name in names if name < before]
+    shown = names[-most:] if before is not None and after is None else names[:most]
+    return {
+        "data": [model_info(rows[name]) for name in shown],
+        "has_more": len(names) > len(shown),
+        "first_id": shown[0] if shown else None,
+        "last_id": shown[-1] if shown else None,
+    }
+
+
+def model_info(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A model as Anthropic's clients know it."""
+    created = datetime.fromtimestamp(row["created"], UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {
+        "type": "model",
+        "id": row["id"],
+        "display_name": row["id"],
+        "created_at": created,
+        "lifecycle": "active",
+        "max_input_tokens": row.get("context_length"),
+        "max_tokens": None,
+    }
+
+
+async def _fields(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
+    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    return body, await tasks.bodies.parse(body, caller=request.opener)
+
+
+async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
+    """What a request asks for. Nothing else of the body is left."""
+    body, fields = await _fields(tasks, request)
+    stream = read_flag(fields, "stream")
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    asked = await _chat_of(tasks, request, body, fields, stream=stream)
+    task = task_of(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream)
+    return Asking(task, MessagesStreamView if stream else None, MessagesBodyView)
+
+
+async def _chat_of(
+    tasks: Tasks, request: Request, body: bytes, fields: Members, *, stream: bool, bounded: bool = True
+) -> Asked:
+    """The chat request. A large one takes its turn, and is no larger in chat's words than a body may be."""
+    steps = chat_steps(fields, stream=stream, bounded=bounded, most=tasks.settings.max_body_bytes)
+    if not is_large(body):
+        return made(steps)
+    async with tasks.bodies.turn(len(body), request.opener) as spent:
+        while True:
+            with spent():
+                asked = next(steps, None)
+            if asked is not None:
+                return asked
+            await asyncio.sleep(0)

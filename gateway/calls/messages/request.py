@@ -1,0 +1,278 @@
+"""One of Anthropic's Messages requests as a chat request. Pure. What goes where is told in docs/messages.md."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.messages import shapes
+from fairlane.gateway.calls.messages.content import Conversation
+from fairlane.gateway.calls.messages.shapes import Budget, is_null, read, refused
+from fairlane.gateway.calls.outputs import MOST
+from fairlane.gateway.errors import too_large
+from fairlane.streaming.jsontext import join_object, kind_of, members
+from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+
+MOST_BYTES = 16 << 20
+"""Of a chat request, if nothing is said."""
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_BUDGETS = ((4096, "low"), (16_384, "medium"))
+"""Up to how many tokens of thinking it is which effort; beyond, `high`."""
+LEAST_BUDGET = 1024
+_READ = frozenset(
+    {
+        *("model", "messages", "max_tokens", "stream", "system", "temperature", "top_p", "top_k"),
+        *("stop_sequences", "metadata", "tools", "tool_choice", "thinking", "output_config", "output_format"),
+        *("context_management", "speed"),
+    }
+)
+_ONLY_THERE = ("cache_control", "service_tier")
+"""Members that mean something at Anthropic alone, and change nothing of what an answer is."""
+_IGNORED = frozenset({"diagnostics", *_ONLY_THERE})
+_EMPTY = frozenset({b"[]", b"{}", b"null"})
+_EDITS = frozenset({"clear_thinking_20251015", "clear_tool_uses_20250919"})
+"""What may be cleared out of a long conversation: it costs less then, and may be left."""
+INLINE_TOKENS = 1600
+"""What an image or a file counts in an estimate: as much as the largest image does at Anthropic."""
+
+
+_number, _whole, _text, _texts, _raws = (
+    Decoder(float),
+    Decoder(int),
+    Decoder(str),
+    Decoder(list[str]),
+    Decoder(list[Raw]),
+)
+_metadata, _typed, _tool_shape, _choice = (
+    Decoder(shapes.Metadata),
+    Decoder(shapes.Typed),
+    Decoder(shapes.Tool),
+    Decoder(shapes.ToolChoice),
+)
+_thinking, _config, _format = (
+    Decoder(shapes.ThinkingConfig),
+    Decoder(shapes.OutputConfig),
+    Decoder(shapes.Format),
+)
+_management = Decoder(shapes.ContextManagement)
+
+
+class Asked(NamedTuple):
+    """What a Messages request asks for."""
+
+    fields: Members
+    """The chat request's members."""
+    payload: bytes
+    """The same as a body."""
+    estimated_input: int
+    """Tokens: a quarter of the payload's bytes, as the scheduler reckons, but for images and files."""
+
+
+def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = MOST_BYTES) -> Asked:
+    """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
+    need not. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes."""
+    return made(chat_steps(fields, stream=stream, bounded=bounded, most=most))
+
+
+def made(steps: Iterator[Asked | None]) -> Asked:
+    """What `chat_steps` comes to, at once."""
+    return next(asked for asked in steps if asked is not None)
+
+
+def chat_steps(
+    fields: Members, *, stream: bool, bounded: bool = True, most: int = MOST_BYTES
+) -> Iterator[Asked | None]:
+    """The same in steps, between which others may run: of a large request each takes a part of its time. The last yields it."""
+    said = {name: raw for name, raw in fields.items() if not is_null(raw)}
+    for name, raw in said.items():
+        if name not in _READ and name not in _IGNORED and bytes(raw).strip() not in _EMPTY:
+            raise refused(name, "cannot be said to a model here; leave it out")
+    chat: Members = {}
+    if "model" in said:
+        chat["model"] = said["model"]
+    budget = Budget(most)
+    conversation = Conversation(budget)
+    conversation.add_system(said.get("system", shapes.NULL))
+    if "messages" not in said:
+        raise refused("messages", "is missing")
+    yield from conversation.add(said["messages"])
+    chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
+    conversation.messages.clear()
+    yield None
+    if bounded or "max_tokens" in said:
+        chat["max_tokens"] = _bound(said.get("max_tokens"))
+    _pass_on(said, chat)
+    only_there = {name: bytes(said[name]) for name in _ONLY_THERE if name in said}
+    extended = _tools(said, chat, budget) or conversation.extended
+    _user(said, chat)
+    only_there |= _output(said, chat)
+    if stream:
+        chat["stream"] = Raw(b"true")
+        chat["stream_options"] = Raw(b'{"include_usage":true}')
+    if extended or only_there:
+        chat[ANTHROPIC] = Raw(join_object(only_there.items()))
+    yield None
+    payload = object_of(chat)
+    if len(payload) > most:
+        raise too_large(most)
+    inline = INLINE_TOKENS * conversation.inline
+    estimated = (len(payload) - conversation.inline_bytes) // 4 + inline
+    yield Asked(chat, payload, max(estimated, 1))
+
+
+def _bound(raw: Raw | None) -> Raw:
+    if raw is None:
+        raise refused("max_tokens", "is missing: Anthropic's clients bound each answer")
+    most = read(raw, _whole, "max_tokens")
+    if not 1 <= most <= MOST:
+        raise refused("max_tokens", f"must be a whole number from 1 to {MOST}")
+    return raw
+
+
+def _pass_on(said: Members, chat: Members) -> None:
+    """What chat says in the same words, or another one."""
+    kinds: dict[str, Decoder[Any]] = {"temperature": _number, "top_p": _number, "top_k": _whole}
+    for name in said.keys() & kinds:
+        read(said[name], kinds[name], name)
+        chat[name] = said[name]
+    if "stop_sequences" in said:
+        if read(said["stop_sequences"], _texts, "stop_sequences"):
+            chat["stop"] = said["stop_sequences"]
+    if "speed" in said and read(said["speed"], _text, "speed") != "standard":
+        raise refused("speed", "there is one speed, standard")
+    if "context_management" in said:
+        managed = read(said["context_management"], _management, "context_management")
+        for number, edit in enumerate(managed.edits):
+            if edit.type not in _EDITS:
+                place = f"context_management.edits[{number}].type"
+                raise refused(place, f"{edit.type[:100]!r} is not done here")
+
+
+def _user(said: Members, chat: Members) -> None:
+    if "metadata" in said:
+        metadata = read(said["metadata"], _metadata, "metadata")
+        if metadata.user_id is not None:
+            chat["user"] = Raw(msgspec.json.encode(metadata.user_id))
+
+
+def _tools(said: Members, chat: Members, budget: Budget) -> bool:
+    """The tools, and which of them is to be called. Whether some have what chat has no word for."""
+    extended = False
+    raws: list[Raw] = []
+    if "tools" in said:
+        raws = budget.items(said["tools"], _raws, "tools")
+    tools = []
+    for number, raw in enumerate(raws):
+        tool = _tool(raw, f"tools[{number}]")
+        extended = extended or not is_null(tool.cache_control)
+        tools.append(_function(tool, f"tools[{number}]"))
+    if tools:
+        chat["tools"] = Raw(b"[%b]" % b",".join(tools))
+    if "tool_choice" in said:
+        _choose(read(said["tool_choice"], _choice, "tool_choice"), chat)
+    return extended
+
+
+def _tool(raw: Raw, place: str) -> shapes.Tool:
+    typed = read(raw, _typed, place)
+    if typed.type not in (None, "custom"):
+        raise refused(
+            f"{place}.type",
+            f"{str(typed.type)[:100]!r} is Anthropic's own: only tools with an input_schema are known here",
+        )
+    tool = read(raw, _tool_shape, place)
+    if tool.defer_loading:
+        raise refused(f"{place}.defer_loading", "tools are not searched here")
+    if tool.allowed_callers not in (None, ["direct"]):
+        raise refused(f"{place}.allowed_callers", "only the model calls tools here: ['direct']")
+    if not is_null(tool.input_examples) and bytes(tool.input_examples).strip() not in _EMPTY:
+        raise refused(f"{place}.input_examples", "put them into the description")
+    return tool
+
+
+def _function(tool: shapes.Tool, place: str) -> bytes:
+    shapes.text(tool.name, f"{place}.name")
+    if members(tool.input_schema) is None:
+        raise refused(f"{place}.input_schema", "must be a JSON schema, an object")
+    function = [("name", bytes(tool.name))]
+    if not is_null(tool.description):
+        shapes.text(tool.description, f"{place}.description")
+        function.append(("description", bytes(tool.description)))
+    function.append(("parameters", bytes(tool.input_schema)))
+    if tool.strict:
+        function.append(("strict", b"true"))
+    pairs = [("type", b'"function"'), ("function", join_object(function))]
+    if not is_null(tool.cache_control):
+        pairs.append(("cache_control", bytes(tool.cache_control)))
+    return join_object(pairs)
+
+
+def _choose(choice: shapes.ToolChoice, chat: Members) -> None:
+    if choice.type in ("auto", "none") and "tools" not in chat:
+        return
+    if "tools" not in chat:
+        raise refused("tool_choice", "there are no tools")
+    if choice.type == "tool":
+        if choice.name is None:
+            raise refused("tool_choice.name", "is missing")
+        wanted: Any = {"type": "function", "function": {"name": choice.name}}
+    elif choice.type in ("auto", "any", "none"):
+        wanted = "required" if choice.type == "any" else choice.type
+    else:
+        raise refused("tool_choice.type", "must be auto, any, tool or none")
+    chat["tool_choice"] = Raw(msgspec.json.encode(wanted))
+    if choice.disable_parallel_tool_use:
+        chat["parallel_tool_calls"] = Raw(b"false")
+
+
+def _output(said: Members, chat: Members) -> dict[str, bytes]:
+    """How much is thought, and what form the answer has. What Anthropic's own words for it are, for those who know them."""
+    only_there: dict[str, bytes] = {}
+    effort = None
+    if "output_config" in said:
+        config = read(said["output_config"], _config, "output_config")
+        effort = config.effort
+        if effort is not None and effort not in EFFORTS:
+            raise refused("output_config.effort", f"must be one of {', '.join(EFFORTS)}")
+        if not is_null(config.format):
+            _form(config.format, "output_config.format", chat)
+        if effort is not None:
+            only_there["output_config"] = msgspec.json.encode({"effort": effort})
+    if "output_format" in said:
+        if "response_format" in chat:
+            raise refused("output_format", "output_config.format says it already")
+        _form(said["output_format"], "output_format", chat)
+    if "thinking" in said:
+        thinking = read(said["thinking"], _thinking, "thinking")
+        if thinking.type == "disabled":
+            effort = None
+        elif thinking.type == "enabled":
+            effort = effort or _effort(thinking)
+        elif thinking.type != "adaptive":
+            raise refused("thinking.type", "must be enabled, disabled or adaptive")
+        only_there["thinking"] = bytes(said["thinking"])
+    if effort is not None:
+        chat["reasoning_effort"] = Raw(b'"%b"' % ("xhigh" if effort == "max" else effort).encode())
+    return only_there
+
+
+def _effort(thinking: shapes.ThinkingConfig) -> str:
+    """The effort of a budget of thinking tokens."""
+    budget = thinking.budget_tokens
+    if budget is None or not LEAST_BUDGET <= budget <= MOST:
+        raise refused("thinking.budget_tokens", f"must be a whole number from {LEAST_BUDGET} on")
+    return next((effort for most, effort in _BUDGETS if budget < most), "high")
+
+
+def _form(raw: Raw, place: str, chat: Members) -> None:
+    form = read(raw, _format, place)
+    if form.type != "json_schema":
+        raise refused(f"{place}.type", "must be json_schema")
+    if kind_of(form.json_schema) != "{":
+        raise refused(f"{place}.schema", "must be a JSON schema, an object")
+    schema = join_object([("name", b'"answer"'), ("strict", b"true"), ("schema", bytes(form.json_schema))])
+    chat["response_format"] = Raw(join_object([("type", b'"json_schema"'), ("json_schema", schema)]))
