@@ -1,12 +1,12 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs the tests, `make fuzz` the long random
-# ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make hostile` attacks a gateway (REQUESTS=,
-# SEED=), `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=), `make check` what CI
-# runs besides.
+# ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
+# (KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=), `make drill` breaks a model's servers (CALLS=), `make windows` measures
+# what a target sees (SECONDS=, ENDPOINT=1: of calls and permits), `make check` what CI runs besides.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run compile test quick fuzz records hostile drill windows check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run compile test quick fuzz records chains hostile drill windows check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -34,7 +34,7 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.installed
 
 # Tests start many processes, which would compile the same sources again and again: what they import is compiled before them.
-test quick fuzz records hostile drill windows compile: export PYTHONDONTWRITEBYTECODE =
+test quick fuzz records chains hostile drill windows compile: export PYTHONDONTWRITEBYTECODE =
 
 compile: $(VENV)/.compiled
 
@@ -56,6 +56,9 @@ fuzz: install-dev
 records: install-dev
 	FAIRLANE_LONG=1 FAIRLANE_TASKS=$(or $(TASKS),100000) $(BIN)/python -m pytest tests/integration/records/test_every_task_once.py
 
+chains: install-dev
+	FAIRLANE_LONG=1 FAIRLANE_KILLS=$(or $(KILLS),500) $(BIN)/python -m pytest -s tests/integration/kills/chains
+
 hostile: install-dev
 	sh tests/install-tools
 	$(BIN)/python -m tests.hostile --requests $(or $(REQUESTS),200000) $(if $(SEED),--seed $(SEED))
@@ -65,7 +68,7 @@ drill: install-dev
 	$(BIN)/python -m tests.drill $(if $(CALLS),--calls $(CALLS))
 
 windows: install-dev
-	$(BIN)/python -m tests.windows $(if $(SECONDS),--seconds $(SECONDS))
+	$(BIN)/python -m tests.windows $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ENDPOINT),--endpoint)
 
 check: install-dev
 	$(BIN)/ruff format --check .

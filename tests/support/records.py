@@ -12,7 +12,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import usage, usage_sums, usage_users
 from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records.audit import AuditTable
-from fairlane.gateway.records.ledger import PaidUsage
+from fairlane.gateway.records.ledger import Charges, PaidUsage
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.refusals import RefusalTable, RefusedChangesTable
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
@@ -74,6 +74,7 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
     await link.start()
     try:
         tables: dict[str, Table] = {"usage": PaidUsage(UsageTable(tier_of)), "audit": AuditTable(as_shown)}
+        tables["charge"] = Charges()
         tables["refusals"] = RefusalTable()
         tables["refused_changes"] = RefusedChangesTable()
         yield Outbox(link, KEYS, database, tables, metrics, "r1"), database, link

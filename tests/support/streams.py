@@ -194,8 +194,12 @@ class RawStream(EventReader):
         if receive_buffer is not None:
             link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         async with asyncio.timeout(DEADLINE_S):
-            await asyncio.get_running_loop().sock_connect(link, (host, port))
-            reader, writer = await asyncio.open_connection(sock=link, limit=1 << 16)
+            try:
+                await asyncio.get_running_loop().sock_connect(link, (host, port))
+                reader, writer = await asyncio.open_connection(sock=link, limit=1 << 16)
+            except BaseException:
+                link.close()
+                raise
             stream = cls(reader, writer)
             content = b"" if body is None else json.dumps(body).encode()
             lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"Host: {host}:{port}"]

@@ -21,8 +21,14 @@ def main() -> int:
     parser.add_argument(
         "--kills", type=int, default=standard.kills, help="of a gateway meanwhile (default 0)"
     )
+    parser.add_argument(
+        "--endpoint", action="store_true", help="the target is an endpoint: calls and permits, through nginx"
+    )
+    parser.add_argument(
+        "--margin-ms", type=int, default=standard.margin_ms, help="longer windows for gateways (default 0)"
+    )
     options = parser.parse_args()
-    size = Size(options.windows, options.callers, options.seconds, options.answer_ms, options.kills)
+    size = Size(**vars(options))
     with tempfile.TemporaryDirectory(prefix="fl-windows-", ignore_cleanup_errors=True) as folder:
         report = asyncio.run(measure(Path(folder), size))
     wrong = [*report.passed(), *report.wasted(), *report.wrong]

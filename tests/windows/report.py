@@ -15,10 +15,11 @@ MOST_UNEVEN = 0.05
 
 @dataclass(frozen=True)
 class Seen:
-    """A request that the target got: when (us), and of whom."""
+    """A request that the target got: when (us), of whom, and by which way."""
 
     at_us: int
     user: str
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,19 @@ class Report:
 
     def most_within(self, window: Window) -> int:
         """The most requests within any such time: it begins with one of them."""
+        return len(self._fullest(window))
+
+    def over(self, window: Window) -> int:
+        """Requests that came though the window before them was full."""
+        instants = [request.at_us for request in self.seen]
+        begins = (bisect.bisect_right(instants, at - 1000 * window.ms) for at in instants)
+        return sum(at - begin >= window.requests for at, begin in enumerate(begins))
+
+    def _fullest(self, window: Window) -> Sequence[Seen]:
         instants = [request.at_us for request in self.seen]
         ends = (bisect.bisect_left(instants, at + 1000 * window.ms) for at in instants)
-        return max((end - begin for begin, end in enumerate(ends)), default=0)
+        begin, end = max(enumerate(ends), key=lambda span: span[1] - span[0], default=(0, 0))
+        return self.seen[begin:end]
 
     def used(self, window: Window) -> float:
         """How much of a window was used, on average: by how long whole windows took, one behind the other."""
@@ -75,8 +86,10 @@ class Report:
         for window in self.windows:
             lines.append(
                 f"at most {self.most_within(window)} within any {window.ms} ms, of {window.requests}; "
-                f"{self.used(window) * window.requests:.2f} on average"
+                f"{self.used(window) * window.requests:.2f} on average; {self.over(window)} came too early"
             )
         lines += [f"{user}: {number}" for user, number in sorted(self.by_user.items())]
+        ways = Counter(request.way for request in self.measured)
+        lines += [f"by {way}: {number}" for way, number in sorted(ways.items()) if way]
         lines.append(f"users differ by {self.unevenness:.1%}")
         return "\n".join([*lines, *self.wrong[:10]])

@@ -22,6 +22,7 @@ def test_the_most_requests_within_any_window_are_found(instants: list[float], mo
     seen = report(instants)
     assert seen.most_within(seen.windows[0]) == most
     assert bool(seen.passed()) == (most > 2)
+    assert seen.over(seen.windows[0]) == max(most - 2, 0)
 
 
 def test_what_is_used_is_told_by_whole_windows() -> None:

@@ -26,9 +26,23 @@ class Line:
         length = int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
         return int(head[9:12]), await self._reader.readexactly(length)
 
+    async def line_with(self, word: bytes) -> bytes:
+        """The first line of the answer that has this in it, of a stream of events."""
+        line = b""
+        while word not in line:
+            if not (line := await self._reader.readline()):
+                raise EOFError
+        return line
+
     def close(self) -> None:
         """End it."""
         self._writer.close()
+
+
+def get(path: str, user: str, **headers: str) -> bytes:
+    """A GET for a user, with more headers (`_` is `-` in their names)."""
+    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-User: {user}\r\n{more}\r\n".encode()
 
 
 def post(path: str, body: bytes, user: str) -> bytes:

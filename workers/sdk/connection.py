@@ -140,7 +140,7 @@ class Connection:
                 return self._ended(socket)
         except InvalidStatus as refusal:
             return self._refused(refusal)
-        except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
+        except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
             return Ended(0.0, shorten(f"{type(error).__name__}: {error}", 300))
         finally:
             self.session.end()

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.following import Follower
 from tests.support.ledger import nothing_left
 from tests.support.rawworkers import RawWorker, key
 from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.streams import Frame, RawStream
+from tests.support.streams import RawStream
 from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
@@ -19,31 +20,8 @@ pytestmark = pytest.mark.anyio
 Texts = list[str]
 
 
-class Reader:
-    """A client as the documentation asks for: one that keeps what it has read, the last id, and honours `restart`."""
-
-    def __init__(self) -> None:
-        self.last = ""
-        self.frames: list[Frame] = []
-        self.restarts = 0
-
-    def take(self, frame: Frame) -> None:
-        name, id_ = frame.event, frame.id
-        if name == "restart":
-            self.restarts += 1
-            self.frames = []
-        elif id_ is not None:
-            self.frames.append(frame)
-        if id_ is not None:
-            self.last = id_
-
-    @property
-    def ended(self) -> bool:
-        return bool(self.frames) and self.frames[-1].event in ("done", "error", "cancelled")
-
-    @property
-    def texts(self) -> Texts:
-        return [frame.data["delta"] for frame in self.frames if frame.event == "chunk"]
+class Reader(Follower):
+    """One who reads at a gateway of this process."""
 
     async def read(self, talk: Talk, task_id: str, *, until_texts: Texts | None = None) -> None:
         """Read to the end, coming back whenever the stream ends before; or until the texts are there."""

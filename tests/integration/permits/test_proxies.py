@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import random
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.nginx import NGINX, nginx
+from tests.support.nginx import NGINX, in_front_of, nginx
 from tests.support.servers import free_port
 from tests.support.serving import http_client, until
 from tests.support.talk import Talk
@@ -23,7 +22,6 @@ pytestmark = [
 ]
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
-ROOT = Path(__file__).parents[3]
 ATTEMPTS = 1000
 SETTINGS = {"endpoints": {"image": IMAGE, "other": {**IMAGE, "url": "http://127.0.0.1:9/other/*"}}}
 
@@ -32,16 +30,8 @@ SETTINGS = {"endpoints": {"image": IMAGE, "other": {**IMAGE, "url": "http://127.
 async def guarded(folder: Path, behind: Target, *gateways: Talk) -> AsyncIterator[httpx.AsyncClient]:
     """A caller of nginx in front of a server, which asks these gateways, by the configuration in deploy/."""
     port = free_port()
-    text = (ROOT / "deploy/permits/nginx.conf").read_text()
-    first, second = (gateways[0], gateways[-1])
-    for pattern, ours in (
-        (r"gateway-a:8080", first.served.url.removeprefix("http://")),
-        (r"gateway-b:8080", second.served.url.removeprefix("http://")),
-        (r"image-service:9000", f"127.0.0.1:{behind.port}"),
-        (r"listen 80;", f"listen 127.0.0.1:{port};"),
-    ):
-        text, count = re.subn(pattern, ours, text)
-        assert count, pattern
+    addresses = [gateway.served.url.removeprefix("http://") for gateway in gateways]
+    text = in_front_of(behind.port, port, addresses)
     async with nginx(folder, text), http_client(f"http://127.0.0.1:{port}") as http:
 
         async def ready() -> bool:
@@ -173,15 +163,8 @@ async def test_no_gateway_lets_nobody_in(gateway: Start, tmp_path: Path) -> None
     async with target() as behind:
         async with gateway(**SETTINGS) as gone:
             permit = await permit_of(gone, await ask(gone))
-        port = gone.served.url.rpartition(":")[2]
-        text = (ROOT / "deploy/permits/nginx.conf").read_text()
         listening = free_port()
-        for pattern, ours in (
-            (r"gateway-[ab]:8080", f"127.0.0.1:{port}"),
-            (r"image-service:9000", f"127.0.0.1:{behind.port}"),
-            (r"listen 80;", f"listen 127.0.0.1:{listening};"),
-        ):
-            text = re.sub(pattern, ours, text)
+        text = in_front_of(behind.port, listening, [gone.served.url.removeprefix("http://")])
         async with nginx(tmp_path, text), http_client(f"http://127.0.0.1:{listening}") as http:
 
             async def refused() -> bool:

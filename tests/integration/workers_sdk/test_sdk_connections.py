@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
@@ -247,6 +248,29 @@ async def test_a_busy_gateway_is_asked_again_not_before_it_wants(
     assert address == gateway.url
     assert isinstance(delay, float)
     assert 0.2 <= delay <= 0.7
+
+
+async def test_a_gateway_that_dies_before_the_handshake_is_dialled_again(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its accepting the connection and the worker's first word."""
+    real, died = ClientConnection.handshake, 0
+
+    async def handshake(self: ClientConnection, *args: Any, **more: Any) -> None:
+        nonlocal died
+        if died < 2:
+            died += 1
+            self.transport.abort()
+            await self.connection_lost_waiter
+        await real(self, *args, **more)
+
+    monkeypatch.setattr(ClientConnection, "handshake", handshake)
+    worker, release, _ = waiting_worker(gateway)
+    release.set()
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m")
+        assert (await given.outcome()).result == "done"
+    assert died == 2
 
 
 async def test_cancelling_serve_leaves_nothing_running(gateway: FakeGateway) -> None:
