@@ -114,7 +114,8 @@ end
 function weigh(standings, tokens)
   local refusal, longest = nil, 0
   for _, stands in ipairs(standings) do
-    if stands.moved then write_tats(stands) end -- or it would move again, and time would bring nothing back meanwhile
+    -- else it would move again, and time would bring nothing back meanwhile; without rates what was used under others stays until it is back
+    if stands.moved and stands.limits.rates[1] then write_tats(stands) end
     stands.after = {}
     for i, rate in ipairs(stands.limits.rates) do
       local tat, limit = stands.tats[i], rate.limit
