@@ -22,7 +22,7 @@ script('admit', 'allow-oom', function(ARGV)
   drop_payload(id, pb, ar, u)
   permits.keep(id, m, permit.till)
   if not call('HGET', keys.model(m), 'windows') then return { 'in', {} } end
-  windows.note(m, id, epoch) -- its window goes on from now: its request comes to the endpoint at once
+  windows.note(m, id, epoch, false, permits.TRANSIT) -- its window goes on from when its request has come to the endpoint
   local at = wake(m)
   return { 'in', at and later_of(m, at) or {} }
 end)

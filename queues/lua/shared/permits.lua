@@ -2,7 +2,9 @@
 -- other. No worker runs it: any replica takes it (as the worker HOLDER), gives a permit out (permit.lua) and forgets it. From then on
 -- the store alone holds it, and nobody's death changes that: not used in time it fails, and its slot is free; used (admit.lua) it
 -- keeps its slot until somebody reports its end (leave.lua) or its time is over.
-local permits = { HOLDER = 'permits' }
+-- Its request goes from the check through the proxy to the endpoint, which nobody sees: it has come there when its end is reported, and
+-- is taken to have come after TRANSIT us.
+local permits = { HOLDER = 'permits', TRANSIT = 30000 }
 do
 -- Is a task of this model and type one for a permit?
 function permits.is(m, ty) return ty == 'permit' and is_reserved(m) end

@@ -56,13 +56,13 @@ function windows.begin(model, text, id, epoch)
   call('PEXPIRE', key, whole(longest / 1000 + DAY))
 end
 
--- The request of an attempt has left by now; `over`: the attempt has ended, which says nothing new where that was known. Nothing, if the
--- attempt does not count.
-function windows.note(model, id, epoch, over)
+-- The request of an attempt has left by now, or will have come in so many us (`later`), unless its end is known before; `over`: the
+-- attempt has ended, which says nothing new where that was known. Nothing, if the attempt does not count.
+function windows.note(model, id, epoch, over, later)
   if over then
     call('ZADD', keys.windows(model), 'XX', 'LT', US_TEXT, member(id, epoch))
   else
-    call('ZADD', keys.windows(model), 'XX', US_TEXT, member(id, epoch))
+    call('ZADD', keys.windows(model), 'XX', whole(US + (later or 0)), member(id, epoch))
   end
 end
 

@@ -385,8 +385,24 @@ def test_a_permit_counts_in_a_window_until_it_is_used_and_a_window_longer(
     assert line.enter(first) is Admitted.IN
     line.world.advance(500)
     _, later = drive(line.scheduler.admit(second.task_id, second.epoch, "n"))
-    assert later == ((IMAGE, 500),), "a window after the first one"
-    line.world.advance(499)
+    assert later == ((IMAGE, 530),), "a window after the first one, which came 30 ms after the check at most"
+    line.world.advance(529)
+    assert line.hold() == []
+    line.world.advance(1)
+    (grant,) = line.hold()
+    assert grant.task_id == "c"
+    line.audit()
+
+
+def test_a_used_permit_counts_until_its_end_where_that_is_reported_sooner(line: Line) -> None:
+    line.configure(0, "requests", model=IMAGE)
+    line.set_model(IMAGE, windows="1/1s")
+    first = line.out("a")
+    line.ask_for("c")
+    assert line.enter(first) is Admitted.IN
+    line.world.advance(10)
+    assert line.leave(first) is Left.ENDED
+    line.world.advance(999)
     assert line.hold() == []
     line.world.advance(1)
     (grant,) = line.hold()
