@@ -30,6 +30,7 @@ GRACE_S = 60.0
 
 
 KEPT_MS = 70_000
+HOUR_MS = 3_600_000
 """At most, by the settings of a run."""
 
 
@@ -60,14 +61,15 @@ class Stage:
 
     def keys(self) -> Counter[str]:
         """The keys in Redis by kind, as `queues/keys.py` begins them. What is kept of ended tasks for those who come again with
-        their idempotency key, a minute at least, counts as `kept`: it goes by itself."""
+        their idempotency key, a minute at least, or to a task of an endpoint, an hour, counts as `kept`: it goes by itself."""
         kinds: Counter[str] = Counter()
         for name in self._store.scan_iter(count=1000):
             prefix, _, rest = name.partition(b"}:")
             kind, _, task = rest.partition(b":")
             if kind in (b"t", b"e"):
-                ended, by_key = self._store.hmget(prefix + b"}:t:" + task, "ed", "ik")
-                if ended and by_key and 0 < self._store.pttl(name) <= KEPT_MS:
+                ended, by_key, of = self._store.hmget(prefix + b"}:t:" + task, "ed", "ik", "ty")
+                longest = HOUR_MS if of in (b"http", b"permit") else KEPT_MS if by_key else 0
+                if ended and 0 < self._store.pttl(name) <= longest:
                     kind = b"kept"
             kinds[kind.decode("utf-8", "replace")] += 1
         return kinds

@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -46,10 +47,18 @@ METADATA = "http://169.254.169.254/latest/meta-data/iam"
 @contextlib.asynccontextmanager
 async def two(outside_says: object = says(answer(b"outside"))) -> AsyncIterator[tuple[Target, Target]]:
     """A server outside and one inside, at the same port."""
-    async with (
-        target(outside_says, host=OUTSIDE) as outside,  # type: ignore[arg-type]
-        target(says(answer(b"inside")), host=INSIDE, port=outside.port) as inside,
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        while True:
+            outside = await stack.enter_async_context(target(outside_says, host=OUTSIDE))  # type: ignore[arg-type]
+            try:
+                inside = await stack.enter_async_context(
+                    target(says(answer(b"inside")), host=INSIDE, port=outside.port)
+                )
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue  # somebody has that port inside: another one
+            break
         yield outside, inside
 
 
