@@ -10,8 +10,8 @@ script('append', nil, function(ARGV)
 
   local function append(id, epoch, token, seq, output, first, last)
     local key = keys.task(id)
-    local state, current, holder, sq, readers, first_output, payload_bytes, ar =
-      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb', 'ar'))
+    local state, current, holder, sq, readers, first_output, payload_bytes, ar, probes =
+      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb', 'ar', 'bp'))
     if state ~= 'executing' or current ~= epoch or holder ~= token then return 'stale' end
     local top = num(sq)
     if seq > top + 1 then return top end
@@ -28,7 +28,7 @@ script('append', nil, function(ARGV)
     if output == '1' and not first_output then
       call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
       drop_payload(id, payload_bytes, ar)
-      local woken = call('HGET', key, 'bp') == '1' and upstreams.answers(id)
+      local woken = probes == '1' and upstreams.answers(id)
       if woken then wake(woken) end
     else
       call('HSET', key, 'sq', whole(top))
