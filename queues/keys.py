@@ -216,6 +216,7 @@ CHAIN = {
     "head": "what is needed for reading",
     "of": "how many stages there are",
     "by": "bytes of plan, head, results and request, which count among those that are stored; absent behind the end",
+    "rb": "those of the request as it came, which the bound of a chain does not count; absent where there is none",
     "gr": "how long the slot of a part may stay `stopping`, ms",
     "sp": "what its stages and parts have cost, micro-credits",
     "todo": "parts of the stage that are not done",

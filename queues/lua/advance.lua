@@ -50,10 +50,10 @@ script('advance', 'allow-oom', function(ARGV)
   if seq > top + 1 then return { 'hole', '', {}, top, {}, {}, {} } end
   local chain_id, part = t.pa or id, t.pa and select(2, chains.stage_of(t.sg))
   local chain, key = part and load(t.pa) or t, keys.chain(chain_id)
-  local by, todo, spent = unpack(call('HMGET', key, 'by', 'todo', 'sp'))
+  local by, todo, spent, of_request = unpack(call('HMGET', key, 'by', 'todo', 'sp', 'rb'))
   local last = not part or num(todo) <= 1
   if last and not follows then return reply('next') end
-  if num(by) + #result > most_bytes then return reply('too_large') end
+  if num(by) - num(of_request) + #result > most_bytes then return reply('too_large') end
   local entry, qt = nil, chain.qt
   if last and follows == 'entry' then
     local why

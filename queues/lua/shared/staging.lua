@@ -84,7 +84,10 @@ end
 -- Write down what belongs to a chain as a whole.
 function chains.begin(id, start)
   call('HSET', keys.chain(id), 'of', start.of, 'plan', start.plan, 'head', start.head, 'gr', start.grace, 'by', whole(start.by))
-  if start.request ~= '' then call('SET', keys.request(id), start.request) end
+  if start.request ~= '' then
+    call('SET', keys.request(id), start.request)
+    call('HSET', keys.chain(id), 'rb', whole(#start.request))
+  end
 end
 
 -- Queue the parts of a stage. `t`: the record of the chain, with what is said of the stage; `wd`: when their wait is over.

@@ -102,6 +102,18 @@ def test_nothing_happens_without_what_follows_or_with_a_hole_in_the_log(world: W
     audit(world, "c")
 
 
+def test_the_request_that_is_kept_for_the_archive_takes_nothing_of_what_a_chain_may_have(
+    world: World, pool: Pool
+) -> None:
+    pool.start("c", request=b"q" * (MOST_BYTES // 2), archive_ms=1000, archive_request=True)
+    (grant,) = pool.take()
+    assert pool.advance(grant, pool.entry(1), result=b"x" * (MOST_BYTES - 5)).outcome == "too_large"
+    assert pool.advance(grant, pool.entry(1), result=b"x" * (MOST_BYTES - 6)).outcome == "moved"
+    audit(world, "c")
+    assert pool.cancel("c").outcome == "ended"
+    assert world.call("HGET", world.keys("pool"), "bytes") == b"0"
+
+
 def test_a_chain_keeps_the_age_of_its_submission_in_its_users_line(world: World, pool: Pool) -> None:
     pool.start("c")
     (grant,) = pool.take()
