@@ -186,23 +186,15 @@ def chain_of(task_id: str) -> str:
     return task_id.partition(".")[0]
 
 
-def stage_of(fields: Mapping[str, str]) -> tuple[Stage, int | None] | None:
-    """Which stage a task's record is in, and which part of it it is; None: it is no chain."""
-    if not fields.get("sg"):
-        return None
-    number, part, name = fields["sg"].split(" ")
-    return Stage(int(number), name), None if part == "-" else int(part)
+def read_stage(text: str) -> tuple[Stage, int]:
+    """Which stage a record's field `sg` says, and which part of it; -1: the stage runs in place, or none is meant."""
+    number, part, name = text.split(" ")
+    return Stage(int(number), name), -1 if part == "-" else int(part)
 
 
 def running(grant: Grant) -> Running | None:
     """What a grant runs of a chain; None: its task is none."""
-    if not grant.stage:
-        return None
-    number, part, name = grant.stage.split(" ")
-    chain = grant.task_id
-    if part != "-":
-        chain = chain.rsplit(".", 2)[0]
-    return Running(chain, Stage(int(number), name), -1 if part == "-" else int(part))
+    return Running(chain_of(grant.task_id), *read_stage(grant.stage)) if grant.stage else None
 
 
 def read_used(text: str) -> Used:

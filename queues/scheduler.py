@@ -23,6 +23,7 @@ from fairlane.queues.chains import (
     Stage,
     StageEntry,
     Step,
+    read_stage,
     read_used,
 )
 from fairlane.queues.credits import Balance, Funds
@@ -1030,7 +1031,6 @@ def _end_of(end: ChainEnd) -> list[Arg]:
 
 def _read_chain(reply: list[Any]) -> Chain:
     state, stage, of, parts, begun, done, *flat = reply
-    number, _, name = stage.decode().split(" ")
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     results: dict[tuple[int, int], bytes] = {}
     used: dict[tuple[int, int], Used] = {}
@@ -1040,9 +1040,9 @@ def _read_chain(reply: list[Any]) -> Chain:
             results[int(at), int(part or -1)] = value
         elif kind == b"u" and at.isdigit():
             used[int(at), int(part or -1)] = read_used(value.decode())
-    of_stage = State(state.decode()), Stage(int(number), name), int(of)
+    at_stage, _ = read_stage(stage.decode())
     plan, head = fields.get(b"plan", b""), fields.get(b"head", b"")
-    return Chain(*of_stage, parts, begun, done, plan, head, results, used)
+    return Chain(State(state.decode()), at_stage, int(of), parts, begun, done, plan, head, results, used)
 
 
 def _told_of_repair(repair: Repair) -> tuple[Arg, ...]:

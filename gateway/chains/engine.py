@@ -22,8 +22,8 @@ from fairlane.gateway.prompts.engine import Budget
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.prompts.values import Expression, Values
-from fairlane.gateway.settings.chains import INDEX, ITEM, MOST_PARTS, STAGES, VARIABLES
-from fairlane.queues.chains import Part, Stage
+from fairlane.gateway.settings.chains import INDEX, ITEM, STAGES, VARIABLES
+from fairlane.queues.chains import MOST_PARTS, Part, Stage
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.structured.wanted import wanted_of
 

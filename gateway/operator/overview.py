@@ -7,7 +7,7 @@ from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
-from fairlane.queues.chains import stage_of
+from fairlane.queues.chains import read_stage
 from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
@@ -255,12 +255,16 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
 
 def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
     """Which stage of a chain a task is in and since when, or which part of one it is, and of which chain."""
-    found = stage_of(fields)
-    if found is None:
+    if not fields.get("sg"):
         return dict.fromkeys(("stage", "stageIndex", "part", "chain", "stageAt"))
-    (index, name), part = found
+    (index, name), part = read_stage(fields["sg"])
     since = fields.get("se") or fields.get("en")
-    about = {"stage": name, "stageIndex": index, "part": part, "chain": fields.get("pa")}
+    about = {
+        "stage": name,
+        "stageIndex": index,
+        "part": part if part >= 0 else None,
+        "chain": fields.get("pa"),
+    }
     return about | {"stageAt": int(float(since)) if since else None}
 
 

@@ -16,6 +16,7 @@ from fairlane.gateway.settings.routing import (
     VariableName,
     check_parameters,
 )
+from fairlane.queues.chains import MOST_STAGES
 from fairlane.queues.keys import ANY_MODEL, ENDPOINT, is_reserved
 from fairlane.queues.tasks import OF_ENDPOINTS
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from fairlane.gateway.prompts.engine import Text
     from fairlane.gateway.prompts.templates import Template
 
-MOST_STAGES = 16
-MOST_PARTS = 64
-"""Of one stage, side by side."""
 MOST_TOKENS = 2000
 """Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.15 s."""
 TOKENS_OF_A_TEXT = 12
