@@ -9,7 +9,7 @@
 -- what lies in the hash is the sum of what SQL has and of what is on its way there.
 --
 -- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
-local cost_of, most_cost_of, funds_of, begin_window, hold_credits, hold_more, settle_credits, take_from, mark, grant_credits
+local cost_of, most_cost_of, funds_of, begin_window, held_by, hold_credits, hold_more, settle_credits, take_from, mark, grant_credits
 do
 local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
@@ -120,6 +120,12 @@ function begin_window(balance, window, spent)
   end
   if last then call('HSET', balance, 'w2', last) end
   call('HSET', balance, 'w1', window, 's' .. window, spent)
+end
+
+-- How much a task is held, by the field `qt` of its record; nil: it has no quota.
+function held_by(qt)
+  local granted, of_window = string.match(qt or '', '^%l (%d+) (%d+)')
+  return granted and granted + of_window
 end
 
 -- Hold so much, which is there. Returns the field `qt` of the task's record.

@@ -43,20 +43,11 @@ local function cost_of_entry(id, entry, pc, most, used, before, pa)
   local first_output, state = entry[4], entry[5]
   local stopped = first_output and as_callers_like(id, entry, pa)
   if state ~= 'completed' and not stopped then return 0 end
-  local input, output, more = used and used[1] or '-1', used and used[2] or '-1', used and used[3] or ''
-  if entry[18] and num(input) < 0 and num(output) < 0 then
-    input, output, more = string.match(entry[18], '^(%S*) (%S*) (.*)$')
-  end
+  local input, output, more = unpack(repairs.used_at_last(used, entry[18]))
   if most and stopped and num(input) < 0 and num(output) < 0 then return most end
   local cached, reasoning
   if more ~= '' then cached, reasoning = string.match(more, '^(%S+) (%S+)') end
   return (pc and cost_of(pc, input, output, cached, reasoning) or 0) + before
-end
-
--- What was held of a quota (`qt`) for a task.
-local function held_by(qt)
-  local granted, of_window = string.match(qt, '^%l (%d+) (%d+)')
-  return granted + of_window
 end
 
 -- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
@@ -71,7 +62,7 @@ function record_usage(id, used, done)
     most = most and most + 0
     if done then qt = nil end
   else
-    most = qt and held_by(qt)
+    most = held_by(qt)
   end
   if only_paid then
     local paid = qt and settle_credits(entry[9], qt, chains.spend(chain, 0)) or ''
@@ -81,12 +72,7 @@ function record_usage(id, used, done)
     return
   end
   local own, before = used, 0
-  if rp and rp ~= '1' then
-    if entry[18] and num(used and used[1] or '-1') < 0 and num(used and used[2] or '-1') < 0 then
-      used = { string.match(entry[18], '^(%S*) (%S*) (.*)$') }
-    end
-    used, before = repairs.used_in_all(rp, used)
-  end
+  if rp and rp ~= '1' then used, before = repairs.used_in_all(rp, repairs.used_at_last(used, entry[18])) end
   for i = TOLD + 5, #RECORDED do entry[i] = nil end
   entry[TOLD + 1] = chain or id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end

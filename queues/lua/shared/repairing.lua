@@ -6,6 +6,13 @@
 -- behind it is the next answer's alone. Usage record and ledger tell the sum.
 local repairs = {}
 
+-- What the last attempt of a task used: what its worker says at the end; else what was told before (`us`).
+function repairs.used_at_last(used, us)
+  used = used or { '-1', '-1', '' }
+  if not us or num(used[1]) >= 0 or num(used[2]) >= 0 then return used end
+  return { string.match(us, '^(%S*) (%S*) (.*)$') }
+end
+
 -- Let what an attempt used be what a task of this field has used; what the ends of two attempts tell is texts, -1: unknown.
 -- Returns that, and what the first one cost.
 function repairs.used_in_all(rp, used)

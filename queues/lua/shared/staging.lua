@@ -170,12 +170,8 @@ function chains.admit(t, entry, spent)
   if entry.quota == '' then return t.qt end
   local most = chains.most_cost(s, entry.parts, num(call('HGET', keys.model(s.m), 'top')), costs_of(entry.fields))
   entry.mc = most
-  local needed, held = spent + most + entry.reserve, 0
-  if t.qt then
-    local granted, of_window = string.match(t.qt, '^%l (%d+) (%d+)')
-    held = granted + of_window
-  end
-  if needed <= held then return t.qt end
+  local needed = spent + most + entry.reserve
+  if needed <= (held_by(t.qt) or 0) then return t.qt end
   return hold_more(t.u, t.qt, entry.quota, needed)
 end
 
@@ -226,10 +222,7 @@ end
 
 -- What an attempt costs that has answered, with the answer before, if that was repaired.
 function chains.cost_of_attempt(t, used)
-  local input, output, more = unpack(used)
-  if t.us and num(input) < 0 and num(output) < 0 then
-    input, output, more = string.match(t.us, '^(%S*) (%S*) (.*)$')
-  end
+  local input, output, more = unpack(repairs.used_at_last(used, t.us))
   local _, before = repairs.used_in_all(t.rp, used)
   if not t.pc then return before end
   local cached, reasoning = string.match(more, '^(%S+) (%S+)')
