@@ -14,12 +14,16 @@ script('chain', 'no-writes', function(ARGV)
     for _, part in ipairs(call('HGETALL', key)) do reply[#reply + 1] = part end
     return reply
   end
+  local wanted = { 'head' }
   for _, field in ipairs(call('HKEYS', key)) do
-    local is_result = string.find(field, '^r%d') ~= nil
-    if field ~= 'plan' then
-      reply[#reply + 1] = field
-      reply[#reply + 1] = is_result and '' or call('HGET', key, field)
+    if string.find(field, '^r%d') then
+      reply[#reply + 1], reply[#reply + 2] = field, ''
+    elseif string.find(field, '^u%d') then
+      wanted[#wanted + 1] = field
     end
+  end
+  for i, value in ipairs(call('HMGET', key, unpack(wanted))) do
+    reply[#reply + 1], reply[#reply + 2] = wanted[i], value or ''
   end
   return reply
 end)
