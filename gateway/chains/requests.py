@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import difflib
 import re
 from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +20,7 @@ from fairlane.gateway.chains.planning import Asked, planned, queues_of, reserve_
 from fairlane.gateway.chains.planning import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.routing.routes import SHOWN
+from fairlane.gateway.routing.routes import not_there
 from fairlane.gateway.settings.chains import RESERVED, ChainSettings, StageSettings, wrong_in
 from fairlane.gateway.settings.parts import SettingsPart
 from fairlane.gateway.settings.sources import suggestion
@@ -51,14 +50,7 @@ class ChainNotFound(ApiError):
     """No chain has such a name. `known`: those that its caller may name."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
-        near = difflib.get_close_matches(name[:200], names, n=SHOWN, cutoff=0.5)
-        sentence = f"There is no chain {name[:100]!r}"
-        if near:
-            sentence += f"; did you mean {' or '.join(near)}?"
-        elif names:
-            sentence += f"; there are {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
-        super().__init__(404, "CHAIN_NOT_FOUND", sentence, param="chain")
+        super().__init__(404, "CHAIN_NOT_FOUND", not_there(name, known, "chain"), param="chain")
 
 
 class Submission(NamedTuple):
@@ -248,21 +240,20 @@ async def make_chain(
         task.otherwise = _with_stage(dataclasses.replace(task), other)
         task.otherwise.quota = ""
     task = _with_stage(task, first)
-    head = head_of(comes_to.plan, asked.chain.title)
-    running = start.stage.number
+    declared, running = comes_to.plan.stages, start.stage.number
     stages = [
         {
             "name": stage.name,
             "status": "skipped" if at < running else "queued" if at == running else "waiting",
         }
-        for at, stage in enumerate(head.stages)
+        for at, stage in enumerate(declared)
     ]
     schemas = [
         msgspec.json.encode(stage.json_schema)
         for stage in asked.chain.stages
         if asked.strict and stage.json_schema is not None
     ]
-    return task, Submission(start, otherwise, stages, head.stages[running].status, schemas)
+    return task, Submission(start, otherwise, stages, declared[running].status, schemas)
 
 
 async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart, TaskSpec]:

@@ -128,11 +128,12 @@ def _first(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def not_there(name: str, known: Iterable[str]) -> str:
-    """What is said of a template's name that is not known: the names that resemble it, else some that there are."""
+def not_there(name: str, known: Iterable[str], kind: str = "template") -> str:
+    """What is said of a name, of a template or what else it is, that is not known: the names that resemble it, else some that
+    there are."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:200], names, n=SHOWN, cutoff=0.5)
-    sentence = f"There is no template {name[:100]!r}"
+    sentence = f"There is no {kind} {name[:100]!r}"
     if near:
         return f"{sentence}; did you mean {' or '.join(near)}?"
     more = ", …" if len(names) > SHOWN else ""
