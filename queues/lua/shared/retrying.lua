@@ -40,8 +40,8 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   elseif t.fo or num(t.at) - num(t.ab) >= (held and 1000 or 100) then
     give_up = failures.lost
   elseif cause ~= 'declined' and not repair and (t.bg or t.mt == '1') then
-    if num(t.tr) >= (t.mt and num(t.mt) or 3) then give_up = failures.lost end
-    if t.mt == '1' then give_up = failures.lost end -- nobody knows how far its worker has come
+    -- of one try nobody knows how far its worker has come
+    if t.mt == '1' or num(t.tr) >= num(t.mt or '3') then give_up = failures.lost end
     if cause == 'lost' and (who or '') ~= '' then
       if t.ls and t.ls ~= who then give_up = failures.lost end
       call('HSET', key, 'ls', who)

@@ -125,7 +125,7 @@ local function leave_stage(id, t)
     end
   end
   if gone[1] then call('HDEL', keys.task(id), unpack(gone)) end
-  t.se, t.ab, t.gt, t.ow, t.xd, t.mean = NOW_TEXT, t.at or '0', '', '', '0', nil
+  t.se, t.ab, t.mean = NOW_TEXT, t.at or '0', nil
 end
 
 -- What `advance` is told of the next stage, behind 'entry' in its arguments.

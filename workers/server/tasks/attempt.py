@@ -654,12 +654,11 @@ class Attempt:
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
-                if blameless and (self.grant.most_tries != 1 or self._sent_at is None):
+                once, unsent = self.grant.most_tries == 1, self._sent_at is None
+                if blameless and (unsent or not once):
                     self._requeue("gateway stops", "declined")
-                elif self._sent_at is None:
-                    self._requeue("worker lost", "declined" if self.grant.most_tries == 1 else "lost")
                 else:
-                    self._requeue("worker lost", "lost")
+                    self._requeue("worker lost", "declined" if once and unsent else "lost")
 
     def stop(self, reason: str) -> None:
         """The task was ended from outside, or somebody else has it: tell the worker; its slot is free when it answers."""

@@ -105,9 +105,8 @@ class Beginnings:
     def _begin(self, grant: Grant, worker: Worker) -> None:
         attempt = self._new_attempt(grant, worker)
         payload = self._payloads.pop(grant.task_id)
-        if (
-            payload is not None and grant.repair in ("", "1") and not grant.stage
-        ):  # else it has got another one
+        others = grant.repair not in ("", "1") or grant.stage  # it has got another payload meanwhile
+        if payload is not None and not others:
             attempt.send(payload)
         else:
             self._background.spawn(self._fetch_payload(attempt))
