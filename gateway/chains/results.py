@@ -1,6 +1,7 @@
 """What stages came to: as texts of later stages read it, and as callers are told. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -141,15 +142,8 @@ def of_stage(results: Mapping[tuple[int, int], bytes], index: int) -> list[bytes
 
 def used_by(used: Mapping[tuple[int, int], Used], index: int | None = None) -> Used | None:
     """What a stage used, or all of them; None where nothing is known."""
-    return summed(one for (stage, _), one in used.items() if index in (None, stage))
-
-
-def summed(used: Iterable[Used]) -> Used | None:
-    """What several used together."""
-    total: Used | None = None
-    for one in used:
-        total = one if total is None else total.plus(one)
-    return total
+    of_it = [one for (stage, _), one in used.items() if index in (None, stage)]
+    return functools.reduce(Used.plus, of_it) if of_it else None
 
 
 def told_usage(used: Used | None) -> dict[str, Any] | None:

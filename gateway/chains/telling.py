@@ -107,8 +107,7 @@ def results_of(head: Head, chain: Chain) -> bytes:
     pairs = []
     for number, stage in enumerate(head.stages):
         if results := of_stage(chain.results, number):
-            parted = stage.each
-            pairs.append((stage.name, whole(results, each=parted)))
+            pairs.append((stage.name, whole(results, each=stage.each)))
     return join_object(pairs)
 
 

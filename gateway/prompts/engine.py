@@ -370,13 +370,13 @@ class Text:
     def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
         """What a text comes to that is nothing but one value in braces: that value itself, also a list or an object. Of any
         other text what `render` makes. Raises TemplateError."""
-        return self.render(variables, budget) if self._path is None else budget.put(self.found(variables))
+        return self.render(variables, budget) if self._path is None else budget.put(self._found(variables))
 
     def looked_at(self, variables: Mapping[str, Any], budget: Budget) -> Any:
         """The same of a text whose value becomes no part of a prompt, and may be none of JSON's. Raises TemplateError."""
-        return self.render(variables, budget) if self._path is None else self.found(variables)
+        return self.render(variables, budget) if self._path is None else self._found(variables)
 
-    def found(self, variables: Mapping[str, Any]) -> Any:
+    def _found(self, variables: Mapping[str, Any]) -> Any:
         """The value of a text that is nothing but one in braces. Raises TemplateError."""
         assert self._path is not None
         name, *parts = self._path
