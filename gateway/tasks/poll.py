@@ -301,10 +301,12 @@ class Poll:
         outlooks = await self._scheduler.outlook([(stage.queue, stage.model) for stage in stages])
         return until_last(place, now, ran_ms, outlooks)
 
-    async def failed_chain(self, task_id: str) -> dict[str, Any]:
-        """In which stage a chain ended, and the results so far; nothing where it is not known any more."""
+    async def failed_chain(self, task_id: str, user: str) -> dict[str, Any]:
+        """In which stage a chain of this user ended, and the results so far; nothing where it is not known any more. As many may
+        fail at the same time, and each may be large, few are read at once."""
         try:
-            chain = await self._scheduler.chain(task_id)
+            async with self._turns.of(user):
+                chain = await self._scheduler.chain(task_id)
         except StoreError:
             return {}
         return {} if chain is None else told_of_failure(read_head(chain.head), chain)

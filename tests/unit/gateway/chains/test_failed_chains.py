@@ -1,0 +1,32 @@
+"""What is read of chains that failed, for those who wait for them."""
+
+import asyncio
+from typing import Any, cast
+
+from fairlane.gateway.tasks.poll import Poll
+from fairlane.streaming.results import AT_ONCE
+
+
+class Store:
+    """Counts how many chains are read at the same time; none is known."""
+
+    def __init__(self) -> None:
+        self.read = self.reading = self.most = 0
+
+    async def chain(self, task_id: str) -> None:
+        self.reading += 1
+        self.most = max(self.most, self.reading)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.reading -= 1
+        self.read += 1
+
+
+def test_of_many_chains_that_fail_together_few_are_read_at_once() -> None:
+    async def read() -> list[dict[str, Any]]:
+        poll = Poll(cast(Any, store), *cast(Any, (None, None, None)))
+        return await asyncio.gather(*(poll.failed_chain(f"c{at}", f"u{at % 5}") for at in range(40)))
+
+    store = Store()
+    assert asyncio.run(read()) == [{}] * 40
+    assert (store.read, store.most) == (40, AT_ONCE)
