@@ -431,13 +431,18 @@ class TaskWriter:
         else:
             self._on_error(error)
 
-    def _on_finish_reply(self, reply: asyncio.Future[Any]) -> None:
+    def _is_answered(self, reply: asyncio.Future[Any]) -> bool:
+        """Whether Redis has said what it did with the end. Else it is tried again, or nobody is to know any more."""
         self._busy = False
         if self._closed or reply.cancelled():
-            return
+            return False
         error = reply.exception()
         if error is not None:
             self._on_error(error)
+        return error is None
+
+    def _on_finish_reply(self, reply: asyncio.Future[Any]) -> None:
+        if not self._is_answered(reply):
             return
         finished = self._scheduler.finished(reply.result())
         if finished.outcome == "hole":
@@ -448,12 +453,7 @@ class TaskWriter:
         self._written(finished)
 
     def _on_advance_reply(self, reply: asyncio.Future[Any]) -> None:
-        self._busy = False
-        if self._closed or reply.cancelled():
-            return
-        error = reply.exception()
-        if error is not None:
-            self._on_error(error)
+        if not self._is_answered(reply):
             return
         advanced, step = self._scheduler.advanced(reply.result()), self._end
         if advanced.outcome == "hole":
