@@ -25,7 +25,7 @@ script('cancel', 'allow-oom', function(ARGV)
   end
   if t.st ~= 'queued' and t.st ~= 'executing' then return { 'over', t.st } end
   if tombstone > 0 and t.ik then return { 'over', t.st } end
-  local data = event_data(id, chains.end_fields(t, state, rest))
+  local data = chains.end_data(id, t, state, rest)
   local event_id
   if t.st == 'queued' then
     event_id = end_waiting(id, t, state, kind, data, code)

@@ -158,7 +158,7 @@ script('sweep', 'allow-oom', function(ARGV)
 
   -- 2. Tasks whose instant has come.
   local function fail(id, t, why, stop_until)
-    end_task(id, t, 'failed', 'error', event_data(id, chains.end_fields(t, 'failed', why.rest)), why.code, '', nil, stop_until)
+    end_task(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code, '', nil, stop_until)
   end
 
   local function look_at_queued(id, t)
@@ -169,7 +169,7 @@ script('sweep', 'allow-oom', function(ARGV)
     end
     if late or waited then
       local why = late and timeout or queue_timeout
-      end_waiting(id, t, 'failed', 'error', event_data(id, chains.end_fields(t, 'failed', why.rest)), why.code)
+      end_waiting(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code)
     else
       if t.ik then let_name_go(id, t) end -- nobody has had its end
       end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
@@ -279,8 +279,8 @@ script('sweep', 'allow-oom', function(ARGV)
             if call('HGET', keys.task(id), 'wt') == '1' then
               local t = load(id)
               if t.st == 'queued' and nothing_left(t) then -- (a part ends with another one)
-                local rest = chains.end_fields(t, 'failed', unavailable.rest)
-                end_waiting(id, t, 'failed', 'error', event_data(id, rest), unavailable.code)
+                local data = chains.end_data(id, t, 'failed', unavailable.rest)
+                end_waiting(id, t, 'failed', 'error', data, unavailable.code)
                 accounts[#accounts + 1] = account_of_end(t, id)
                 ended = ended + 1
               end

@@ -16,11 +16,13 @@ function chains.in_event(sg)
   return ',"stage":' .. cjson.encode(name) .. ',"index":' .. whole(number + 1) -- from 1, as in events `stage`
 end
 
--- The fields of an event that ends a task, with the stage in which its chain failed.
-function chains.end_fields(t, state, rest)
-  if not t.sg or state ~= 'failed' or string.find(rest, '"failedStage":', 1, true) then return rest end
-  local _, _, name = chains.stage_of(t.sg)
-  return rest .. ',"failedStage":' .. cjson.encode(name)
+-- The event that ends a task, of these fields and the stage in which its chain failed.
+function chains.end_data(id, t, state, rest)
+  if t.sg and state == 'failed' and not string.find(rest, '"failedStage":', 1, true) then
+    local _, _, name = chains.stage_of(t.sg)
+    rest = rest .. ',"failedStage":' .. cjson.encode(name)
+  end
+  return event_data(id, rest)
 end
 
 -- So many bytes are stored for a user where others were before.

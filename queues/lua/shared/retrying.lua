@@ -67,7 +67,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
       refund(t)
       if t.lm then settle_limits(t, t.se and 0 or nil) end
     end
-    local data = event_data(id, chains.end_fields(t, 'failed', give_up.rest))
+    local data = chains.end_data(id, t, 'failed', give_up.rest)
     local event_id = end_task(id, t, 'failed', 'error', data, give_up.code, nonce, nil, nil, nil, repair and repair.used)
     return 'ended', event_id, 'error', data
   end

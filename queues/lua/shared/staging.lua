@@ -286,7 +286,7 @@ function chains.fail_with(part, state, kind, data, code)
   local t = load(id)
   if not t or t.st ~= 'queued' or not t.pn then return end
   local rest = string.match(data, '^{"taskId":"[^"]*","ts":%d+,(.*)}$') or '"error":"A part failed","code":' .. cjson.encode(code)
-  end_waiting(id, t, state, kind, event_data(id, chains.end_fields(t, state, rest)), code)
+  end_waiting(id, t, state, kind, chains.end_data(id, t, state, rest), code)
   chains.tell_beside(id, t)
 end
 end
