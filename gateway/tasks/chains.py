@@ -25,7 +25,7 @@ from fairlane.streaming.events import (
     fragment_stage,
     with_failed_stage,
 )
-from fairlane.workers.server.tasks.chains import Done, Follows
+from fairlane.workers.server.tasks.chains import Follows, StageDone
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -38,7 +38,7 @@ class ChainRunner:
         self._current = current
         self._load_balance = load_balance
 
-    async def follows(self, chain: Chain, done: Done) -> Follows:
+    async def follows(self, chain: Chain, done: StageDone) -> Follows:
         """See `Chains`."""
         so_far = _SoFar(chain, done)
         try:
@@ -71,7 +71,7 @@ class ChainRunner:
             )
         return Follows(so_far.completed(head), told)
 
-    def broken(self, chain: Chain, done: Done, entry: StageEntry, code: str, sentence: str) -> Follows:
+    def broken(self, chain: Chain, done: StageDone, entry: StageEntry, code: str, sentence: str) -> Follows:
         """See `Chains`."""
         head = read_head(chain.head)
         task = entry.task
@@ -95,11 +95,11 @@ class ChainRunner:
 class _SoFar:
     """A chain, together with what was just made in it."""
 
-    def __init__(self, chain: Chain, done: Done) -> None:
+    def __init__(self, chain: Chain, done: StageDone) -> None:
         self._id, self._of = done.running.chain, chain.of
         self._done = done
         key = done.running.stage.number, done.running.part
-        self.results = {**chain.results, key: done.made.result}
+        self.results = {**chain.results, key: done.result}
         self.used = {**chain.used, key: done.used}
 
     def event(self, head: Head, stage: Stage, status: str, used: Used | None = None) -> EventFields:
@@ -111,11 +111,10 @@ class _SoFar:
 
     def completed(self, head: Head) -> ChainEnd:
         """The end behind the last stage that ran: its result is the chain's."""
-        run, made = self._done.running, self._done.made
-        number = run.stage.number
-        result = None if made.logged else whole(of_stage(self.results, number), each=head.stages[number].each)
+        done, number = self._done, self._done.running.stage.number
+        result = None if done.logged else whole(of_stage(self.results, number), each=head.stages[number].each)
         stages = told_at_end(head, self.used, (stage for stage, _ in self.results))
-        fragment = fragment_done(result, self._usage(), made.reason, stages)
+        fragment = fragment_done(result, self._usage(), done.reason, stages)
         return ChainEnd(State.COMPLETED, "", ("done", compose(self._id, now_ms(), fragment)))
 
     def failed(

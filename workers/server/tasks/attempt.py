@@ -58,7 +58,7 @@ from fairlane.workers.protocol import (
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
-from fairlane.workers.server.tasks.chains import StageResult
+from fairlane.workers.server.tasks.chains import StageDone
 from fairlane.workers.server.tasks.characters import SplitCharacters
 from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
@@ -497,7 +497,7 @@ class Attempt:
             reason = None
         end = Finish(State.COMPLETED, "", fragment_done(shown, usage, reason), used)
         if self._made is not None:
-            end = end._replace(stage=self._stage_result(end.fragment, reason, logged=shown is None))
+            end = end._replace(stage=self._stage_done(end, reason, logged=shown is None))
         if not self.writer.fits(len(end.fragment)):
             self._too_large(end.used)
         elif self._schema is not None and self._collected is not None:
@@ -505,11 +505,13 @@ class Attempt:
         else:
             self._finish(end)
 
-    def _stage_result(self, done: bytes, reason: str | None, *, logged: bool) -> StageResult:
-        """What it made of its stage, by the fields of its end. `logged`: they do not say it; the log does, if it has output."""
+    def _stage_done(self, end: Finish, reason: str | None, *, logged: bool) -> StageDone:
+        """Its stage, with what it made of that. `logged`: the end does not say this; the log does, if it has output."""
+        stage = running(self.grant)
         assert self._made is not None
-        self._made.feed(Event(0, 0, "done", b"{%b}" % done))
-        return StageResult(self._made.result_json(), reason, logged and self.writer.has_output)
+        assert stage is not None
+        self._made.feed(Event(0, 0, "done", b"{%b}" % end.fragment))
+        return StageDone(stage, end.used, self._made.result_json(), reason, logged and self.writer.has_output)
 
     def _check(
         self, end: Finish, schema: bytes, collected: Collected, usage: bytes | None, result: bytes

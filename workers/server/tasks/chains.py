@@ -12,23 +12,17 @@ from fairlane.queues.chains import Chain, ChainEnd, Running, StageEntry
 from fairlane.queues.tasks import EventFields, Used
 
 
-class StageResult(NamedTuple):
-    """What an attempt has made of a stage, or of a part of one."""
+class StageDone(NamedTuple):
+    """A stage, or a part of one, that an attempt has completed."""
 
+    running: Running
+    used: Used
     result: bytes
     """As readers are told it: JSON."""
     reason: str | None
     """Why it finished."""
     logged: bool
     """The log holds it as chunks, so its end need not repeat it."""
-
-
-class Done(NamedTuple):
-    """A stage, or a part of one, that has been completed."""
-
-    running: Running
-    made: StageResult
-    used: Used
 
 
 class Follows(NamedTuple):
@@ -41,12 +35,12 @@ class Follows(NamedTuple):
 class Chains(Protocol):
     """Knows what follows a stage. Each replica has one."""
 
-    async def follows(self, chain: Chain, done: Done) -> Follows:
+    async def follows(self, chain: Chain, done: StageDone) -> Follows:
         """What follows a stage that is done: the next one that its condition lets run, with its request, or the end. Whatever is
         wrong with the next one, the chain ends with that: nothing is raised."""
         ...
 
-    def broken(self, chain: Chain, done: Done, entry: StageEntry, code: str, sentence: str) -> Follows:
+    def broken(self, chain: Chain, done: StageDone, entry: StageEntry, code: str, sentence: str) -> Follows:
         """The end of a chain whose next stage cannot be entered, with a failure code and a sentence."""
         ...
 

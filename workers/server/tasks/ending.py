@@ -43,7 +43,7 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
-from fairlane.workers.server.tasks.chains import Chains, Done, Follows, StageResult
+from fairlane.workers.server.tasks.chains import Chains, Follows, StageDone
 from fairlane.workers.server.tasks.departures import Departures
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
@@ -145,7 +145,7 @@ class Endings:
 
     def _finish(self, attempt: Attempt, end: Finish) -> None:
         if end.stage is not None:
-            self._advance(attempt, end, end.stage)
+            self._advance(attempt, end.stage)
             return
         worker = attempt.worker
         attempt.writer.finish(
@@ -162,32 +162,31 @@ class Endings:
 
     # ---- stages of chains ----------
 
-    def _advance(self, attempt: Attempt, end: Finish, made: StageResult) -> None:
+    def _advance(self, attempt: Attempt, done: StageDone) -> None:
         """Complete a stage, or a part of one, with what follows it. Of a part that is decided by whoever is told that it is the
         last; and a chain that is gone, by whoever is told so."""
-        run = running(attempt.grant)
-        assert run is not None
-        if run.part < 0:
-            self._background.spawn(self._go_on(attempt, end, Done(run, made, end.used)))
+        if done.running.part < 0:
+            self._background.spawn(self._go_on(attempt, done))
         else:
-            self._step(attempt, end, made, None)
+            self._step(attempt, done, None)
 
-    async def _go_on(self, attempt: Attempt, end: Finish, done: Done) -> None:
+    async def _go_on(self, attempt: Attempt, done: StageDone) -> None:
         async with self._reading.of(attempt.grant.user):
             chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
             follows = await self.chains.follows(chain, done) if chain is not None and chain.plan else None
             del chain  # it may be large
-        self._step(attempt, end, done.made, follows)
+        self._step(attempt, done, follows)
 
-    def _step(self, attempt: Attempt, end: Finish, made: StageResult, follows: Follows | None) -> None:
+    def _step(self, attempt: Attempt, done: StageDone, follows: Follows | None) -> None:
         """Tell the store of it, unless the attempt has come to something else meanwhile. `follows`: None, nobody knows here."""
-        if attempt.end is not end or attempt.phase is not Phase.FINISHING:
+        end = attempt.end
+        if end is None or end.stage is not done or attempt.phase is not Phase.FINISHING:
             return
         worker = attempt.worker
         attempt.writer.advance(
             Advance(
-                made.result,
-                end.used,
+                done.result,
+                done.used,
                 self._scheduler.nonce(),
                 follows.then if follows else None,
                 follows.told if follows else (),
@@ -207,7 +206,7 @@ class Endings:
         attempt = self.attempts.of(grant)
         if attempt is None or attempt.end is None or attempt.end.stage is None:
             return
-        end, made, outcome = attempt.end, attempt.end.stage, advanced.outcome
+        done, outcome = attempt.end.stage, advanced.outcome
         if outcome in STAGE_OVER:  # 1, 2
             self._tell(grant, step, advanced)
             if outcome in STAGE_DONE:
@@ -217,33 +216,30 @@ class Endings:
             _acknowledge(attempt, "ok" if outcome in STAGE_DONE else outcome)
             self._slots.use(worker, list(advanced.grants), advanced.later, advanced.shut)
         else:  # 3
-            self._background.spawn(self._decide_again(attempt, end, made, step, advanced))
+            self._background.spawn(self._decide_again(attempt, done, step, advanced))
 
     async def _decide_again(
-        self, attempt: Attempt, end: Finish, made: StageResult, step: Advance, advanced: Advanced
+        self, attempt: Attempt, done: StageDone, step: Advance, advanced: Advanced
     ) -> None:
         """What an attempt does whose stage the store did not end: see `Advanced`."""
-        run = running(attempt.grant)
-        assert run is not None
-        done = Done(run, made, end.used)
         attempt.steps += 1
         if advanced.outcome == "too_large" or attempt.steps > MOST_STEPS:
             attempt.cannot_go_on(advanced.outcome)
             return
         if advanced.outcome == "next" or not isinstance(step.then, StageEntry):
-            await self._go_on(attempt, end, done)
+            await self._go_on(attempt, done)
             return
         if advanced.outcome == "no_balance":
             for _ in range(BALANCE_TRIES):
                 if await self.chains.load_balance(*advanced.unknown):
-                    self._step(attempt, end, made, Follows(step.then, step.told))
+                    self._step(attempt, done, Follows(step.then, step.told))
                     return
                 await asyncio.sleep(BALANCE_PAUSE_S)
         code, sentence = NOT_ENTERED[advanced.outcome]
         async with self._reading.of(attempt.grant.user):
-            chain = await self._background.until_answered(lambda: self._scheduler.chain(run.chain))
+            chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
         follows = None if chain is None else self.chains.broken(chain, done, step.then, code, sentence)
-        self._step(attempt, end, made, follows)
+        self._step(attempt, done, follows)
 
     def _tell(self, grant: Grant, step: Advance, advanced: Advanced) -> None:
         """Bring what the step wrote into its chain's log to the readers here."""

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from fairlane.queues.tasks import Fragment, Repair, State, Used
 from fairlane.workers.server.pool import Mismatch
-from fairlane.workers.server.tasks.chains import StageResult
+from fairlane.workers.server.tasks.chains import StageDone
 
 NO_USAGE = Used()
 Cause = Literal["lost", "failed", "falls", "declined", "repair"]
@@ -36,8 +36,8 @@ class Finish(NamedTuple):
     keep_slot: bool = False
     blameless: bool = False
     """It failed, and its worker has done its work."""
-    stage: StageResult | None = None
-    """What it made, of a stage of a chain, or a part, that is completed with it; the chain goes on then."""
+    stage: StageDone | None = None
+    """The stage of a chain, or the part of one, that is completed with it; the chain goes on then."""
 
 
 class Check(NamedTuple):
