@@ -1,8 +1,7 @@
 """Settings of endpoints: interfaces of other people that are called in turn. Pure."""
 
-import ipaddress
+from ipaddress import ip_network
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -22,7 +21,8 @@ from fairlane.gateway.settings.parts import (
     Windows,
 )
 from fairlane.queues.windows import MOST_REQUESTS, MOST_WINDOWS
-from fairlane.workers.adapters.targets import BadTarget, Pattern
+from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MOST_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
@@ -172,7 +172,7 @@ class EndpointSettings(SettingsPart):
     @classmethod
     def _are_networks(cls, value: list[str]) -> list[str]:
         try:
-            return [str(ipaddress.ip_network(network)) for network in value]
+            return [str(network) for network in read_networks(value)]
         except ValueError:
             raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
 
@@ -203,17 +203,15 @@ class EndpointSettings(SettingsPart):
     @property
     def unreachable(self) -> str:
         """The networks that `allow_private` has to name, if the URL says private addresses itself; empty: none."""
-        host = urlsplit(self.url).hostname or ""
+        host = read_target(self.url).host.strip("[]")
         try:
-            addresses = [
-                ipaddress.ip_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))
-            ]
+            addresses = [read_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))]
         except ValueError:
             return ""  # a name: what it leads to is the worker's to see
-        allowed = [ipaddress.ip_network(network) for network in self.allow_private]
-        if all(one.is_global or any(one in network for network in allowed) for one in addresses):
+        allowed = read_networks(self.allow_private)
+        if not any(why_refused(address, allowed) for address in addresses):
             return ""
-        return ", ".join(f'"{ipaddress.ip_network(address)}"' for address in addresses)
+        return ", ".join(f'"{ip_network(address)}"' for address in addresses)
 
     def made(self, name: str) -> Endpoint:
         """The endpoint that they come to."""
