@@ -29,7 +29,7 @@ from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.endpoints.payloads import completing
+from fairlane.gateway.endpoints.payloads import completed
 from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
@@ -560,7 +560,7 @@ def _dispatch_settings(current: Current) -> DispatchSettings:
     settings = current.settings
     return DispatchSettings(
         endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints if endpoint.offline)),
-        complete=completing(lambda: current.endpoints),
+        complete=lambda model, payload: completed(current.endpoints, model, payload),
         flush_interval_ms=settings.stream_flush_interval_ms,
         flush_chunks=settings.stream_flush_size,
         flush_chars=settings.stream_flush_chars,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from fairlane.gateway.endpoints.endpoints import IDEMPOTENT, METHODS, Endpoint
+from fairlane.gateway.endpoints.endpoints import METHODS, Endpoint, Method
 from fairlane.gateway.endpoints.headers import PASSING, BadHeader, own_header, passing_name
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
@@ -22,6 +22,7 @@ from fairlane.gateway.settings.parts import (
 )
 from fairlane.queues.windows import MOST_REQUESTS, MOST_WINDOWS
 from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES, MOST_REDIRECTS
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MOST_ENDPOINTS = 256
@@ -30,7 +31,6 @@ MOST_ENDPOINTS = 256
 _LOCALHOST = ("127.0.0.1", "::1")
 """What the name leads to on most machines: all of it has to be allowed."""
 
-Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 Rate = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
@@ -83,7 +83,7 @@ class EndpointSettings(SettingsPart):
     no harm when they come twice (GET, HEAD, OPTIONS, PUT, DELETE); through the queue, so each try counts in the windows.
     """
 
-    max_response_bytes: Annotated[int, Field(ge=1, le=16 * MIB)] = MIB
+    max_response_bytes: Annotated[int, Field(ge=1, le=MAX_RESPONSE_BYTES)] = MIB
     """Bytes that the body of an answer may have, as it is when it is decompressed; a longer one fails the task."""
 
     max_body_bytes: Annotated[int, Field(ge=0, le=16 * MIB)] = MIB
@@ -94,7 +94,7 @@ class EndpointSettings(SettingsPart):
     that leads to a private, local or metadata address is refused, whatever it led to before.
     """
 
-    follow_redirects: Annotated[int, Field(ge=0, le=5)] = 0
+    follow_redirects: Annotated[int, Field(ge=0, le=MOST_REDIRECTS)] = 0
     """Redirects that are followed, to URLs of this pattern alone, each looked at like the first. Not together with windows, in
     which each would count. 0: a redirect is the answer.
     """
