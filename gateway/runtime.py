@@ -33,11 +33,12 @@ from fairlane.gateway.endpoints.payloads import completed
 from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
-from fairlane.gateway.operator.added import EndpointStore, EndpointsWatch, Known
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
-from fairlane.gateway.operator.endpoints import EndpointAdmin
+from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
+from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
+from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.operator.added import EndpointStore, EndpointsWatch, Known
+from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
+from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 
 pytestmark = pytest.mark.anyio
 SAID = {"url": "https://a.example/*", "set_headers": {"authorization": "secret"}}

@@ -11,15 +11,17 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.operator.added import EndpointChange, EndpointStore, EndpointsWatch, StoredEndpoint
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.effective import Came, Layer
+from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
+from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.overview import line_row
 from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, suggestion, unusable_endpoint
 from fairlane.gateway.settings.leaves import SET
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import ENDPOINT
 from fairlane.queues.survey.survey import Model, Surveyor
 
 Note = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -124,7 +126,7 @@ class EndpointAdmin:
             self._watch.known.endpoints.get(name),
         )
         endpoint = self._current.endpoints.named(name)
-        row: dict[str, Any] = {"name": name, "model": f"http:{name}"}
+        row: dict[str, Any] = {"name": name, "model": ENDPOINT + name}
         if configured is not None:
             times = dict.fromkeys(("created", "changed", "who"))
             row |= {
@@ -146,7 +148,7 @@ class EndpointAdmin:
                 "changed": stored.changed_ms,
                 "who": stored.who or None,
             }
-        line = lines.get(f"http:{name}")
+        line = lines.get(ENDPOINT + name)
         return row | {"line": None if endpoint is None else line_row(endpoint, line)}
 
     # ---- changes ----------
@@ -200,11 +202,11 @@ class EndpointAdmin:
         waiting = 0
         with contextlib.suppress(StoreError):
             lines = (await self._surveyor.survey()).models
-            waiting = sum(line.waiting for line in lines if line.model == f"http:{name}")
+            waiting = sum(line.waiting for line in lines if line.model == ENDPOINT + name)
         if waiting:
             notes.append(
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "
-                f"`fairlane cancel --model http:{name}` ends them"
+                f"`fairlane cancel --model {ENDPOINT}{name}` ends them"
             )
         await self._note(notes, actor, "remove", name, shown(stored.said), {})
         return {"name": name, "waiting": waiting, "notes": notes}
@@ -324,7 +326,7 @@ def _wrong(problems: Mapping[str, str]) -> ApiError:
 def _configured(name: str) -> ApiError:
     sentence = (
         f"The configuration says what the endpoint {name!r} is: change it there, and send SIGHUP to the gateways. "
-        f"At once, and until it is taken back: `fairlane models set http:{name} concurrency=1`, windows=, paused=true"
+        f"At once, and until it is taken back: `fairlane models set {ENDPOINT}{name} concurrency=1`, windows=, paused=true"
     )
     return ApiError(409, "ENDPOINT_CONFIGURED", sentence)
 
