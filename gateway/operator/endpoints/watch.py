@@ -29,7 +29,7 @@ class EndpointsWatch:
         self._store = store
         self._take = take
         self.known = Known()
-        """As they were read last."""
+        """As they hold here."""
         self._turn = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._unreadable: frozenset[str] = frozenset()
@@ -50,13 +50,14 @@ class EndpointsWatch:
         """Take over what has changed; all of them, as they are now. Raises DatabaseUnavailable."""
         async with self._turn:  # so that no older answer comes behind a newer one
             if await self._store.version() != self.known.version:
-                self.known = await self._store.all()
-                self._tell_unreadable()
-                await self._take(self.known)
+                known = await self._store.all()
+                self._tell_unreadable(known)
+                await self._take(known)
+                self.known = known  # not before: what broke off is taken again
             return self.known
 
-    def _tell_unreadable(self) -> None:
-        found = frozenset(one.name for one in self.known.endpoints.values() if one.settings is None)
+    def _tell_unreadable(self, known: Known) -> None:
+        found = frozenset(one.name for one in known.endpoints.values() if one.settings is None)
         for name in sorted(found - self._unreadable):
             log.warning("an endpoint that was added does not hold: a newer release wrote it", endpoint=name)
         self._unreadable = found
