@@ -320,7 +320,7 @@ class KeyAdmin:
                     "and start them with it"
                 )
         row = await self._done(key_id)
-        await self._note(notes, actor, "create", key_id, {}, _said(row))
+        await self._audit.noted(notes, actor, "create", f"key {key_id}", {}, _said(row))
         return {**row, "secret": secret, "notes": notes}
 
     async def change(
@@ -352,7 +352,7 @@ class KeyAdmin:
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
             split = ({name: said.get(name) for name in changed} for said in (was, now))
-            await self._note(notes, actor, "change", key_id, *split)
+            await self._audit.noted(notes, actor, "change", f"key {key_id}", *split)
         return {**row, "notes": notes}
 
     async def rotate(
@@ -379,7 +379,7 @@ class KeyAdmin:
             await change.set(key_id)
         notes: list[str] = []
         row = await self._done(key_id)
-        await self._note(notes, actor, "rotate", key_id, {}, {"keep_ms": keep_ms})
+        await self._audit.noted(notes, actor, "rotate", f"key {key_id}", {}, {"keep_ms": keep_ms})
         return {**row, "secret": secret, "notes": notes}
 
     async def revoke(
@@ -407,8 +407,8 @@ class KeyAdmin:
             row["cancelled"] = await self._end_tasks(key_id, notes)
         if revokes or cuts:
             after = {"state": "revoked", "now": at_once, "cancelled": row["cancelled"]}
-            await self._note(
-                notes, actor, "revoke", key_id, {"state": "valid" if revokes else "revoked"}, after
+            await self._audit.noted(
+                notes, actor, "revoke", f"key {key_id}", {"state": "valid" if revokes else "revoked"}, after
             )
         return {**row, "notes": notes}
 
@@ -522,20 +522,6 @@ class KeyAdmin:
         except StoreError as error:
             notes.append(f"Tasks are cancelled once Redis answers again ({error})")
         return 0
-
-    async def _note(
-        self,
-        notes: list[str],
-        actor: Actor,
-        action: str,
-        key_id: str,
-        before: dict[str, Any],
-        after: dict[str, Any],
-    ) -> None:
-        try:
-            await self._audit.note(actor, action, f"key {key_id}", before, after)
-        except ApiError as error:
-            notes.append(error.message)
 
 
 def _without_use(key: StoredKey) -> StoredKey:

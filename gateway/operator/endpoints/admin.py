@@ -96,9 +96,10 @@ class EndpointAdmin:
         """One of them."""
         with contextlib.suppress(DatabaseUnavailable):  # it is told as it was read last
             await self._watch.read()
+        lines = await self._lines()
         if name not in self._names():
-            raise no_endpoint(name)
-        return self._row(name, await self._lines())
+            raise _no_endpoint(name)
+        return self._row(name, lines)
 
     async def layer(self) -> Layer:
         """Those that were added, as settings that were changed while running."""
@@ -120,11 +121,12 @@ class EndpointAdmin:
             return {model.model: model for model in (await self._surveyor.recent()).models}
         return {}
 
-    def _row(self, name: str, lines: Mapping[str, Model]) -> dict[str, Any]:
-        configured, stored = (
-            self._current.configured_endpoints.get(name),
-            self._watch.known.endpoints.get(name),
-        )
+    def _row(
+        self, name: str, lines: Mapping[str, Model], made: StoredEndpoint | None = None
+    ) -> dict[str, Any]:
+        """One that there is; `made`: as it was made just now, which may not have been read again."""
+        configured = self._current.configured_endpoints.get(name)
+        stored = made or self._watch.known.endpoints.get(name)
         endpoint = self._current.endpoints.named(name)
         row: dict[str, Any] = {"name": name, "model": ENDPOINT + name}
         if configured is not None:
@@ -173,7 +175,8 @@ class EndpointAdmin:
             said = _merged({}, fields)
             self._fitting(name, said, known)
             await change.add(name, said, fields.get("note") or "", actor.who)
-        return await self._done(name, actor, "create", {}, shown(said))
+            made = (await change.all())[name]
+        return await self._done(made, actor, "create", {}, shown(said))
 
     async def change(self, name: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """Change what is given; null takes a setting back to its default, and a set header away. All or nothing."""
@@ -186,11 +189,12 @@ class EndpointAdmin:
             self._fitting(name, said, known)
             note = (fields["note"] or "") if "note" in fields else stored.note
             await change.set(name, said, note, actor.who)
+            made = (await change.all())[name]
         before, after = shown(stored.said), shown(said)
         names = [one for one in {**before, **after} if before.get(one) != after.get(one)]
         names += [_MERGED] if fields.get(_MERGED) and _MERGED not in names else []
         split = ({one: told.get(one) for one in names} for told in (before, after))
-        return await self._done(name, actor, "change", *split)
+        return await self._done(made, actor, "change", *split)
 
     async def remove(self, name: str, actor: Actor) -> dict[str, Any]:
         """Take an endpoint away: nothing more is accepted for it, and what waits for it is not begun."""
@@ -208,7 +212,7 @@ class EndpointAdmin:
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "
                 f"`fairlane cancel --model {ENDPOINT}{name}` ends them"
             )
-        await self._note(notes, actor, "remove", name, shown(stored.said), {})
+        await self._audit.noted(notes, actor, "remove", f"endpoint {name}", shown(stored.said), {})
         return {"name": name, "waiting": waiting, "notes": notes}
 
     async def _stored(
@@ -219,7 +223,7 @@ class EndpointAdmin:
         if name in self._current.configured_endpoints:
             raise _configured(name)
         if name not in known:
-            raise no_endpoint(name)
+            raise _no_endpoint(name)
         return known, known[name]
 
     def _fitting(self, name: str, said: Mapping[str, Any], known: Mapping[str, StoredEndpoint]) -> None:
@@ -235,31 +239,22 @@ class EndpointAdmin:
             raise _wrong({field: sentence for sentence, field in found})
 
     async def _done(
-        self, name: str, actor: Actor, action: str, before: Mapping[str, Any], after: Mapping[str, Any]
+        self,
+        made: StoredEndpoint,
+        actor: Actor,
+        action: str,
+        before: Mapping[str, Any],
+        after: Mapping[str, Any],
     ) -> dict[str, Any]:
         await self._hold()
         notes: list[str] = []
-        await self._note(notes, actor, action, name, before, after)
-        return {**self._row(name, await self._lines()), "notes": notes}
+        await self._audit.noted(notes, actor, action, f"endpoint {made.name}", before, after)
+        return {**self._row(made.name, await self._lines(), made), "notes": notes}
 
     async def _hold(self) -> None:
         """Let what was written hold here at once."""
         with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
             await self._watch.read()
-
-    async def _note(
-        self,
-        notes: list[str],
-        actor: Actor,
-        action: str,
-        name: str,
-        before: Mapping[str, Any],
-        after: Mapping[str, Any],
-    ) -> None:
-        try:
-            await self._audit.note(actor, action, f"endpoint {name}", before, after)
-        except ApiError as error:
-            notes.append(error.message)
 
 
 def shown(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,7 +326,7 @@ def _configured(name: str) -> ApiError:
     return ApiError(409, "ENDPOINT_CONFIGURED", sentence)
 
 
-def no_endpoint(name: str) -> ApiError:
+def _no_endpoint(name: str) -> ApiError:
     return ApiError(
         404, "ENDPOINT_NOT_FOUND", f"There is no endpoint {name[:64]!r}; `fairlane endpoints` lists them"
     )
