@@ -16,7 +16,8 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.keys import Note, no_key, read_body
+from fairlane.gateway.operator.bodies import Note, read_body
+from fairlane.gateway.operator.keys import no_key
 from fairlane.gateway.records.balances import Balances, Standing
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow
 from fairlane.queues.actor import Actor

@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from pydantic import ConfigDict, Field, ValidationError, create_model
@@ -12,11 +12,12 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
 from fairlane.gateway.operator.effective import Came, Layer
 from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
 from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.overview import line_row
-from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, suggestion, unusable_endpoint
+from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, unusable_endpoint
 from fairlane.gateway.settings.leaves import SET
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.actor import Actor
@@ -24,7 +25,6 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ENDPOINT
 from fairlane.queues.survey.survey import Model, Surveyor
 
-Note = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _BESIDE = ("name", "note")
 """What of a body is no setting."""
 _DATABASE, _CONFIGURATION = "database", "configuration"
@@ -34,10 +34,7 @@ _MERGED = "set_headers"
 
 def _optional() -> dict[str, Any]:
     """The settings of an endpoint, each as the configuration has it, or null for its default."""
-    fields: dict[str, Any] = {}
-    for name, info in EndpointSettings.model_fields.items():
-        kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-        fields[name] = (kept | None, Field(None, description=info.description))
+    fields = optional(EndpointSettings, EndpointSettings.model_fields)
     said = "headers that each request gets; null takes one away. They are told nowhere"
     fields[_MERGED] = (dict[str, str | None] | None, Field(None, description=said))
     return {**fields, "note": (Note | None, Field(None, description="what operators want to remember"))}
@@ -158,7 +155,7 @@ class EndpointAdmin:
     async def create(self, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """A new endpoint; it holds here at once, everywhere within about a second."""
         name = fields.get("name")
-        _check(NewEndpoint, fields)
+        read_body(NewEndpoint, fields, secret=True)
         assert isinstance(name, str)
         if name in self._current.configured_endpoints:
             raise _configured(name)
@@ -180,7 +177,7 @@ class EndpointAdmin:
 
     async def change(self, name: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """Change what is given; null takes a setting back to its default, and a set header away. All or nothing."""
-        _check(EndpointUpdate, fields)
+        read_body(EndpointUpdate, fields, secret=True)
         if not fields:
             raise bad_request("say what becomes otherwise")
         async with self._store.changing() as change:
@@ -231,12 +228,12 @@ class EndpointAdmin:
         try:
             settings = EndpointSettings.model_validate_json(msgspec.json.encode(said), strict=True)
         except ValidationError as error:
-            raise _refusal(error, EndpointSettings.model_fields) from None
+            raise refusal(error, EndpointSettings, secret=True) from None
         others = {one.name: one.settings for one in known.values() if one.settings is not None}
         others |= self._current.configured_endpoints
         found = unusable_endpoint(name, settings, others, self._current.settings.tiers)
         if found:
-            raise _wrong({field: sentence for sentence, field in found})
+            raise refused({field: sentence for sentence, field in found})
 
     async def _done(
         self,
@@ -276,46 +273,6 @@ def _merged(said: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any
         now = {name.lower(): value for name, value in given[_MERGED].items()}
         given[_MERGED] = {name: value for name, value in {**before, **now}.items() if value is not None}
     return {name: value for name, value in {**said, **given}.items() if value is not None}
-
-
-def _check(model: Any, fields: Mapping[str, Any]) -> None:
-    """Raise ApiError(400) for a body that is none of these, with all that is wrong."""
-    try:
-        model.model_validate_json(msgspec.json.encode(fields))
-    except ValidationError as error:
-        raise _refusal(error, model.model_fields) from None
-
-
-def _refusal(error: ValidationError, known: Iterable[str]) -> ApiError:
-    """What is wrong, without repeating values: secrets are among them."""
-    problems: dict[str, str] = {}
-    for detail in error.errors(include_url=False, include_input=False):
-        where = [str(part) for part in detail["loc"]]
-        name = ".".join(where)[:64] or "endpoint"
-        if detail["type"] == "extra_forbidden":
-            problems[name] = f"{name!r} is no setting of an endpoint{suggestion(where[-1], known)}"
-        else:
-            message = str(detail["msg"])
-            if detail["type"] == "string_pattern_mismatch":
-                message = _PATTERNS.get(where[0], message)
-            for beginning in ("Input ", "String ", "Value error, "):
-                message = message.removeprefix(beginning)
-            problems[name] = f"{name}: {message}"
-    return _wrong(problems)
-
-
-_PATTERNS = {
-    "name": "must be 1 to 64 letters, digits, dots, dashes or underscores",
-    "note": "may hold no control characters",
-}
-"""What the pattern of a text asks for, in words."""
-
-
-def _wrong(problems: Mapping[str, str]) -> ApiError:
-    names = list(problems)
-    refusal = bad_request("; ".join(problems.values()), names[0] if len(names) == 1 else None)
-    refusal.fields = problems
-    return refusal
 
 
 def _configured(name: str) -> ApiError:

@@ -182,6 +182,7 @@ async def test_what_is_set_for_the_target_reaches_the_worker_and_nobody_else(gat
         ({"name": "x", "url": "ftp://example.com/"}, "http or https"),
         ({"name": "x", "url": PATTERN, "headers": ["authorization"]}, "set_headers"),
         ({"name": "x", "url": PATTERN, "headers": ["x-forwarded-for"]}, "never passes"),
+        ({"name": "x", "url": PATTERN, "headers": ["accept-encoding"]}, "never passes"),
         ({"name": "x", "url": PATTERN, "windows": "fifty"}, "50/1s"),
         ({"name": "x", "url": PATTERN, "requests_per_second": 5, "follow_redirects": 1}, "follow_redirects"),
         ({"name": "x", "url": PATTERN, "methods": ["POST"], "retries": 1}, "idempotent"),
