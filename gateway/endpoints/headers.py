@@ -4,11 +4,23 @@ says what the request is in other words than its URL. Pure.
 
 from collections.abc import Collection, Iterable
 
-from fairlane.workers.adapters.endpoints.headers import HOP_BY_HOP, NAME, OURS, VALUE, Header
+from fairlane.workers.adapters.endpoints.headers import (
+    HOP_BY_HOP,
+    MAX_HEADERS_BYTES,
+    MOST_HEADERS,
+    NAME,
+    OURS,
+    VALUE,
+    Header,
+)
 
 MAX_HEADERS = 64
+MOST_SET = MOST_HEADERS - MAX_HEADERS - 1
+"""Beside those of callers, and a `Content-Type` that the gateway says for them."""
 MAX_HEADER_CHARS = 8192
-"""Of one value, and of all together four times as many."""
+"""Of one value."""
+MAX_CHARS = MAX_HEADERS_BYTES // 2 - 128
+"""Of all that callers send, and of all that the operator sets: a worker takes both together, and that `Content-Type`."""
 PASSING = ("accept", "accept-language", "content-type")
 """What may pass where the definition says nothing."""
 
@@ -86,8 +98,8 @@ def passed_headers(headers: Iterable[Header], allowed: Collection[str]) -> list[
         total += len(lower) + len(value)
     if len(found) > MAX_HEADERS:
         raise BadHeader(f"at most {MAX_HEADERS} headers may pass, not {len(found)}")
-    if total > 4 * MAX_HEADER_CHARS:
-        raise BadHeader(f"headers may have {4 * MAX_HEADER_CHARS} characters together")
+    if total > MAX_CHARS:
+        raise BadHeader(f"headers may have {MAX_CHARS} characters together")
     return found
 
 

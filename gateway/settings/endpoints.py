@@ -6,7 +6,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from fairlane.gateway.endpoints.endpoints import METHODS, Endpoint, Method
-from fairlane.gateway.endpoints.headers import PASSING, BadHeader, own_header, passing_name
+from fairlane.gateway.endpoints.headers import (
+    MAX_CHARS,
+    MOST_SET,
+    PASSING,
+    BadHeader,
+    own_header,
+    passing_name,
+)
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
     MIB,
@@ -53,7 +60,7 @@ class EndpointSettings(SettingsPart):
     `X-Api-Key`) never do, nor what servers believe of proxies (`X-Forwarded-For`).
     """
 
-    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=64)] = Field(default={})
+    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=MOST_SET)] = Field(default={})
     """Headers that each request gets, such as `Authorization`, over what callers send. They go to the worker with each task, and
     are neither shown nor kept with it.
     """
@@ -166,6 +173,8 @@ class EndpointSettings(SettingsPart):
             if lower in found:
                 raise ValueError(f"{lower} is given twice")
             found[lower] = SecretStr(text)
+        if sum(len(name) + len(secret.get_secret_value()) for name, secret in found.items()) > MAX_CHARS:
+            raise ValueError(f"may have {MAX_CHARS} characters together")
         return found
 
     @field_validator("allow_private")

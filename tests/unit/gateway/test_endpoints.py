@@ -10,6 +10,7 @@ from fairlane.gateway.current import Current, with_endpoints
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, Endpoints, MethodRefused, NoEndpoint
 from fairlane.gateway.endpoints.headers import (
     CREDENTIALS,
+    MOST_SET,
     OF_A_CONNECTION,
     BadHeader,
     own_header,
@@ -21,6 +22,7 @@ from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.settings import EndpointSettings, Settings, without_secrets
 from fairlane.gateway.settings.leaves import leaves
 from fairlane.gateway.settings.model import notes
+from fairlane.workers.adapters.endpoints.headers import outgoing
 from fairlane.workers.adapters.targets import Pattern, read_target
 
 
@@ -103,6 +105,22 @@ def test_headers_that_may_pass_are_told_in_small_letters_and_counted() -> None:
         passed_headers([("accept", "a")] * 65, {"accept"})
     with pytest.raises(BadHeader, match="together"):
         passed_headers([("accept", "a" * 8000)] * 5, {"accept"})
+    most = [*[("accept", "a" * 8000)] * 2, *[("accept", "a")] * 2]
+    names = [f"x-{number}" for number in range(MOST_SET)]
+    said = {
+        "url": "https://a.example/",
+        "set_headers": {**dict.fromkeys(names, ""), names[0]: "a" * 8000, names[1]: "a" * 7900},
+    }
+    passed, own = (
+        passed_headers(most, {"accept"}),
+        EndpointSettings.model_validate(said).made("x").set_headers,
+    )
+    assert len(outgoing([*passed, ("content-type", "text/plain"), *own])) == len(passed) + len(own) + 1, (
+        "a worker takes all"
+    )
+    for wrong in (dict.fromkeys(names[:3], "a" * 8000), dict.fromkeys([*names, "x-more"], "")):
+        with pytest.raises(ValidationError, match="set_headers"):
+            EndpointSettings.model_validate({**said, "set_headers": wrong})
     for name in ("a b", "a:b", "", "ä", "a\n"):
         with pytest.raises(BadHeader):
             passing_name(name)
