@@ -29,15 +29,16 @@ from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.endpoints.payloads import completing
+from fairlane.gateway.endpoints.payloads import completed
 from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
-from fairlane.gateway.operator.added import EndpointStore, EndpointsWatch, Known
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
-from fairlane.gateway.operator.endpoints import EndpointAdmin
+from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
+from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
+from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin
@@ -560,7 +561,7 @@ def _dispatch_settings(current: Current) -> DispatchSettings:
     settings = current.settings
     return DispatchSettings(
         endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints if endpoint.offline)),
-        complete=completing(lambda: current.endpoints),
+        complete=lambda model, payload: completed(current.endpoints, model, payload),
         flush_interval_ms=settings.stream_flush_interval_ms,
         flush_chunks=settings.stream_flush_size,
         flush_chars=settings.stream_flush_chars,

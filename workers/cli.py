@@ -206,7 +206,7 @@ def http_command(
 
     Example: fairlane worker http --slots 64
     """
-    from fairlane.workers.adapters.endpoints import HttpAdapter  # noqa: PLC0415 (it takes a while)
+    from fairlane.workers.adapters.endpoints.http import HttpAdapter  # noqa: PLC0415 (it takes a while)
 
     worker = Worker()
     HttpAdapter().attach(worker)

@@ -8,7 +8,7 @@ from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
-from fairlane.gateway.operator.endpoints import EndpointUpdate, NewEndpoint
+from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoint
 from fairlane.gateway.operator.operator import Operator
 
 MAX_BODY_BYTES = 64 * 1024

@@ -6,8 +6,8 @@ from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.calls.bodies import parse_values
+from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.forget import ForgottenUser
-from fairlane.gateway.operator.keys import read_body
 
 router = APIRouter(
     tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)

@@ -17,21 +17,14 @@ from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import LARGE, OVERSIZED, Bodies, Members, value_of
 from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
 from fairlane.gateway.current import Current
-from fairlane.gateway.endpoints.endpoints import (
-    METHODS,
-    BadUrl,
-    Endpoint,
-    EndpointError,
-    Endpoints,
-    MethodRefused,
-    NoEndpoint,
-)
-from fairlane.gateway.endpoints.headers import BadHeader, Header, passed_headers
+from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, MethodRefused, NoEndpoint
+from fairlane.gateway.endpoints.headers import BadHeader, passed_headers
 from fairlane.gateway.endpoints.payloads import payload_of
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.queues.tasks import HTTP, PERMIT, TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.turns import Caller as Opener
+from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import Target
 
 MEMBERS = (
@@ -119,7 +112,10 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
         assert url is not None
         if asked.query:
             url += ("&" if "?" in url else "?") + asked.query
-        found, target = _meant(endpoints, named, url, asked.method)
+        if named is None:
+            found, target = endpoints.find(url, asked.method)
+        else:
+            found, target = named, endpoints.check(named, url, asked.method)
         if not _may_use(caller, found):
             raise NoEndpoint(NONE)
     except BadUrl as error:
@@ -141,18 +137,6 @@ def _may_use(caller: Caller, endpoint: Endpoint) -> bool:
     """Whether a caller's key is for an endpoint; else nothing tells him that there is one. (His token may.)"""
     covered = "*" in caller.models or endpoint.model in caller.models
     return covered and endpoint.may_use(caller.key_id, caller.tier)
-
-
-def _meant(endpoints: Endpoints, named: Endpoint | None, url: str, method: str) -> tuple[Endpoint, Target]:
-    """The endpoint and the target of a URL; for any method where none is said. Raises EndpointError."""
-    refused: EndpointError | None = None
-    for one in (method,) if method else METHODS:
-        try:
-            return endpoints.find(url, one) if named is None else (named, endpoints.check(named, url, one))
-        except MethodRefused as error:
-            refused = error
-    assert refused is not None
-    raise refused
 
 
 def endpoint_task(

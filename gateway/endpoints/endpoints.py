@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from fairlane.gateway.endpoints.headers import PASSING, Header
+from fairlane.gateway.endpoints.headers import PASSING
 from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT
+from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import BadTarget, Pattern, Target, read_target
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
-"""What may be asked for again when nobody knows whether it was done."""
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+METHODS: tuple[Method, ...] = get_args(Method)
 MIB = 1024 * 1024
 
 
@@ -28,9 +30,8 @@ class NoEndpoint(EndpointError):
 class MethodRefused(EndpointError):
     """The endpoint takes other methods."""
 
-    def __init__(self, sentence: str, methods: tuple[str, ...], endpoints: "tuple[Endpoint, ...]") -> None:
+    def __init__(self, sentence: str, endpoints: "tuple[Endpoint, ...]") -> None:
         super().__init__(sentence)
-        self.methods = methods
         self.endpoints = endpoints
         """Those that are meant by the URL."""
 
@@ -97,7 +98,7 @@ class Endpoints:
 
     def __init__(self, endpoints: Iterable[Endpoint] = ()) -> None:
         self._named = {endpoint.name: endpoint for endpoint in endpoints}
-        self._by_origin: dict[tuple[str, str, int], list[Endpoint]] = {}
+        self._by_origin: dict[str, list[Endpoint]] = {}
         for endpoint in sorted(self._named.values(), key=lambda one: one.pattern.precision, reverse=True):
             self._by_origin.setdefault(endpoint.pattern.origin, []).append(endpoint)
 
@@ -117,32 +118,28 @@ class Endpoints:
 
     def find(self, url: str, method: str) -> tuple[Endpoint, Target]:
         """The endpoint that is meant by a URL, and the URL in its one form: the pattern that says it most exactly counts, also
-        when another one would take the method. Raises BadUrl, NoEndpoint or MethodRefused."""
+        when another one would take the method. `method`: '' is any. Raises BadUrl, NoEndpoint or MethodRefused."""
         target = target_of(url)
-        return self.find_target(target, method), target
-
-    def find_target(self, target: Target, method: str) -> Endpoint:
-        """The same for a target. Raises NoEndpoint or MethodRefused."""
-        origin = (target.scheme, target.host, target.port)
-        meant = [one for one in self._by_origin.get(origin, ()) if one.pattern.matches(target)]
+        meant = [one for one in self._by_origin.get(target.origin, ()) if one.pattern.matches(target)]
         if not meant:
             raise NoEndpoint("No endpoint is configured for this URL")
         nearest = meant[0].pattern.segments
         same = [one for one in meant if one.pattern.segments == nearest]
-        for endpoint in same:
-            if method in endpoint.methods:
-                return endpoint
-        methods = tuple(name for name in METHODS if any(name in one.methods for one in same))
-        raise MethodRefused(f"This URL takes {', '.join(methods)}, not {method[:20]}", methods, tuple(same))
+        taken = {one: endpoint for endpoint in reversed(same) for one in endpoint.methods}
+        for one in (method,) if method else METHODS:
+            if one in taken:
+                return taken[one], target
+        methods = ", ".join(name for name in METHODS if name in taken)
+        raise MethodRefused(f"This URL takes {methods}, not {method[:20]}", tuple(same))
 
     def check(self, endpoint: Endpoint, url: str, method: str) -> Target:
-        """The target of a request to this very endpoint. Raises BadUrl, NoEndpoint or MethodRefused."""
+        """The target of a request to this very endpoint; of any method: ''. Raises BadUrl, NoEndpoint or MethodRefused."""
         target = target_of(url)
         if not endpoint.pattern.matches(target):
             raise NoEndpoint(f"The endpoint {endpoint.name} is for {endpoint.pattern.text}, not for this URL")
-        if method not in endpoint.methods:
+        if method and method not in endpoint.methods:
             sentence = f"The endpoint {endpoint.name} takes {', '.join(endpoint.methods)}, not {method[:20]}"
-            raise MethodRefused(sentence, endpoint.methods, (endpoint,))
+            raise MethodRefused(sentence, (endpoint,))
         return target
 
 

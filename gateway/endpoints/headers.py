@@ -2,30 +2,29 @@
 says what the request is in other words than its URL. Pure.
 """
 
-import re
 from collections.abc import Collection, Iterable
 
+from fairlane.workers.adapters.endpoints.headers import (
+    HOP_BY_HOP,
+    MAX_HEADERS_BYTES,
+    MOST_HEADERS,
+    NAME,
+    OURS,
+    VALUE,
+    Header,
+)
+
 MAX_HEADERS = 64
+MOST_SET = MOST_HEADERS - MAX_HEADERS - 1
+"""Beside those of callers, and a `Content-Type` that the gateway says for them."""
 MAX_HEADER_CHARS = 8192
-"""Of one value, and of all together four times as many."""
+"""Of one value."""
+MAX_CHARS = MAX_HEADERS_BYTES // 2 - 128
+"""Of all that callers send, and of all that the operator sets: a worker takes both together, and that `Content-Type`."""
 PASSING = ("accept", "accept-language", "content-type")
 """What may pass where the definition says nothing."""
 
-OF_A_CONNECTION = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "http2-settings",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
+OF_A_CONNECTION = HOP_BY_HOP | OURS
 """They are made anew for each hop: nobody may set them."""
 CREDENTIALS = frozenset(
     {
@@ -60,11 +59,6 @@ _OF_OTHERS = frozenset(
 )
 """What servers believe of proxies: where a request comes from, and what it really asks for."""
 _PREFIXES = ("proxy-", "x-fairlane-", "x-forwarded-", "x-envoy-", "sec-")
-
-_TOKEN = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-
-Header = tuple[str, str]
 
 
 class BadHeader(ValueError):
@@ -104,21 +98,21 @@ def passed_headers(headers: Iterable[Header], allowed: Collection[str]) -> list[
         total += len(lower) + len(value)
     if len(found) > MAX_HEADERS:
         raise BadHeader(f"at most {MAX_HEADERS} headers may pass, not {len(found)}")
-    if total > 4 * MAX_HEADER_CHARS:
-        raise BadHeader(f"headers may have {4 * MAX_HEADER_CHARS} characters together")
+    if total > MAX_CHARS:
+        raise BadHeader(f"headers may have {MAX_CHARS} characters together")
     return found
 
 
 def _name(name: str) -> str:
     lower = name.lower()
-    if not _TOKEN.fullmatch(lower):
+    if not NAME.fullmatch(lower):
         raise BadHeader(f"{name[:40]!r} is no name of a header")
     return lower
 
 
 def _value(name: str, value: str) -> str:
     found = value.strip(" \t")
-    if not _VALUE.fullmatch(found):
+    if not VALUE.fullmatch(found):
         raise BadHeader(f"the value of {name} must be one line of Latin-1 text, without control characters")
     if len(found) > MAX_HEADER_CHARS:
         raise BadHeader(f"the value of {name} may have {MAX_HEADER_CHARS} characters")

@@ -5,14 +5,13 @@ limits, networks) is put in when the task is granted, as it holds then: so it li
 concerns whoever still waits.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints, target_of
-from fairlane.gateway.endpoints.headers import Header
+from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import Target
 
 
@@ -85,12 +84,3 @@ def permit_of(endpoints: Endpoints, model: str, payload: bytes) -> tuple[Endpoin
     except (msgspec.DecodeError, EndpointError):
         return None
     return (endpoint, url) if fits else None
-
-
-def completing(endpoints: Callable[[], Endpoints]) -> Callable[[str, bytes], bytes | None]:
-    """`completed` by what `endpoints` gives at the time."""
-
-    def complete(model: str, payload: bytes) -> Any:
-        return completed(endpoints(), model, payload)
-
-    return complete

@@ -72,6 +72,21 @@ class AuditRecord:
             why = f"It is done, but could not be written to the audit record; the log has it ({error})"
             raise ApiError(500, "AUDIT_MISSING", why) from error
 
+    async def noted(
+        self,
+        notes: list[str],
+        actor: Actor,
+        action: str,
+        target: str,
+        before: Mapping[str, Any],
+        after: Mapping[str, Any],
+    ) -> None:
+        """The same for a call that is answered all the same: that the entry is missing comes to the `notes` of its answer."""
+        try:
+            await self.note(actor, action, target, before, after)
+        except ApiError as error:
+            notes.append(error.message)
+
     async def newest(self) -> str | None:
         """The id of the newest entry, be it in SQL or on its way. Raises StoreError."""
         return await self._scheduler.newest_act()

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.operator.keys import read_body
+from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.settings import PAUSED, changeable, check_name, read_change
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.routing.rollouts import MODEL_FIELDS, ROUTE_FIELDS, Unfit, changed

@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
@@ -20,7 +19,8 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, suggestion, unusable_key
+from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
+from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.of_keys import KeyTasks
@@ -40,7 +40,6 @@ END_S = 5.0
 PARTS = {name: part for name, field in CallerKey.model_fields.items() if (part := part_of(field))}
 """Settings of which a change says only what becomes otherwise, and what they hold."""
 
-Note = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Expires = Annotated[int, Field(ge=1, le=253_402_300_799_999, description="ms since 1970; null: never")]
 _DATABASE, _CONFIGURATION = "database", "configuration"
 
@@ -50,13 +49,9 @@ def _settings_of(kind: Kind) -> list[str]:
 
 
 def _optional() -> dict[str, Any]:
-    """The settings of a key, each as the configuration has it, or null for its default."""
-    fields: dict[str, Any] = {}
-    for name in _settings_of("caller"):
-        info = CallerKey.model_fields[name]
-        kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-        fields[name] = (kept | None, Field(None, description=info.description))
-    return {**fields, "note": (Note | None, None), "expires": (Expires | None, None)}
+    """What can be said of a key."""
+    said = optional(CallerKey, _settings_of("caller"))
+    return {**said, "note": (Note | None, None), "expires": (Expires | None, None)}
 
 
 class _Body(BaseModel):
@@ -97,51 +92,6 @@ class Revocation(_Body):
 def _signs(settings: Mapping[str, Any], secret: str) -> str | None:
     """What a new secret of a key signs with, where it may."""
     return signing_key(secret) if settings.get("signing") else None
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-_NAME = "must be 1 to 64 letters, digits, dots, dashes or underscores"
-_PATTERNS = {
-    "id": _NAME,
-    "tier": _NAME,
-    "note": "may hold no control characters",
-    "user_from": "must be the name of a header, or body.user",
-}
-"""What the pattern of a text asks for, in words."""
-
-
-def read_body(model: type[Body], fields: Mapping[str, Any]) -> Body:
-    """A body that is one of these. Raises ApiError(400) with all that is wrong."""
-    try:
-        return model.model_validate_json(msgspec.json.encode(fields))
-    except ValidationError as error:
-        raise _refusal(error, model.model_fields) from None
-
-
-def _refusal(error: ValidationError, known: Iterable[str]) -> ApiError:
-    problems: dict[str, str] = {}
-    for detail in error.errors(include_url=False):
-        where = [str(part) for part in detail["loc"]]
-        name = ".".join(where)[:64]
-        if detail["type"] == "extra_forbidden":
-            here = PARTS[where[0]].model_fields if where[0] in PARTS and len(where) == 2 else known
-            problems[name] = f"{name!r} is no part of this call{suggestion(where[-1], here)}"
-        else:
-            message = str(detail["msg"])
-            if detail["type"] == "string_pattern_mismatch":
-                message = _PATTERNS.get(name, message)
-            for beginning in ("Input ", "String ", "Value error, "):
-                message = message.removeprefix(beginning)
-            problems[name] = f"{name} {message}; got {repr(detail['input'])[:80]}"
-    return _wrong(problems)
-
-
-def _wrong(problems: Mapping[str, str]) -> ApiError:
-    names = list(problems)
-    refusal = bad_request("; ".join(problems.values()), names[0] if len(names) == 1 else None)
-    refusal.fields = problems
-    return refusal
 
 
 def _conflict(code: str, sentence: str) -> ApiError:
@@ -320,7 +270,7 @@ class KeyAdmin:
                     "and start them with it"
                 )
         row = await self._done(key_id)
-        await self._note(notes, actor, "create", key_id, {}, _said(row))
+        await self._audit.noted(notes, actor, "create", f"key {key_id}", {}, _said(row))
         return {**row, "secret": secret, "notes": notes}
 
     async def change(
@@ -338,7 +288,7 @@ class KeyAdmin:
                 await self._keep_an_admin(change, key, expires)
             if settings.get("signed_only") and not any(one.signing_key for one in key.secrets):
                 sentence = "none of the key's secrets signs yet: set signing, rotate the key, and then set signed_only"
-                raise _wrong({"signed_only": sentence})
+                raise refused({"signed_only": sentence})
             await change.set(key_id, settings=settings, note=note, expires=expires)
             if key.settings.get("signing") and not settings.get("signing"):
                 await change.forget_signing(key_id)
@@ -352,7 +302,7 @@ class KeyAdmin:
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
             split = ({name: said.get(name) for name in changed} for said in (was, now))
-            await self._note(notes, actor, "change", key_id, *split)
+            await self._audit.noted(notes, actor, "change", f"key {key_id}", *split)
         return {**row, "notes": notes}
 
     async def rotate(
@@ -379,7 +329,7 @@ class KeyAdmin:
             await change.set(key_id)
         notes: list[str] = []
         row = await self._done(key_id)
-        await self._note(notes, actor, "rotate", key_id, {}, {"keep_ms": keep_ms})
+        await self._audit.noted(notes, actor, "rotate", f"key {key_id}", {}, {"keep_ms": keep_ms})
         return {**row, "secret": secret, "notes": notes}
 
     async def revoke(
@@ -407,8 +357,8 @@ class KeyAdmin:
             row["cancelled"] = await self._end_tasks(key_id, notes)
         if revokes or cuts:
             after = {"state": "revoked", "now": at_once, "cancelled": row["cancelled"]}
-            await self._note(
-                notes, actor, "revoke", key_id, {"state": "valid" if revokes else "revoked"}, after
+            await self._audit.noted(
+                notes, actor, "revoke", f"key {key_id}", {"state": "valid" if revokes else "revoked"}, after
             )
         return {**row, "notes": notes}
 
@@ -490,17 +440,17 @@ class KeyAdmin:
                 members = {**settings.get(name, {}), **given[name]}
                 given[name] = {member: value for member, value in members.items() if value is not None}
         if strange := [name for name in given if name not in known]:
-            raise _wrong({name: f"{name} is no setting of a worker token" for name in strange})
+            raise refused({name: f"{name} is no setting of a worker token" for name in strange})
         merged = {name: value for name, value in {**settings, **given}.items() if value is not None}
         try:
             entry = read_entry(kind, key_id, merged)
         except ValidationError as error:
-            raise _refusal(error, known) from None
+            raise refusal(error, ENTRY[kind]) from None
         if unusable := unusable_key(entry, self._current.settings.tiers):
-            raise _wrong({field: sentence for sentence, field in unusable})
+            raise refused({field: sentence for sentence, field in unusable})
         expires = fields.get("expires", key.expires_ms if key else None)
         if fields.get("expires") is not None and expires <= now_ms():
-            raise _wrong({"expires": "expires lies in the past; revoke ends a key at once"})
+            raise refused({"expires": "expires lies in the past; revoke ends a key at once"})
         note = fields.get("note", key.note if key else "") or ""
         return merged, note, expires
 
@@ -522,20 +472,6 @@ class KeyAdmin:
         except StoreError as error:
             notes.append(f"Tasks are cancelled once Redis answers again ({error})")
         return 0
-
-    async def _note(
-        self,
-        notes: list[str],
-        actor: Actor,
-        action: str,
-        key_id: str,
-        before: dict[str, Any],
-        after: dict[str, Any],
-    ) -> None:
-        try:
-            await self._audit.note(actor, action, f"key {key_id}", before, after)
-        except ApiError as error:
-            notes.append(error.message)
 
 
 def _without_use(key: StoredKey) -> StoredKey:

@@ -14,7 +14,7 @@ from fairlane.gateway.operator import changes
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
-from fairlane.gateway.operator.endpoints import EndpointAdmin
+from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin

@@ -14,9 +14,10 @@ from fairlane.gateway.credits.amounts import MOST_CREDITS, credits_of, plain_cre
 from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.keys import Note, no_key, read_body
+from fairlane.gateway.operator.bodies import Note, read_body
+from fairlane.gateway.operator.keys import no_key
 from fairlane.gateway.records.balances import Balances, Standing
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow
 from fairlane.queues.actor import Actor
@@ -166,12 +167,8 @@ class QuotaAdmin:
             after = done.standing.balance
             said = {"id": grant_id, "credits": plain_credits(wanted.credits), "note": note}
             before = {"balance": plain_credits(after - wanted.credits)}
-            try:
-                await self._audit.note(
-                    actor, "grant", subject.target, before, {"balance": plain_credits(after), **said}
-                )
-            except ApiError as error:
-                notes.append(error.message)
+            now = {"balance": plain_credits(after), **said}
+            await self._audit.noted(notes, actor, "grant", subject.target, before, now)
         told = {"id": grant_id, "new": done.new, "credits": credits_of(wanted.credits), "notes": notes}
         return {**told, **self._shown(done.standing)}
 

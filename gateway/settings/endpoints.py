@@ -1,13 +1,19 @@
 """Settings of endpoints: interfaces of other people that are called in turn. Pure."""
 
-import ipaddress
+from ipaddress import ip_network
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from fairlane.gateway.endpoints.endpoints import IDEMPOTENT, METHODS, Endpoint
-from fairlane.gateway.endpoints.headers import PASSING, BadHeader, own_header, passing_name
+from fairlane.gateway.endpoints.endpoints import METHODS, Endpoint, Method
+from fairlane.gateway.endpoints.headers import (
+    MAX_CHARS,
+    MOST_SET,
+    PASSING,
+    BadHeader,
+    own_header,
+    passing_name,
+)
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
     MIB,
@@ -22,7 +28,9 @@ from fairlane.gateway.settings.parts import (
     Windows,
 )
 from fairlane.queues.windows import MOST_REQUESTS, MOST_WINDOWS
-from fairlane.workers.adapters.targets import BadTarget, Pattern
+from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES, MOST_REDIRECTS
+from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MOST_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
@@ -30,7 +38,6 @@ MOST_ENDPOINTS = 256
 _LOCALHOST = ("127.0.0.1", "::1")
 """What the name leads to on most machines: all of it has to be allowed."""
 
-Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 Rate = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
@@ -53,7 +60,7 @@ class EndpointSettings(SettingsPart):
     `X-Api-Key`) never do, nor what servers believe of proxies (`X-Forwarded-For`).
     """
 
-    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=64)] = Field(default={})
+    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=MOST_SET)] = Field(default={})
     """Headers that each request gets, such as `Authorization`, over what callers send. They go to the worker with each task, and
     are neither shown nor kept with it.
     """
@@ -83,7 +90,7 @@ class EndpointSettings(SettingsPart):
     no harm when they come twice (GET, HEAD, OPTIONS, PUT, DELETE); through the queue, so each try counts in the windows.
     """
 
-    max_response_bytes: Annotated[int, Field(ge=1, le=16 * MIB)] = MIB
+    max_response_bytes: Annotated[int, Field(ge=1, le=MAX_RESPONSE_BYTES)] = MIB
     """Bytes that the body of an answer may have, as it is when it is decompressed; a longer one fails the task."""
 
     max_body_bytes: Annotated[int, Field(ge=0, le=16 * MIB)] = MIB
@@ -94,7 +101,7 @@ class EndpointSettings(SettingsPart):
     that leads to a private, local or metadata address is refused, whatever it led to before.
     """
 
-    follow_redirects: Annotated[int, Field(ge=0, le=5)] = 0
+    follow_redirects: Annotated[int, Field(ge=0, le=MOST_REDIRECTS)] = 0
     """Redirects that are followed, to URLs of this pattern alone, each looked at like the first. Not together with windows, in
     which each would count. 0: a redirect is the answer.
     """
@@ -166,13 +173,15 @@ class EndpointSettings(SettingsPart):
             if lower in found:
                 raise ValueError(f"{lower} is given twice")
             found[lower] = SecretStr(text)
+        if sum(len(name) + len(secret.get_secret_value()) for name, secret in found.items()) > MAX_CHARS:
+            raise ValueError(f"may have {MAX_CHARS} characters together")
         return found
 
     @field_validator("allow_private")
     @classmethod
     def _are_networks(cls, value: list[str]) -> list[str]:
         try:
-            return [str(ipaddress.ip_network(network)) for network in value]
+            return [str(network) for network in read_networks(value)]
         except ValueError:
             raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
 
@@ -203,17 +212,15 @@ class EndpointSettings(SettingsPart):
     @property
     def unreachable(self) -> str:
         """The networks that `allow_private` has to name, if the URL says private addresses itself; empty: none."""
-        host = urlsplit(self.url).hostname or ""
+        host = read_target(self.url).host.strip("[]")
         try:
-            addresses = [
-                ipaddress.ip_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))
-            ]
+            addresses = [read_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))]
         except ValueError:
             return ""  # a name: what it leads to is the worker's to see
-        allowed = [ipaddress.ip_network(network) for network in self.allow_private]
-        if all(one.is_global or any(one in network for network in allowed) for one in addresses):
+        allowed = read_networks(self.allow_private)
+        if not any(why_refused(address, allowed) for address in addresses):
             return ""
-        return ", ".join(f'"{ipaddress.ip_network(address)}"' for address in addresses)
+        return ", ".join(f'"{ip_network(address)}"' for address in addresses)
 
     def made(self, name: str) -> Endpoint:
         """The endpoint that they come to."""

@@ -14,7 +14,7 @@ from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.adapters.simulate import Accident, SimulateAdapter, Simulation
 
 if TYPE_CHECKING:
-    from fairlane.workers.adapters.endpoints import HttpAdapter
+    from fairlane.workers.adapters.endpoints.http import HttpAdapter
     from fairlane.workers.adapters.openai import Limits, OpenAIAdapter
 
 __all__ = [
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(openai, name)
     if name == "HttpAdapter":
-        from fairlane.workers.adapters import endpoints  # noqa: PLC0415
+        from fairlane.workers.adapters.endpoints.http import HttpAdapter  # noqa: PLC0415
 
-        return endpoints.HttpAdapter
+        return HttpAdapter
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

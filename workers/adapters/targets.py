@@ -56,11 +56,6 @@ class Target:
         """The URL: this, and not what the caller wrote, is what is called."""
         return f"{self.origin}{self.path}" + (f"?{self.query}" if self.query else "")
 
-    @property
-    def upstream(self) -> str:
-        """Who it is, among the servers behind workers: `host:port`."""
-        return f"{self.host}:{self.port}"
-
 
 def read_target(url: str) -> Target:
     """The target of a URL. Raises BadTarget for whatever two programs may read differently: a user in it, a fragment,
@@ -170,7 +165,8 @@ class Pattern:
 
     text: str
     """As it is told: in its one form."""
-    origin: tuple[str, str, int]
+    origin: str
+    """That of its targets."""
     segments: tuple[str, ...]
     """Of the path; `*` is any."""
 
@@ -186,18 +182,13 @@ class Pattern:
                 raise BadTarget(
                     "in a pattern, * stands for a whole segment of the path, such as /users/*/images/*"
                 )
-        where = (target.scheme, target.host, target.port)
-        return cls(target.url, where, tuple(segments))
+        return cls(target.url, target.origin, tuple(segments))
 
     def matches(self, target: Target) -> bool:
         """Whether this URL is meant."""
-        if (target.scheme, target.host, target.port) != self.origin:
+        if target.origin != self.origin:
             return False
-        return self.matches_path(target.path)
-
-    def matches_path(self, path: str) -> bool:
-        """Whether the path of a `Target` is."""
-        said = path.split("/")[1:]
+        said = target.path.split("/")[1:]
         if self.segments[-1] == "*":
             if len(said) < len(self.segments):
                 return False

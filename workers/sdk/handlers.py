@@ -69,10 +69,10 @@ class Registry:
         """The handler for a task, or None when this worker has none."""
         best: Route | None = None
         best_rank = (False, False)
+        endpoint = model.startswith(protocol.ENDPOINT_PREFIX)
+        any_of_these = protocol.ANY_ENDPOINT if endpoint else ANY_MODEL
         for route in self._routes:
             exact = model in route.models
-            endpoint = model.startswith(protocol.ENDPOINT_PREFIX)
-            any_of_these = protocol.ANY_ENDPOINT if endpoint else ANY_MODEL
             if not exact and any_of_these not in route.models:
                 continue
             if route.task_types is not None and task_type not in route.task_types:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.operator.added import EndpointStore, EndpointsWatch, Known
+from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
+from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 
 pytestmark = pytest.mark.anyio
 SAID = {"url": "https://a.example/*", "set_headers": {"authorization": "secret"}}
@@ -76,3 +77,25 @@ async def test_others_hear_of_it_and_one_that_a_newer_release_wrote_does_not_hol
         assert heard.empty()
     finally:
         await watch.close()
+
+
+async def test_what_broke_off_while_it_was_taken_over_is_taken_again(database: Database) -> None:
+    heard: list[set[str]] = []
+
+    async def take(known: Known) -> None:
+        heard.append(set(known.endpoints))
+        if heard == [set(), {"a"}]:
+            raise asyncio.CancelledError  # as when an operator hangs up meanwhile
+
+    store = EndpointStore(database)
+    watch = EndpointsWatch(store, take)
+    await watch.read()
+    async with store.changing() as change:
+        await change.add("a", SAID, "", "ops")
+    with pytest.raises(asyncio.CancelledError):
+        await watch.read()
+    known = await watch.read()
+    assert heard == [set(), {"a"}, {"a"}]
+    assert watch.known is known
+    await watch.read()
+    assert len(heard) == 3

@@ -13,6 +13,8 @@ from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.operator.endpoints.store import EndpointStore
 from fairlane.gateway.settings import Settings
 
 from .calling import ENDPOINTS, IMAGE, URL, add, caller, offers, query, reaches, response, submit
@@ -62,6 +64,28 @@ async def test_an_endpoint_is_added_changed_and_removed_without_a_restart(here: 
             if entry["target"].startswith("endpoint")
         ]
         assert entries == [(action, "endpoint image") for action in ("remove", "change", "change", "create")]
+
+
+async def test_what_was_done_is_told_also_where_the_database_goes_away_then(
+    here: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: EndpointStore) -> str:
+        raise DatabaseUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EndpointStore, "version", away)
+        made = await add(here, name="image", url=PATTERN, note="new")
+        assert (made["source"], made["state"], made["note"], made["line"]) == (
+            "database",
+            "active",
+            "new",
+            None,
+        )
+        answer = await here.http.patch(f"{ENDPOINTS}/image", json={"concurrency": 3})
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["settings"]["concurrency"], answer.json()["note"]) == (3, "new")
+        assert (await here.http.get(f"{ENDPOINTS}/image")).status_code == 404, "as it was read last"
+    assert (await here.http.get(f"{ENDPOINTS}/image")).json()["settings"]["concurrency"] == 3
 
 
 async def test_replicas_hear_of_it_within_a_second_and_it_survives_a_restart(
@@ -158,6 +182,7 @@ async def test_what_is_set_for_the_target_reaches_the_worker_and_nobody_else(gat
         ({"name": "x", "url": "ftp://example.com/"}, "http or https"),
         ({"name": "x", "url": PATTERN, "headers": ["authorization"]}, "set_headers"),
         ({"name": "x", "url": PATTERN, "headers": ["x-forwarded-for"]}, "never passes"),
+        ({"name": "x", "url": PATTERN, "headers": ["accept-encoding"]}, "never passes"),
         ({"name": "x", "url": PATTERN, "windows": "fifty"}, "50/1s"),
         ({"name": "x", "url": PATTERN, "requests_per_second": 5, "follow_redirects": 1}, "follow_redirects"),
         ({"name": "x", "url": PATTERN, "methods": ["POST"], "retries": 1}, "idempotent"),

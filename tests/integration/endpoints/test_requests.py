@@ -13,7 +13,7 @@ from tests.support.rawworkers import worker_v2
 from tests.support.serving import WORKER_TOKEN
 from tests.support.talk import Talk
 
-from fairlane.workers.adapters.endpoints import HttpAdapter
+from fairlane.workers.adapters.endpoints.http import HttpAdapter
 from fairlane.workers.sdk import Worker
 
 from .calling import ENDPOINTS, IMAGE, URL, add, caller, offers, reaches, response, submit, target

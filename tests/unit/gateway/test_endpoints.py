@@ -10,6 +10,7 @@ from fairlane.gateway.current import Current, with_endpoints
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, Endpoints, MethodRefused, NoEndpoint
 from fairlane.gateway.endpoints.headers import (
     CREDENTIALS,
+    MOST_SET,
     OF_A_CONNECTION,
     BadHeader,
     own_header,
@@ -21,6 +22,7 @@ from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.settings import EndpointSettings, Settings, without_secrets
 from fairlane.gateway.settings.leaves import leaves
 from fairlane.gateway.settings.model import notes
+from fairlane.workers.adapters.endpoints.headers import outgoing
 from fairlane.workers.adapters.targets import Pattern, read_target
 
 
@@ -44,11 +46,12 @@ def test_the_pattern_that_says_it_most_exactly_counts() -> None:
         ("https://a.example/v1/make", "POST", "make"),
         ("https://a.example/v1/make", "PUT", "put"),
         ("https://a.example/v1/7/make", "POST", "of"),
+        ("https://a.example/v1/make", "", "make"),
+        ("https://a.example/v1/other", "", "v1"),
     ):
         assert endpoints.find(url, method)[0].name == name
-    with pytest.raises(MethodRefused) as refused:  # though `all` would take it
+    with pytest.raises(MethodRefused, match="takes GET, not POST"):  # though `all` would take it
         endpoints.find("https://a.example/v1/other", "POST")
-    assert refused.value.methods == ("GET",)
     with pytest.raises(MethodRefused, match="takes POST, PUT, not DELETE"):
         endpoints.find("https://a.example/v1/make", "DELETE")
     with pytest.raises(NoEndpoint):
@@ -102,6 +105,22 @@ def test_headers_that_may_pass_are_told_in_small_letters_and_counted() -> None:
         passed_headers([("accept", "a")] * 65, {"accept"})
     with pytest.raises(BadHeader, match="together"):
         passed_headers([("accept", "a" * 8000)] * 5, {"accept"})
+    most = [*[("accept", "a" * 8000)] * 2, *[("accept", "a")] * 2]
+    names = [f"x-{number}" for number in range(MOST_SET)]
+    said = {
+        "url": "https://a.example/",
+        "set_headers": {**dict.fromkeys(names, ""), names[0]: "a" * 8000, names[1]: "a" * 7900},
+    }
+    passed, own = (
+        passed_headers(most, {"accept"}),
+        EndpointSettings.model_validate(said).made("x").set_headers,
+    )
+    assert len(outgoing([*passed, ("content-type", "text/plain"), *own])) == len(passed) + len(own) + 1, (
+        "a worker takes all"
+    )
+    for wrong in (dict.fromkeys(names[:3], "a" * 8000), dict.fromkeys([*names, "x-more"], "")):
+        with pytest.raises(ValidationError, match="set_headers"):
+            EndpointSettings.model_validate({**said, "set_headers": wrong})
     for name in ("a b", "a:b", "", "ä", "a\n"):
         with pytest.raises(BadHeader):
             passing_name(name)
@@ -249,6 +268,9 @@ def test_no_secret_is_shown() -> None:
         ({"url": "http://localhost/x", "allow_private": ["127.0.0.0/8", "::1/128"]}, ""),
         ({"url": "http://10.1.2.3/x", "allow_private": ["10.0.0.0/8"]}, ""),
         ({"url": "http://10.1.2.3/x", "offline": False}, ""),
+        ({"url": "http://168.63.129.16/x"}, '"168.63.129.16/32"'),
+        ({"url": "http://[::ffff:10.1.2.3]/x"}, '"10.1.2.3/32"'),
+        ({"url": "http://[::ffff:10.1.2.3]/x", "allow_private": ["10.0.0.0/8"]}, ""),
         ({"url": "http://8.8.8.8/x"}, ""),
         ({"url": "http://a.example/x"}, ""),
     ],

@@ -1,5 +1,1 @@
 """Carries out tasks of type `http`: calls of endpoints, which are any HTTP interfaces behind lines of their own."""
-
-from fairlane.workers.adapters.endpoints.http import HttpAdapter
-
-__all__ = ["HttpAdapter"]

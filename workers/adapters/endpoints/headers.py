@@ -24,8 +24,8 @@ OF_A_BODY = frozenset(
 CREDENTIALS_OF_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
 """They are for whoever made the call, which is this worker with the operator's credentials, and not for callers."""
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
-_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
+VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 def outgoing(headers: Iterable[Header]) -> list[Header]:
@@ -38,9 +38,9 @@ def outgoing(headers: Iterable[Header]) -> list[Header]:
             f"There are more than {MOST_HEADERS} headers, or {MAX_HEADERS_BYTES} characters of them"
         )
     for name, value in given:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise ValueError("A header's name is none")
-        if not _VALUE.fullmatch(value):
+        if not VALUE.fullmatch(value):
             raise ValueError(f"The header {name} is not one line of Latin-1 text")
     stays = HOP_BY_HOP | OURS | _named_by_connection(given)
     return [(name, value) for name, value in given if name not in stays and not name.startswith("proxy-")]

@@ -25,12 +25,12 @@ import re
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
-from fairlane.workers.adapters.endpoints import headers as header
 from fairlane.workers.adapters.endpoints.calls import Call
 from fairlane.workers.adapters.endpoints.decoding import TooLargeError, decode, readable
 from fairlane.workers.adapters.endpoints.exchange import Answer, too_large
+from fairlane.workers.adapters.endpoints.headers import first, incoming, values
 from fairlane.workers.adapters.failures import DEFAULT_PAUSE_S, TIMEOUT_STATUSES, read_error
-from fairlane.workers.adapters.targets import Target, read_target
+from fairlane.workers.adapters.targets import read_target
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import TaskError, shorten
 
@@ -50,7 +50,7 @@ def redirected(call: Call, answer: Answer) -> Call | None:
     Raises TaskError for one that may not be followed: off the endpoint's pattern, to another scheme, host or port above all; or
     after as many as may be.
     """
-    location = header.first(answer.headers, b"location")
+    location = first(answer.headers, b"location")
     if answer.status not in _REDIRECTS or location is None or not call.follows:
         return None
     if call.redirects == 0:
@@ -61,7 +61,9 @@ def redirected(call: Call, answer: Answer) -> Call | None:
         raise TaskError(
             "REDIRECT_REFUSED", "The endpoint redirects to what is no URL that may be called."
         ) from error
-    if not _within(call, target):
+    if not call.pattern.matches(
+        target
+    ):  # whose origin is literal: headers that prove who calls never go anywhere else
         raise TaskError("REDIRECT_REFUSED", "The endpoint redirects to a URL that is not of its pattern.")
     as_get = (answer.status == 303 and call.method not in ("GET", "HEAD")) or (
         answer.status in (301, 302) and call.method == "POST"
@@ -69,14 +71,9 @@ def redirected(call: Call, answer: Answer) -> Call | None:
     return call.moved(target, as_get=as_get)
 
 
-def _within(call: Call, target: Target) -> bool:
-    """The pattern's scheme, host and port are literal, so headers that prove who calls never go anywhere else."""
-    return target.origin == call.target.origin and call.pattern.matches(target)
-
-
 def result(call: Call, answer: Answer) -> dict[str, Any]:
     """The task's result. Raises TaskError where the answer is a failure, or too large once it is readable."""
-    told_headers = header.incoming(answer.headers, decoded=False)
+    told_headers = incoming(answer.headers, decoded=False)
     pause_s = requested_pause(dict(reversed(told_headers)))  # the first of each
     if answer.status == 429 or (answer.status == 503 and pause_s is not None):
         pause_s = DEFAULT_PAUSE_S if pause_s is None else pause_s
@@ -88,10 +85,7 @@ def result(call: Call, answer: Answer) -> dict[str, Any]:
         status = answer.status if answer.status < 600 else None
         raise TaskError(code, _sentence(call, answer), http_status=status)
     body, decoded = _readable(call, answer, call.max_response_bytes)
-    told: dict[str, Any] = {
-        "status": answer.status,
-        "headers": header.incoming(answer.headers, decoded=decoded),
-    }
+    told: dict[str, Any] = {"status": answer.status, "headers": incoming(answer.headers, decoded=decoded)}
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -103,7 +97,7 @@ def result(call: Call, answer: Answer) -> dict[str, Any]:
 
 def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
     """The body, and whether it had to be made readable for that."""
-    codings = header.values(answer.headers, b"content-encoding")
+    codings = values(answer.headers, b"content-encoding")
     if call.method == "HEAD" or answer.status in _NO_BODY or not readable(codings):
         return answer.body, False
     try:
@@ -117,13 +111,13 @@ def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
 def _secrets(call: Call) -> list[str]:
     """What may be secret of the call's headers: words, what stands in them between signs (`session=…;`), and what `Basic` says in
     base64; long ones first, as others may be parts of them."""
-    values = [value for _, value in call.headers]
-    for value in list(values):
+    told = [value for _, value in call.headers]
+    for value in list(told):
         scheme, _, encoded = value.partition(" ")
         if scheme.lower() == "basic":
             with contextlib.suppress(binascii.Error, ValueError):
-                values.append(base64.b64decode(encoded.strip(), validate=True).decode("latin-1"))
-    words = {word for value in values for word in (*value.split(), *_SIGNS.split(value))}
+                told.append(base64.b64decode(encoded.strip(), validate=True).decode("latin-1"))
+    words = {word for value in told for word in (*value.split(), *_SIGNS.split(value))}
     return sorted((word for word in words if len(word) >= SECRET_CHARS), key=len, reverse=True)
 
 

@@ -1,19 +1,12 @@
-"""Endpoints that are added while gateways run: in the SQL database, and in the memory of each replica.
+"""Endpoints that are added while gateways run, in the SQL database: one change after the other, each with a version of all."""
 
-Each process looks at the version of all endpoints a few times a second and reads them when it has moved. So a change holds
-everywhere within a second, whatever message is lost; where it was made, at once. While the database is away they stay as they
-were.
-"""
-
-import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import structlog
 from pydantic import ValidationError
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,17 +15,11 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import endpoints, facts
 from fairlane.gateway.settings import EndpointSettings
-from fairlane.queues.loops import end_tasks
-
-log = structlog.get_logger("fairlane.gateway")
 
 VERSION = "endpoints_version"
-LOOK_S = 0.3
 POLL_S = 2.0
 """How long a look at the version may take."""
 CHANGE_S = 5.0
-LAST_S = 1.0
-"""How long the end waits for a reading under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,54 +129,3 @@ def _read(row: Mapping[str, Any]) -> StoredEndpoint:
 
 def _json(said: Mapping[str, Any]) -> str:
     return msgspec.json.encode(said).decode()
-
-
-class EndpointsWatch:
-    """All endpoints that were added, in memory. `start` it, `close` it."""
-
-    def __init__(self, store: EndpointStore, take: Callable[[Known], Awaitable[None]]) -> None:
-        """`take`: hears all of them, whenever one has changed, and lets them hold here."""
-        self._store = store
-        self._take = take
-        self.known = Known()
-        """As they were read last."""
-        self._turn = asyncio.Lock()
-        self._looking: asyncio.Task[None] | None = None
-        self._unreadable: frozenset[str] = frozenset()
-
-    async def start(self) -> None:
-        """Read them, and begin to look. Raises DatabaseUnavailable."""
-        await self.read()
-        self._looking = asyncio.create_task(self._look(), name="endpoints")
-
-    async def close(self) -> None:
-        """End. A reading under way is let come to its end, for a moment: one that is broken off may leave a connection behind."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_S):
-                await self._turn.acquire()  # for good: nothing is read any more
-        await end_tasks(self._looking)
-
-    async def read(self) -> Known:
-        """Take over what has changed; all of them, as they are now. Raises DatabaseUnavailable."""
-        async with self._turn:  # so that no older answer comes behind a newer one
-            if await self._store.version() != self.known.version:
-                self.known = await self._store.all()
-                self._tell_unreadable()
-                await self._take(self.known)
-            return self.known
-
-    def _tell_unreadable(self) -> None:
-        found = frozenset(one.name for one in self.known.endpoints.values() if one.settings is None)
-        for name in sorted(found - self._unreadable):
-            log.warning("an endpoint that was added does not hold: a newer release wrote it", endpoint=name)
-        self._unreadable = found
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self.read()
-            except DatabaseUnavailable:
-                pass  # the keyring says so
-            except Exception:  # they stay as they are, and the next look may do better
-                log.exception("cannot read the endpoints of the database")

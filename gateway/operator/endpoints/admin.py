@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from pydantic import ConfigDict, Field, ValidationError, create_model
@@ -11,18 +11,20 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.operator.added import EndpointChange, EndpointStore, EndpointsWatch, StoredEndpoint
 from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
 from fairlane.gateway.operator.effective import Came, Layer
+from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
+from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.overview import line_row
-from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, suggestion, unusable_endpoint
+from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, unusable_endpoint
 from fairlane.gateway.settings.leaves import SET
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import ENDPOINT
 from fairlane.queues.survey.survey import Model, Surveyor
 
-Note = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _BESIDE = ("name", "note")
 """What of a body is no setting."""
 _DATABASE, _CONFIGURATION = "database", "configuration"
@@ -32,10 +34,7 @@ _MERGED = "set_headers"
 
 def _optional() -> dict[str, Any]:
     """The settings of an endpoint, each as the configuration has it, or null for its default."""
-    fields: dict[str, Any] = {}
-    for name, info in EndpointSettings.model_fields.items():
-        kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-        fields[name] = (kept | None, Field(None, description=info.description))
+    fields = optional(EndpointSettings, EndpointSettings.model_fields)
     said = "headers that each request gets; null takes one away. They are told nowhere"
     fields[_MERGED] = (dict[str, str | None] | None, Field(None, description=said))
     return {**fields, "note": (Note | None, Field(None, description="what operators want to remember"))}
@@ -94,9 +93,10 @@ class EndpointAdmin:
         """One of them."""
         with contextlib.suppress(DatabaseUnavailable):  # it is told as it was read last
             await self._watch.read()
+        lines = await self._lines()
         if name not in self._names():
-            raise no_endpoint(name)
-        return self._row(name, await self._lines())
+            raise _no_endpoint(name)
+        return self._row(name, lines)
 
     async def layer(self) -> Layer:
         """Those that were added, as settings that were changed while running."""
@@ -118,13 +118,14 @@ class EndpointAdmin:
             return {model.model: model for model in (await self._surveyor.recent()).models}
         return {}
 
-    def _row(self, name: str, lines: Mapping[str, Model]) -> dict[str, Any]:
-        configured, stored = (
-            self._current.configured_endpoints.get(name),
-            self._watch.known.endpoints.get(name),
-        )
+    def _row(
+        self, name: str, lines: Mapping[str, Model], made: StoredEndpoint | None = None
+    ) -> dict[str, Any]:
+        """One that there is; `made`: as it was made just now, which may not have been read again."""
+        configured = self._current.configured_endpoints.get(name)
+        stored = made or self._watch.known.endpoints.get(name)
         endpoint = self._current.endpoints.named(name)
-        row: dict[str, Any] = {"name": name, "model": f"http:{name}"}
+        row: dict[str, Any] = {"name": name, "model": ENDPOINT + name}
         if configured is not None:
             times = dict.fromkeys(("created", "changed", "who"))
             row |= {
@@ -146,7 +147,7 @@ class EndpointAdmin:
                 "changed": stored.changed_ms,
                 "who": stored.who or None,
             }
-        line = lines.get(f"http:{name}")
+        line = lines.get(ENDPOINT + name)
         return row | {"line": None if endpoint is None else line_row(endpoint, line)}
 
     # ---- changes ----------
@@ -154,7 +155,7 @@ class EndpointAdmin:
     async def create(self, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """A new endpoint; it holds here at once, everywhere within about a second."""
         name = fields.get("name")
-        _check(NewEndpoint, fields)
+        read_body(NewEndpoint, fields, secret=True)
         assert isinstance(name, str)
         if name in self._current.configured_endpoints:
             raise _configured(name)
@@ -171,11 +172,12 @@ class EndpointAdmin:
             said = _merged({}, fields)
             self._fitting(name, said, known)
             await change.add(name, said, fields.get("note") or "", actor.who)
-        return await self._done(name, actor, "create", {}, shown(said))
+            made = (await change.all())[name]
+        return await self._done(made, actor, "create", {}, shown(said))
 
     async def change(self, name: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """Change what is given; null takes a setting back to its default, and a set header away. All or nothing."""
-        _check(EndpointUpdate, fields)
+        read_body(EndpointUpdate, fields, secret=True)
         if not fields:
             raise bad_request("say what becomes otherwise")
         async with self._store.changing() as change:
@@ -184,11 +186,12 @@ class EndpointAdmin:
             self._fitting(name, said, known)
             note = (fields["note"] or "") if "note" in fields else stored.note
             await change.set(name, said, note, actor.who)
+            made = (await change.all())[name]
         before, after = shown(stored.said), shown(said)
         names = [one for one in {**before, **after} if before.get(one) != after.get(one)]
         names += [_MERGED] if fields.get(_MERGED) and _MERGED not in names else []
         split = ({one: told.get(one) for one in names} for told in (before, after))
-        return await self._done(name, actor, "change", *split)
+        return await self._done(made, actor, "change", *split)
 
     async def remove(self, name: str, actor: Actor) -> dict[str, Any]:
         """Take an endpoint away: nothing more is accepted for it, and what waits for it is not begun."""
@@ -200,13 +203,13 @@ class EndpointAdmin:
         waiting = 0
         with contextlib.suppress(StoreError):
             lines = (await self._surveyor.survey()).models
-            waiting = sum(line.waiting for line in lines if line.model == f"http:{name}")
+            waiting = sum(line.waiting for line in lines if line.model == ENDPOINT + name)
         if waiting:
             notes.append(
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "
-                f"`fairlane cancel --model http:{name}` ends them"
+                f"`fairlane cancel --model {ENDPOINT}{name}` ends them"
             )
-        await self._note(notes, actor, "remove", name, shown(stored.said), {})
+        await self._audit.noted(notes, actor, "remove", f"endpoint {name}", shown(stored.said), {})
         return {"name": name, "waiting": waiting, "notes": notes}
 
     async def _stored(
@@ -217,7 +220,7 @@ class EndpointAdmin:
         if name in self._current.configured_endpoints:
             raise _configured(name)
         if name not in known:
-            raise no_endpoint(name)
+            raise _no_endpoint(name)
         return known, known[name]
 
     def _fitting(self, name: str, said: Mapping[str, Any], known: Mapping[str, StoredEndpoint]) -> None:
@@ -225,39 +228,30 @@ class EndpointAdmin:
         try:
             settings = EndpointSettings.model_validate_json(msgspec.json.encode(said), strict=True)
         except ValidationError as error:
-            raise _refusal(error, EndpointSettings.model_fields) from None
+            raise refusal(error, EndpointSettings, secret=True) from None
         others = {one.name: one.settings for one in known.values() if one.settings is not None}
         others |= self._current.configured_endpoints
         found = unusable_endpoint(name, settings, others, self._current.settings.tiers)
         if found:
-            raise _wrong({field: sentence for sentence, field in found})
+            raise refused({field: sentence for sentence, field in found})
 
     async def _done(
-        self, name: str, actor: Actor, action: str, before: Mapping[str, Any], after: Mapping[str, Any]
+        self,
+        made: StoredEndpoint,
+        actor: Actor,
+        action: str,
+        before: Mapping[str, Any],
+        after: Mapping[str, Any],
     ) -> dict[str, Any]:
         await self._hold()
         notes: list[str] = []
-        await self._note(notes, actor, action, name, before, after)
-        return {**self._row(name, await self._lines()), "notes": notes}
+        await self._audit.noted(notes, actor, action, f"endpoint {made.name}", before, after)
+        return {**self._row(made.name, await self._lines(), made), "notes": notes}
 
     async def _hold(self) -> None:
         """Let what was written hold here at once."""
         with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
             await self._watch.read()
-
-    async def _note(
-        self,
-        notes: list[str],
-        actor: Actor,
-        action: str,
-        name: str,
-        before: Mapping[str, Any],
-        after: Mapping[str, Any],
-    ) -> None:
-        try:
-            await self._audit.note(actor, action, f"endpoint {name}", before, after)
-        except ApiError as error:
-            notes.append(error.message)
 
 
 def shown(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,55 +275,15 @@ def _merged(said: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in {**said, **given}.items() if value is not None}
 
 
-def _check(model: Any, fields: Mapping[str, Any]) -> None:
-    """Raise ApiError(400) for a body that is none of these, with all that is wrong."""
-    try:
-        model.model_validate_json(msgspec.json.encode(fields))
-    except ValidationError as error:
-        raise _refusal(error, model.model_fields) from None
-
-
-def _refusal(error: ValidationError, known: Iterable[str]) -> ApiError:
-    """What is wrong, without repeating values: secrets are among them."""
-    problems: dict[str, str] = {}
-    for detail in error.errors(include_url=False, include_input=False):
-        where = [str(part) for part in detail["loc"]]
-        name = ".".join(where)[:64] or "endpoint"
-        if detail["type"] == "extra_forbidden":
-            problems[name] = f"{name!r} is no setting of an endpoint{suggestion(where[-1], known)}"
-        else:
-            message = str(detail["msg"])
-            if detail["type"] == "string_pattern_mismatch":
-                message = _PATTERNS.get(where[0], message)
-            for beginning in ("Input ", "String ", "Value error, "):
-                message = message.removeprefix(beginning)
-            problems[name] = f"{name}: {message}"
-    return _wrong(problems)
-
-
-_PATTERNS = {
-    "name": "must be 1 to 64 letters, digits, dots, dashes or underscores",
-    "note": "may hold no control characters",
-}
-"""What the pattern of a text asks for, in words."""
-
-
-def _wrong(problems: Mapping[str, str]) -> ApiError:
-    names = list(problems)
-    refusal = bad_request("; ".join(problems.values()), names[0] if len(names) == 1 else None)
-    refusal.fields = problems
-    return refusal
-
-
 def _configured(name: str) -> ApiError:
     sentence = (
         f"The configuration says what the endpoint {name!r} is: change it there, and send SIGHUP to the gateways. "
-        f"At once, and until it is taken back: `fairlane models set http:{name} concurrency=1`, windows=, paused=true"
+        f"At once, and until it is taken back: `fairlane models set {ENDPOINT}{name} concurrency=1`, windows=, paused=true"
     )
     return ApiError(409, "ENDPOINT_CONFIGURED", sentence)
 
 
-def no_endpoint(name: str) -> ApiError:
+def _no_endpoint(name: str) -> ApiError:
     return ApiError(
         404, "ENDPOINT_NOT_FOUND", f"There is no endpoint {name[:64]!r}; `fairlane endpoints` lists them"
     )

@@ -1,0 +1,69 @@
+"""The bodies of operators' calls: what they ask for, or a refusal with all that is wrong. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, Field, ValidationError
+
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.settings import part_of, suggestion
+
+Body = TypeVar("Body", bound=BaseModel)
+
+Note = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+_NAME = "must be 1 to 64 letters, digits, dots, dashes or underscores"
+_PATTERNS = {
+    **dict.fromkeys(("id", "name", "tier"), _NAME),
+    "note": "may hold no control characters",
+    "user_from": "must be the name of a header, or body.user",
+}
+"""What the pattern of a text asks for, in words."""
+
+
+def optional(settings: type[BaseModel], names: Iterable[str]) -> dict[str, Any]:
+    """Settings as members of a body, each as the configuration has it, or null for its default."""
+    fields: dict[str, Any] = {}
+    for name in names:
+        info = settings.model_fields[name]
+        kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+        fields[name] = (kept | None, Field(None, description=info.description))
+    return fields
+
+
+def read_body(model: type[Body], fields: Mapping[str, Any], *, secret: bool = False) -> Body:
+    """A body that is one of these. Raises ApiError(400) with all that is wrong. `secret`: without repeating values."""
+    try:
+        return model.model_validate_json(msgspec.json.encode(fields))
+    except ValidationError as error:
+        raise refusal(error, model, secret=secret) from None
+
+
+def refusal(error: ValidationError, model: type[BaseModel], *, secret: bool = False) -> ApiError:
+    """All that is wrong with what should be a `model`."""
+    problems: dict[str, str] = {}
+    for detail in error.errors(include_url=False):
+        where = [str(part) for part in detail["loc"]]
+        name = ".".join(where)[:64] or "settings"  # all of them together
+        if detail["type"] == "extra_forbidden":
+            field = model.model_fields.get(where[0]) if len(where) == 2 else None
+            here = (part_of(field) if field else None) or model
+            problems[name] = f"{name!r} is no part of this call{suggestion(where[-1], here.model_fields)}"
+        else:
+            message = str(detail["msg"])
+            if detail["type"] == "string_pattern_mismatch":
+                message = _PATTERNS.get(name, message)
+            for beginning in ("Input ", "String ", "Value error, "):
+                message = message.removeprefix(beginning)
+            got = repr(detail["input"])[:80]
+            problems[name] = f"{name}: {message}" if secret else f"{name} {message}; got {got}"
+    return refused(problems)
+
+
+def refused(problems: Mapping[str, str]) -> ApiError:
+    """A refusal: for each member, what is wrong."""
+    names = list(problems)
+    error = bad_request("; ".join(problems.values()), names[0] if len(names) == 1 else None)
+    error.fields = problems
+    return error
