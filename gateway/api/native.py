@@ -17,13 +17,12 @@ from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_
 from fairlane.gateway.calls.intake import (
     DEFAULT_MODEL,
     OWN_FIELDS,
-    Options,
     make_task,
+    payload_of,
     read_flag,
-    read_metadata,
     read_model,
+    read_options,
     read_type,
-    split_payload,
 )
 from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
@@ -95,8 +94,8 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
-    payload, metadata = split_payload(body, fields)
-    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, said, OWN_FIELDS)
+    payload = payload_of(body, fields)
+    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, said, OWN_FIELDS)
 
 
 async def _read_task(
@@ -119,7 +118,6 @@ async def _read_task(
             fields,
             filled.fields,
             filled.payload,
-            read_metadata(fields),
             said or of_prompt(filled, tasks.settings),
             filled=filled,
             task_id=task_id,
@@ -140,10 +138,7 @@ async def _read_task(
         named = None
     else:  # a version 1 worker is told no other
         check_model(caller, named)
-    metadata = read_metadata(fields)
-    return _make(
-        tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, said, named=named
-    )
+    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), said, named=named)
 
 
 async def _read_request(
@@ -173,16 +168,7 @@ def _make_request(
     task_id = new_task_id(now_ms())
     asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
     permit = task_type == PERMIT  # it is not the end that its caller waits for: he polls, or reads the stream
-    options = Options(
-        wait=not asynchronous and not permit,
-        stream=stream,
-        timeout=value_of(fields, "timeout"),
-        mode=value_of(fields, "mode"),
-        priority=value_of(fields, "priority"),
-        on_disconnect=value_of(fields, "onDisconnect"),
-        result_ttl_ms=value_of(fields, "resultTtlMs"),
-        metadata=read_metadata(fields),
-    )
+    options = read_options(fields, wait=not asynchronous and not permit, stream=stream)
     if permit and stream and not asynchronous and options.on_disconnect is None:
         options.on_disconnect = "cancel"
     subject = said.key if said else task_id
@@ -204,16 +190,8 @@ async def _read_chain(
     asked = await read_chain(tasks.current, caller, fields, tasks.bodies, request.opener)
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
-    options = Options(
-        wait=not asynchronous,
-        stream=stream,
-        whole=not stream and bool(kind_of(fields.get("stream") or b"")),
-        timeout=value_of(fields, "timeout"),
-        priority=value_of(fields, "priority"),
-        on_disconnect=value_of(fields, "onDisconnect"),
-        result_ttl_ms=value_of(fields, "resultTtlMs"),
-        metadata=read_metadata(fields),
-    )
+    options = read_options(fields, wait=not asynchronous, stream=stream)
+    options.whole = not stream and bool(kind_of(fields.get("stream") or b""))
     task, chain = await make_chain(
         tasks.current,
         caller,
@@ -242,7 +220,6 @@ def _make(
     fields: Members,
     payload_fields: Members,
     payload: bytes,
-    metadata: bytes,
     said: Said | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
@@ -263,18 +240,8 @@ def _make(
     stream = read_flag(fields, "stream") or (
         plan.rule is not None and plan.rule.stream and not kind_of(fields.get("stream") or b"")
     )
-    options = Options(
-        wait=not asynchronous,
-        stream=stream,
-        timeout=value_of(fields, "timeout"),
-        mode=value_of(fields, "mode"),
-        priority=value_of(fields, "priority"),
-        on_disconnect=value_of(fields, "onDisconnect"),
-        result_ttl_ms=value_of(fields, "resultTtlMs"),
-        metadata=metadata,
-        repair=value_of(fields, "repair"),
-        template="" if filled is None else filled.template,
-    )
+    options = read_options(fields, wait=not asynchronous, stream=stream)
+    options.template = "" if filled is None else filled.template
     task = make_task(
         tasks.settings,
         caller,
@@ -302,9 +269,8 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: S
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if chain is not None and isinstance(submitted, Submitted):
-        with contextlib.suppress(
-            StoreError
-        ):  # it has been accepted: the estimate is of its first stage alone then
+        # it has been accepted: without the store the estimate is of its first stage alone
+        with contextlib.suppress(StoreError):
             first = chain.start.stage.number
             submitted.place = await tasks.poll.whole(submitted.place, chain.start.head, first)
     if isinstance(submitted, Known):
