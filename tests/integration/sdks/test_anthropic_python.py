@@ -14,9 +14,9 @@ from tests.support.serving import DEADLINE_S, http_client
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
-from .anthropics import ASKED, MESSAGES, AnthropicSdk, anthropic_sdk
+from .anthropics import ASKED, AnthropicSdk, anthropic_sdk
 from .cast import CALLS, TOO_LONG
-from .stage import Stage, staged
+from .stage import MESSAGES, Stage, staged
 
 pytestmark = pytest.mark.anyio
 CREATE = "messages.create"
