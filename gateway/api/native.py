@@ -49,11 +49,12 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, Known, Record, State, Submitted, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
-from fairlane.streaming.hub import Reader
+from fairlane.streaming.hub import Feed, Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
+from fairlane.streaming.views.task import TaskInfo
 
 
 async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -311,12 +312,10 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
     follow = tasks.submit.followed(task, chain)
     try:
         async with follow as submitted:
-            stream = NativeStream(follow.info)
+            feed, first = follow.feed, b""
+            stream = _stream_of(tasks, follow.info, feed, is_chain=chain is not None)
             task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
             lane = (task.queue, submitted.line)
-            feed, first = follow.feed, b""
-            if chain is not None:
-                stream.waits = partial(tasks.watch.add, feed, None)
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task_id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
@@ -363,14 +362,6 @@ class NativeStream(NativeStreamView):
 
     was_lost = False
     waits_behind = 0
-    waits: Callable[[int], None] | None = None
-    """Of a chain: is told the number of an event behind which it waits for its next stage."""
-
-    def feed(self, event: Event) -> bytes:
-        if event.type == "stage" and self.waits is not None and WAITS in event.data:
-            self.waits_behind = event.seq
-            self.waits(event.seq)
-        return super().feed(event)
 
     def notice(self, event: Event) -> bytes:
         return native_frame(event)
@@ -392,6 +383,25 @@ class NativeStream(NativeStreamView):
 
     def revoked(self) -> bytes:
         return native_frame(bye_event(self.info.task_id, now_ms(), "revoked", reconnect_ms()))
+
+
+class ChainStream(NativeStream):
+    """The same of a chain, which waits again between its stages."""
+
+    def __init__(self, info: TaskInfo, waits: Callable[[int], None]) -> None:
+        """`waits` is told the number of an event behind which the chain waits for its next stage."""
+        super().__init__(info)
+        self._waits = waits
+
+    def feed(self, event: Event) -> bytes:
+        if event.type == "stage" and WAITS in event.data:
+            self.waits_behind = event.seq
+            self._waits(event.seq)
+        return super().feed(event)
+
+
+def _stream_of(tasks: Tasks, info: TaskInfo, feed: Feed, *, is_chain: bool) -> NativeStream:
+    return ChainStream(info, partial(tasks.watch.add, feed, None)) if is_chain else NativeStream(info)
 
 
 def reconnect_ms() -> int:
@@ -488,10 +498,9 @@ async def _replay(
         ts = now_ms()
         first = native_frame(gap_event(task_id, ts, start.asked, None, start.missing))
         first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
-    stream = NativeStream(record_info(task_id, record))
+    info = record_info(task_id, record)
+    stream = _stream_of(tasks, info, reader.feed, is_chain=is_chain(record))
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
-    if is_chain(record):
-        stream.waits = partial(tasks.watch.add, reader.feed, None)
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
         tasks.watch.add(reader.feed, record.place, reader.feed.top)
