@@ -69,6 +69,10 @@ script('advance', 'allow-oom', function(ARGV)
       local event_id = epoch .. '-' .. whole(seq)
       call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
       publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
+      if not t.fo and ARGV[i] == 'chunk' then
+        t.fo = NOW_TEXT -- its first output comes with its end
+        call('HSET', keys.task(id), 'fo', t.fo)
+      end
       top = seq
     end
     seq = seq + 1

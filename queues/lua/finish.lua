@@ -35,12 +35,13 @@ script('finish', 'allow-oom', function(ARGV)
         local event_id = epoch .. '-' .. whole(seq)
         call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
         publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
-        if ik and ARGV[i] == 'chunk' then t.fo = NOW_TEXT end -- its first output, maybe
+        if not t.fo and ARGV[i] == 'chunk' then t.fo = NOW_TEXT end -- its first output comes with its end
         top = seq
       end
       seq = seq + 1
     end
     t.sq = top
+    if t.fo and not fo then call('HSET', keys.task(id), 'fo', t.fo) end
     local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
     local works = state == 'completed'
     if not works then works = upstreams.told_by(id, code) end

@@ -56,6 +56,7 @@ def test_stages_run_one_behind_the_other_in_the_lines_of_their_models(world: Wor
     assert light is not None
     assert light.results == {(0, -1): b"", (1, -1): b""}
     rows = pool.recorded()
+    assert [row.first_output is not None for row in rows.values()] == [True, False]
     assert [(row.task, row.chain, row.stage, row.stage_name, row.part) for row in rows.values()] == [
         ("c.0", "c", 0, "first", None),
         ("c.1", "c", 1, "stage1", None),
@@ -129,7 +130,7 @@ def test_each_stage_has_its_own_tries_limits_and_output(world: World, pool: Pool
     (grant,) = pool.take()
     pool.append(grant, 4, b"{}")
     assert payload_of(pool, "c") is None
-    pool.advance(grant, pool.entry(1, "n", run_ms=5000, payload=b"two"), 5)
+    pool.advance(grant, pool.entry(1, "n", run_ms=5000, payload=b"two"), 5, chunks=[b"{}"])
     record = pool.record("c")
     assert not {"tr", "fo", "hi", "wk", "ga"} & set(record)
     assert (record["ab"], record["rl"], payload_of(pool, "c")) == ("3", "5000", b"two")

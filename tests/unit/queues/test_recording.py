@@ -85,6 +85,16 @@ def test_a_task_that_ran_is_recorded_with_all_that_is_known_of_it(world: World) 
     assert (only(world).waited_ms, only(world).ran_ms) == (300, 100)
 
 
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
+def test_a_first_output_that_comes_with_the_end_is_recorded_as_one(world: World, state: State) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    world.advance(70)
+    pool.finish(grant, state=state, code="WORKER_LOST", chunks=[b"{}", b"{}"])
+    assert only(world).first_output == world.now_ms
+    audit(world, "a")
+
+
 @pytest.mark.parametrize("price", ["", "1 1 1 1 1"])
 def test_the_route_and_the_template_are_recorded_with_and_without_a_price(world: World, price: str) -> None:
     pool = Pool(world)
