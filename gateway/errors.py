@@ -125,8 +125,11 @@ def speaks_anthropic(path: str, version: str | None) -> bool:
     return _ANTHROPIC_PATH.search(path) is not None or (version is not None and f"{path}/".startswith("/v1/"))
 
 
+KEY_NEEDED = "A valid key is needed: Authorization: Bearer <key>"
+
+
 def unauthorized() -> ApiError:
-    return ApiError(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
+    return ApiError(401, "UNAUTHORIZED", KEY_NEEDED)
 
 
 def stopping(retry_ms: int, task_id: str | None = None) -> ApiError:
@@ -308,14 +311,8 @@ def native_answer(error: ApiError) -> Answer:
 
 
 def openai_answer(error: ApiError) -> Answer:
-    """An error on OpenAI's surfaces, its body always of the same four keys. A model that nobody knows is not found there, and a
-    task's failure has a status of its own; a 503 says when to come again."""
-    if isinstance(error, NoWorker) and error.unknown:
-        error = model_not_found(error.model)
-    status, retry_after_ms = error.status, error.retry_after_ms
-    if isinstance(error, TaskFailed):
-        status = failure_row(error.code).openai
-        retry_after_ms = at_most_a_minute(error.took_ms) if status == 503 else None
+    """An error on OpenAI's surfaces, its body always of the same four keys."""
+    error, status, retry_after_ms = _as_on_v1(error)
     kind, code = openai_kind(status), failure_row(error.code).code
     if isinstance(error, RateLimited):
         kind, code = error.counts, "rate_limit_exceeded"
@@ -333,21 +330,27 @@ _BUSY = frozenset({"QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_TOO_BUSY"})
 def anthropic_answer(error: ApiError, request_id: str) -> Answer:
     """An error on Anthropic's surface: the status and the type are Anthropic's, our code stands in `details`. The field that is
     wrong stands before the sentence."""
-    if isinstance(error, NoWorker) and error.unknown:
-        error = model_not_found(error.model)
-    status, retry_after_ms = error.status, error.retry_after_ms
-    if isinstance(error, TaskFailed):
-        status = failure_row(error.code).openai
-        retry_after_ms = at_most_a_minute(error.took_ms) if status == 503 else None
+    error, status, retry_after_ms = _as_on_v1(error)
     message = error.message
     if error.param is not None and status == 400 and error.param not in message:
         message = f"{error.param}: {message}"
-    if message == unauthorized().message:
+    if message == KEY_NEEDED:
         message += ", or x-api-key: <key>"
     headers = _headers(error, status, retry_after_ms)
     if status == 503 and error.code in _BUSY:
         status = _OVERLOADED
     return Answer(status, headers, anthropic_error(message, error.code, request_id, status))
+
+
+def _as_on_v1(error: ApiError) -> tuple[ApiError, int, int | None]:
+    """What a client of a provider is told, by which status, and when to come again: a model that nobody knows is not found there,
+    and a task's failure has a status of its own; a 503 says when to come again."""
+    if isinstance(error, NoWorker) and error.unknown:
+        error = model_not_found(error.model)
+    if not isinstance(error, TaskFailed):
+        return error, error.status, error.retry_after_ms
+    status = failure_row(error.code).openai
+    return error, status, at_most_a_minute(error.took_ms) if status == 503 else None
 
 
 def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Headers:

@@ -302,6 +302,17 @@ def read_error(data: bytes) -> Failure:
     return Failure(error.error, code_now(error.code), error.retryable)
 
 
+def why_failed(event: Event) -> tuple[str, str]:
+    """The sentence and the code of an end that is not `done`: a failure, a cancellation, or events that are lost."""
+    if event.type == "error":
+        failure = read_error(event.data)
+        return failure.error, failure.code
+    if event.type == "cancelled":
+        by = read_cancelled(event.data)
+        return f"Task cancelled by {by}" if by else "Task cancelled", CANCELLED
+    return "A part of the output was lost", "EVENTS_LOST"
+
+
 def told_error(data: bytes) -> bytes:
     """The data of an `error` event as readers are told it: with the family of its code, and the code's name of this release."""
     code = _read_error(data).code

@@ -29,7 +29,7 @@ from fairlane.gateway.accounts.signing import (
 )
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
 from fairlane.gateway.credits.quota import Quota
-from fairlane.gateway.errors import ApiError, model_not_found
+from fairlane.gateway.errors import KEY_NEEDED, ApiError, model_not_found
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey
 from fairlane.queues.keys import ANY_ENDPOINT
@@ -60,7 +60,7 @@ class Unauthorized(ApiError):
     """No key, or one that is not valid. The same answer for both, so that it tells nothing."""
 
     def __init__(self) -> None:
-        super().__init__(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
+        super().__init__(401, "UNAUTHORIZED", KEY_NEEDED)
 
 
 class SignedAsWhole(Unauthorized):

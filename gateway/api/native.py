@@ -17,13 +17,12 @@ from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_
 from fairlane.gateway.calls.intake import (
     DEFAULT_MODEL,
     OWN_FIELDS,
-    Options,
     make_task,
+    payload_of,
     read_flag,
-    read_metadata,
     read_model,
+    read_options,
     read_type,
-    split_payload,
 )
 from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
@@ -50,11 +49,12 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, Known, Record, State, Submitted, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
-from fairlane.streaming.hub import Reader
+from fairlane.streaming.hub import Feed, Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
+from fairlane.streaming.views.task import TaskInfo
 
 
 async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -95,8 +95,8 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
-    payload, metadata = split_payload(body, fields)
-    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, said, OWN_FIELDS)
+    payload = payload_of(body, fields)
+    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, said, OWN_FIELDS)
 
 
 async def _read_task(
@@ -119,7 +119,6 @@ async def _read_task(
             fields,
             filled.fields,
             filled.payload,
-            read_metadata(fields),
             said or of_prompt(filled, tasks.settings),
             filled=filled,
             task_id=task_id,
@@ -140,10 +139,7 @@ async def _read_task(
         named = None
     else:  # a version 1 worker is told no other
         check_model(caller, named)
-    metadata = read_metadata(fields)
-    return _make(
-        tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, said, named=named
-    )
+    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), said, named=named)
 
 
 async def _read_request(
@@ -173,16 +169,7 @@ def _make_request(
     task_id = new_task_id(now_ms())
     asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
     permit = task_type == PERMIT  # it is not the end that its caller waits for: he polls, or reads the stream
-    options = Options(
-        wait=not asynchronous and not permit,
-        stream=stream,
-        timeout=value_of(fields, "timeout"),
-        mode=value_of(fields, "mode"),
-        priority=value_of(fields, "priority"),
-        on_disconnect=value_of(fields, "onDisconnect"),
-        result_ttl_ms=value_of(fields, "resultTtlMs"),
-        metadata=read_metadata(fields),
-    )
+    options = read_options(fields, wait=not asynchronous and not permit, stream=stream)
     if permit and stream and not asynchronous and options.on_disconnect is None:
         options.on_disconnect = "cancel"
     subject = said.key if said else task_id
@@ -204,16 +191,8 @@ async def _read_chain(
     asked = await read_chain(tasks.current, caller, fields, tasks.bodies, request.opener)
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
-    options = Options(
-        wait=not asynchronous,
-        stream=stream,
-        whole=not stream and bool(kind_of(fields.get("stream") or b"")),
-        timeout=value_of(fields, "timeout"),
-        priority=value_of(fields, "priority"),
-        on_disconnect=value_of(fields, "onDisconnect"),
-        result_ttl_ms=value_of(fields, "resultTtlMs"),
-        metadata=read_metadata(fields),
-    )
+    options = read_options(fields, wait=not asynchronous, stream=stream)
+    options.whole = not stream and bool(kind_of(fields.get("stream") or b""))
     task, chain = await make_chain(
         tasks.current,
         caller,
@@ -242,7 +221,6 @@ def _make(
     fields: Members,
     payload_fields: Members,
     payload: bytes,
-    metadata: bytes,
     said: Said | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
@@ -263,18 +241,8 @@ def _make(
     stream = read_flag(fields, "stream") or (
         plan.rule is not None and plan.rule.stream and not kind_of(fields.get("stream") or b"")
     )
-    options = Options(
-        wait=not asynchronous,
-        stream=stream,
-        timeout=value_of(fields, "timeout"),
-        mode=value_of(fields, "mode"),
-        priority=value_of(fields, "priority"),
-        on_disconnect=value_of(fields, "onDisconnect"),
-        result_ttl_ms=value_of(fields, "resultTtlMs"),
-        metadata=metadata,
-        repair=value_of(fields, "repair"),
-        template="" if filled is None else filled.template,
-    )
+    options = read_options(fields, wait=not asynchronous, stream=stream)
+    options.template = "" if filled is None else filled.template
     task = make_task(
         tasks.settings,
         caller,
@@ -302,9 +270,8 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: S
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if chain is not None and isinstance(submitted, Submitted):
-        with contextlib.suppress(
-            StoreError
-        ):  # it has been accepted: the estimate is of its first stage alone then
+        # it has been accepted: without the store the estimate is of its first stage alone
+        with contextlib.suppress(StoreError):
             first = chain.start.stage.number
             submitted.place = await tasks.poll.whole(submitted.place, chain.start.head, first)
     if isinstance(submitted, Known):
@@ -345,12 +312,10 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
     follow = tasks.submit.followed(task, chain)
     try:
         async with follow as submitted:
-            stream = NativeStream(follow.info)
+            feed, first = follow.feed, b""
+            stream = _stream_of(tasks, follow.info, feed, is_chain=chain is not None)
             task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
             lane = (task.queue, submitted.line)
-            feed, first = follow.feed, b""
-            if chain is not None:
-                stream.waits = partial(tasks.watch.add, feed, None)
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task_id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
@@ -397,14 +362,6 @@ class NativeStream(NativeStreamView):
 
     was_lost = False
     waits_behind = 0
-    waits: Callable[[int], None] | None = None
-    """Of a chain: is told the number of an event behind which it waits for its next stage."""
-
-    def feed(self, event: Event) -> bytes:
-        if event.type == "stage" and self.waits is not None and WAITS in event.data:
-            self.waits_behind = event.seq
-            self.waits(event.seq)
-        return super().feed(event)
 
     def notice(self, event: Event) -> bytes:
         return native_frame(event)
@@ -426,6 +383,25 @@ class NativeStream(NativeStreamView):
 
     def revoked(self) -> bytes:
         return native_frame(bye_event(self.info.task_id, now_ms(), "revoked", reconnect_ms()))
+
+
+class ChainStream(NativeStream):
+    """The same of a chain, which waits again between its stages."""
+
+    def __init__(self, info: TaskInfo, waits: Callable[[int], None]) -> None:
+        """`waits` is told the number of an event behind which the chain waits for its next stage."""
+        super().__init__(info)
+        self._waits = waits
+
+    def feed(self, event: Event) -> bytes:
+        if event.type == "stage" and WAITS in event.data:
+            self.waits_behind = event.seq
+            self._waits(event.seq)
+        return super().feed(event)
+
+
+def _stream_of(tasks: Tasks, info: TaskInfo, feed: Feed, *, is_chain: bool) -> NativeStream:
+    return ChainStream(info, partial(tasks.watch.add, feed, None)) if is_chain else NativeStream(info)
 
 
 def reconnect_ms() -> int:
@@ -522,10 +498,9 @@ async def _replay(
         ts = now_ms()
         first = native_frame(gap_event(task_id, ts, start.asked, None, start.missing))
         first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
-    stream = NativeStream(record_info(task_id, record))
+    info = record_info(task_id, record)
+    stream = _stream_of(tasks, info, reader.feed, is_chain=is_chain(record))
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
-    if is_chain(record):
-        stream.waits = partial(tasks.watch.add, reader.feed, None)
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
         tasks.watch.add(reader.feed, record.place, reader.feed.top)

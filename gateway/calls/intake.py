@@ -79,14 +79,27 @@ class Options:
     """
 
 
-def split_payload(body: bytes, fields: Members) -> tuple[bytes, bytes]:
-    """(payload, metadata): the body without our own fields, its other members byte for byte."""
-    if not any(name in fields for name in OWN_FIELDS):
-        return body, b""
-    return object_of(fields, OWN_FIELDS), read_metadata(fields)
+def read_options(fields: Members, *, wait: bool, stream: bool) -> Options:
+    """What a native body says about its task. Raises ApiError(400)."""
+    return Options(
+        wait=wait,
+        stream=stream,
+        timeout=value_of(fields, "timeout"),
+        mode=value_of(fields, "mode"),
+        priority=value_of(fields, "priority"),
+        on_disconnect=value_of(fields, "onDisconnect"),
+        result_ttl_ms=value_of(fields, "resultTtlMs"),
+        metadata=_metadata(fields),
+        repair=value_of(fields, "repair"),
+    )
 
 
-def read_metadata(fields: Members) -> bytes:
+def payload_of(body: bytes, fields: Members) -> bytes:
+    """The body without our own fields, its other members byte for byte."""
+    return object_of(fields, OWN_FIELDS) if any(name in fields for name in OWN_FIELDS) else body
+
+
+def _metadata(fields: Members) -> bytes:
     """The metadata of a native body as it came; b"" for none."""
     raw = fields.get("metadata")
     if raw is None or not kind_of(raw):

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from fairlane.queues.failures import CANCELLED
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import (
     Event,
-    read_cancelled,
     read_chunk,
     read_done,
-    read_error,
     read_model,
     read_usage,
     wait_members,
+    why_failed,
 )
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, members, string_or_none
 from fairlane.streaming.views.choice import (
@@ -28,7 +26,7 @@ from fairlane.streaming.views.choice import (
     others,
 )
 from fairlane.streaming.views.result import ResultView
-from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_frame, failure_frame
+from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_frame
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, pick_usage, with_usage
 
@@ -183,12 +181,7 @@ class OpenAIStreamView(ABC):
     def _end(self, event: Event) -> bytes:
         if event.type == "done":
             return self._finish(event)
-        if event.type == "error":
-            return failure_frame(read_error(event.data))
-        if event.type == "cancelled":
-            by = read_cancelled(event.data)
-            return error_frame(f"Task cancelled by {by}" if by else "Task cancelled", CANCELLED)
-        return error_frame("A part of the output was lost", "EVENTS_LOST")
+        return self.failed(*why_failed(event))
 
     def _finish(self, event: Event) -> bytes:
         done = read_done(event.data)

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from fairlane.queues.failures import failure_row
-from fairlane.streaming.events import LOGGED, UNLOGGED, Event, Failure
+from fairlane.streaming.events import LOGGED, UNLOGGED, Event
 from fairlane.streaming.jsontext import json_string
 
 KEEPALIVE = b": keepalive\n"
@@ -68,7 +68,3 @@ def error_body(message: str, code: str) -> bytes:
 def error_frame(message: str, code: str) -> bytes:
     """How an OpenAI stream ends in failure. No `[DONE]` follows."""
     return data_frame(error_body(message, code))
-
-
-def failure_frame(failure: Failure) -> bytes:
-    return error_frame(failure.error, failure.code)

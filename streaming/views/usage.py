@@ -5,7 +5,7 @@ completions), `input_tokens`/`output_tokens` (OpenAI's Responses, Anthropic). A 
 to 10⁹; everything else is ignored as if it were not there.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -57,13 +57,8 @@ def normalise_usage(raw: bytes | None, result: bytes | None = None, latest: byte
     picked = _pick(raw, result, latest)
     if picked is None:
         return Counts()
-    _, found, (read, wrote) = picked
-    return Counts(
-        read,
-        wrote,
-        _detail(found, _CACHED, _INPUT_DETAILS, "cached_tokens"),
-        _detail(found, _REASONING, _OUTPUT_DETAILS, "reasoning_tokens"),
-    )
+    _, found, told = picked
+    return _counts(found, told)
 
 
 def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes:
@@ -142,27 +137,29 @@ def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes |
 
 def anthropic_usage(
     raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
-) -> dict[str, int]:
-    """Anthropic's counts, of which those of the input are apart: not cached, read from a cache, written to one. What is not known
-    is 0; tokens of reasoning are there where they are told, and `estimated` where the gateway counted itself."""
+) -> dict[str, Any]:
+    """Anthropic's usage object, whose counts of the input are apart: not cached, read from a cache, written to one. What is not
+    known is 0; tokens of reasoning are there where they are told, and `estimated` where the gateway counted itself."""
     picked = _pick(raw, result, latest)
     if picked is None:
         return {"input_tokens": 0, "output_tokens": 0}
-    _, found, (read, wrote) = picked
-    counts = normalise_usage(raw, result, latest)
+    _, found, told = picked
+    counts = _counts(found, told)
     cached, written = counts.cached or 0, _detail(found, _WRITTEN, _INPUT_DETAILS, _WRITTEN[0]) or 0
-    fresh = read or 0
+    fresh = counts.input or 0
     if not (_ANTHROPIC_CACHE & found.keys()) or _ALL_INPUT & found.keys():
         fresh = max(fresh - cached - written, 0)
-    told = {
+    usage: dict[str, Any] = {
         "input_tokens": fresh,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
-        "output_tokens": wrote or 0,
+        "output_tokens": counts.output or 0,
     }
     if bytes(found.get("estimated", b"")) == b"true":
-        told["estimated"] = True
-    return told if counts.reasoning is None else {**told, "reasoning_tokens": counts.reasoning}
+        usage["estimated"] = True
+    if counts.reasoning is not None:
+        usage["output_tokens_details"] = {"thinking_tokens": counts.reasoning}
+    return usage
 
 
 def with_usage(body: bytes, usage: bytes | None) -> bytes:
@@ -189,6 +186,15 @@ def _pick(
                 return usage, found, counts
             empty = empty or (usage, found, counts)
     return empty
+
+
+def _counts(found: dict[str, msgspec.Raw], told: tuple[int | None, int | None]) -> Counts:
+    """The counts of a usage object of which those of input and output are known."""
+    return Counts(
+        *told,
+        _detail(found, _CACHED, _INPUT_DETAILS, "cached_tokens"),
+        _detail(found, _REASONING, _OUTPUT_DETAILS, "reasoning_tokens"),
+    )
 
 
 def _worth_keeping(name: str, value: bytes) -> bool:

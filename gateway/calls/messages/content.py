@@ -13,6 +13,7 @@ from msgspec.json import Decoder
 from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.messages.shapes import Budget, Shape, is_null, read, refused, text
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, items, join_object, json_string, kind_of, members
+from fairlane.streaming.views.messages.content import THOUGHTS
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _user = Decoder(list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult | shapes.ToolResult])
@@ -138,7 +139,7 @@ class Conversation:
         if unsigned:
             more.append(("reasoning_content", b'"%b"' % b"".join(unsigned)))
         if thoughts:
-            more.append((shapes.THOUGHTS, b"[%b]" % b",".join(thoughts)))
+            more.append((THOUGHTS, b"[%b]" % b",".join(thoughts)))
         if calls:
             more.append(("tool_calls", b"[%b]" % b",".join(calls)))
         self.extended = self.extended or bool(thoughts or unsigned)
@@ -170,24 +171,19 @@ class Conversation:
         """The content of a message: one text as it is, all else as parts."""
         if not blocks:
             return EMPTY_STRING
+        first, place = blocks[0]
+        if len(blocks) == 1 and isinstance(first, shapes.Text) and is_null(first.cache_control):
+            return _said(first, place)
         parts = [part for block, place in blocks for part in self._parts(block, place)]
-        if (
-            len(blocks) == 1
-            and isinstance(block := blocks[0][0], shapes.Text)
-            and is_null(block.cache_control)
-        ):
-            return bytes(block.text)
         self.extended = self.extended or all(isinstance(block, shapes.Text) for block, _ in blocks)
         return b"[%b]" % b",".join(parts)
 
     def _parts(self, block: object, place: str) -> list[bytes]:
         if isinstance(block, shapes.Text):
-            if not is_null(block.citations) and items(block.citations) != []:
-                raise refused(f"{place}.citations", "cannot be said to a model here; leave it out")
-            return [self._text(_string(block.text, f"{place}.text"), block)]
+            return [self._text(_said(block, place), block)]
         if isinstance(block, shapes.Image):
             if not is_null(block.transformations) and members(block.transformations) != {}:
-                raise refused(f"{place}.transformations", "cannot be said to a model here; leave it out")
+                raise refused(f"{place}.transformations", shapes.NOT_HERE)
             return [self._image(block, place)]
         if isinstance(block, shapes.SearchResult):
             return [self._search_result(block, place)]
@@ -254,6 +250,13 @@ class Conversation:
             return []
         self.extended = True
         return [("cache_control", bytes(block.cache_control))]
+
+
+def _said(block: shapes.Text, place: str) -> bytes:
+    """A block's text, as JSON."""
+    if not is_null(block.citations) and items(block.citations) != []:
+        raise refused(f"{place}.citations", shapes.NOT_HERE)
+    return _string(block.text, f"{place}.text")
 
 
 def _check_citations(raw: Raw, place: str) -> None:

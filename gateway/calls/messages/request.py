@@ -90,7 +90,7 @@ def chat_steps(
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in said.items():
         if name not in _READ and name not in _IGNORED and bytes(raw).strip() not in _EMPTY:
-            raise refused(name, "cannot be said to a model here; leave it out")
+            raise refused(name, shapes.NOT_HERE)
     chat: Members = {}
     if "model" in said:
         chat["model"] = said["model"]

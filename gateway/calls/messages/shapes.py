@@ -14,9 +14,7 @@ from fairlane.streaming.jsontext import count_parts, kind_of
 MOST_PARTS = 10_000
 """Messages, blocks and tools of a request: each takes some microseconds, and the loop stands still meanwhile."""
 NULL = Raw(b"null")
-THOUGHTS = "thinking_blocks"
-"""The member of a chat message with thoughts as Anthropic told them."""
-_NOT_HERE = "cannot be said to a model here; leave it out"
+NOT_HERE = "cannot be said to a model here; leave it out"
 _WORDS = {
     "`str`": "a text",
     "`int`": "a whole number",
@@ -197,7 +195,7 @@ def _misfit(said: str, place: str) -> ApiError:
     else:
         sentence = said
     for begin, why in (
-        ("Object contains unknown field `", _NOT_HERE),
+        ("Object contains unknown field `", NOT_HERE),
         ("Object missing required field `", "is missing"),
     ):
         if sentence.startswith(begin):

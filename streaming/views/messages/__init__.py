@@ -1,5 +1,5 @@
 """Anthropic's Messages as folds over a task's log."""
 
-from fairlane.streaming.views.messages.message import PING, MessagesBodyView, MessagesStreamView, error_body
+from fairlane.streaming.views.messages.message import MessagesBodyView, MessagesStreamView, error_body
 
-__all__ = ["PING", "MessagesBodyView", "MessagesStreamView", "error_body"]
+__all__ = ["MessagesBodyView", "MessagesStreamView", "error_body"]

@@ -29,7 +29,7 @@ OWN_REASONS = frozenset(
 )
 """Anthropic's, which an upstream of theirs tells as its own word (`native_finish_reason`)."""
 THOUGHTS = "thinking_blocks"
-"""The member of a message with thoughts as they must come back."""
+"""The member of a chat message with thoughts as Anthropic told them, which must come back so."""
 WHY = ("native_finish_reason", "stop_reason")
 """Members of a choice that say why it ended: Anthropic's own word, and the stop sequence that was met."""
 _MOST_ID = 256

@@ -10,17 +10,16 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec import Raw
 
-from fairlane.queues.failures import CANCELLED, anthropic_kind, failure_row
+from fairlane.queues.failures import anthropic_kind, failure_row
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import (
     Event,
-    read_cancelled,
     read_chunk,
     read_done,
-    read_error,
     read_model,
     read_usage,
     wait_members,
+    why_failed,
 )
 from fairlane.streaming.jsontext import (
     EMPTY_STRING,
@@ -40,7 +39,7 @@ from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import anthropic_usage
 
-PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_THINKING = b'{"type":"thinking","thinking":"","signature":""}'
 _MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
@@ -53,7 +52,7 @@ class MessagesStreamView:
     its chunks showed no content.
     """
 
-    silence = PING
+    silence = b'event: ping\ndata: {"type":"ping"}\n\n'
     """What says that the stream goes on."""
     pending = None
     """It draws every end by itself."""
@@ -153,7 +152,7 @@ class MessagesStreamView:
         )
 
     def _thinking(self, delta: bytes) -> bytes:
-        before = b"" if self._open == "thinking" else self._block("thinking", _thinking_block(EMPTY_STRING))
+        before = b"" if self._open == "thinking" else self._block("thinking", _THINKING)
         return before + self._delta(b'"thinking_delta","thinking":%b' % delta)
 
     def _tools(self, steps: Iterator[Step]) -> bytes:
@@ -161,7 +160,7 @@ class MessagesStreamView:
         for step in steps:
             if isinstance(step, Begin):
                 self._content = self._called = True
-                frames.append(self._block("tool", _tool_use(step.id, step.name, b"{}")))
+                frames.append(self._block("tool", _tool_use(step.id, step.name)))
             elif isinstance(step, More):
                 frames.append(self._delta(b'"input_json_delta","partial_json":%b' % step.arguments))
             else:
@@ -180,7 +179,10 @@ class MessagesStreamView:
         thought = members(raw) or {}
         data, signature = string_or_none(thought.get("data")), string_or_none(thought.get("signature"))
         if data is not None:
-            return self._block("redacted", _redacted(data)) + self._close()
+            return (
+                self._block("redacted", b'{"type":"redacted_thinking","data":%b}' % one_line(data))
+                + self._close()
+            )
         if signature is None:
             return b""
         before = b""
@@ -188,7 +190,7 @@ class MessagesStreamView:
             text = string_or_none(thought.get("thinking")) or EMPTY_STRING
             if self._thought and text != EMPTY_STRING:
                 return b""  # it was shown
-            before = self._block("thinking", _thinking_block(EMPTY_STRING))
+            before = self._block("thinking", _THINKING)
             if text != EMPTY_STRING:
                 before += self._delta(b'"thinking_delta","thinking":%b' % one_line(text))
         return before + self._delta(b'"signature_delta","signature":%b' % one_line(signature)) + self._close()
@@ -220,20 +222,14 @@ class MessagesStreamView:
 
     def _start(self) -> bytes:
         usage = anthropic_usage(self._latest_usage)
-        usage.pop("reasoning_tokens", None)
+        usage.pop("output_tokens_details", None)
         message = _message(self._info, self._id, b"[]", (NULL, NULL), msgspec.json.encode(usage))
         return b'event: message_start\ndata: {"type":"message_start","message":%b}\n\n' % message
 
     def _end(self, event: Event) -> bytes:
         if event.type == "done":
             return self._finished(event)
-        if event.type == "error":
-            failure = read_error(event.data)
-            return self.failed(failure.error, failure.code)
-        if event.type == "cancelled":
-            by = read_cancelled(event.data)
-            return self.failed(f"Task cancelled by {by}" if by else "Task cancelled", CANCELLED)
-        return self.failed("A part of the output was lost", "EVENTS_LOST")
+        return self.failed(*why_failed(event))
 
     def _finished(self, event: Event) -> bytes:
         done = read_done(event.data)
@@ -247,7 +243,7 @@ class MessagesStreamView:
         reason, sequence = why_ended(
             self._finish or done.finish_reason, self._told, called=self._called, refused=self._refused
         )
-        usage = _usage(anthropic_usage(done.usage, done.result, self._latest_usage))
+        usage = msgspec.json.encode(anthropic_usage(done.usage, done.result, self._latest_usage))
         frames.append(
             b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":%b,"stop_sequence":%b},"usage":%b}\n\n'
             % (reason, sequence, usage)
@@ -278,7 +274,7 @@ class MessagesStreamView:
         if kind == b'"text"':
             return self._text(block["text"])
         if kind == b'"tool_use"':
-            begin = self._block("tool", _tool_use(block["id"], block["name"], b"{}"))
+            begin = self._block("tool", _tool_use(block["id"], block["name"]))
             return (
                 begin
                 + self._delta(b'"input_json_delta","partial_json":%b' % json_string(block["input"].decode()))
@@ -305,7 +301,7 @@ class MessagesBodyView(ResultView):
             refused=choice.refusal is not None,
         )
         content = b"[%b]" % b",".join([join_object(block.items()) for block in blocks_of(choice)])
-        usage = _usage(anthropic_usage(self.usage))
+        usage = msgspec.json.encode(anthropic_usage(self.usage))
         return _message(self.info, own_id(told.get("id")), content, why, usage)
 
 
@@ -336,25 +332,9 @@ def _message(
     return join_object(pairs)
 
 
-def _usage(counts: dict[str, int]) -> bytes:
-    reasoning = counts.pop("reasoning_tokens", None)
-    told: dict[str, object] = dict(counts)
-    if reasoning is not None:
-        told["output_tokens_details"] = {"thinking_tokens": reasoning}
-    return msgspec.json.encode(told)
-
-
 def _first(choices: list[Choice]) -> Choice:
     return next((choice for choice in choices if choice.index == 0), Choice(0))
 
 
-def _thinking_block(signature: bytes) -> bytes:
-    return b'{"type":"thinking","thinking":"","signature":%b}' % signature
-
-
-def _redacted(data: bytes) -> bytes:
-    return b'{"type":"redacted_thinking","data":%b}' % one_line(data)
-
-
-def _tool_use(call_id: bytes, name: bytes, arguments: bytes) -> bytes:
-    return b'{"type":"tool_use","id":%b,"name":%b,"input":%b}' % (call_id, name, arguments)
+def _tool_use(call_id: bytes, name: bytes) -> bytes:
+    return b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (call_id, name)

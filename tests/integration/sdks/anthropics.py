@@ -2,26 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from operator import attrgetter
 from typing import Any, Protocol
 
 from anthropic import Anthropic, AsyncAnthropic, DefaultAsyncHttpxClient, DefaultHttpxClient
-from tests.support.serving import DEADLINE_S, NO_TLS
 
-MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
+from .pythons import AsyncClient, Client, OnStatus, SyncClient, opened
+from .stage import MESSAGES
+
 ASKED: dict[str, Any] = {"model": "talk", "max_tokens": 64, "messages": MESSAGES}
-OnStatus = Callable[[int], None]
 
 
-class AnthropicSdk(Protocol):
-    """One of the two Python clients; `statuses` are those of all HTTP answers it got."""
-
-    statuses: list[int]
-
-    async def call(self, path: str, **arguments: Any) -> Any:
-        """What `client.<path>(…)` returns."""
-        ...
+class AnthropicSdk(Client, Protocol):
+    """One of the two Python clients."""
 
     async def events(self, **arguments: Any) -> list[Any]:
         """All events of `messages.create(stream=True)`."""
@@ -36,19 +28,8 @@ class AnthropicSdk(Protocol):
         ...
 
 
-class AsyncSdk:
-    def __init__(self, base_url: str, on_status: OnStatus, **options: Any) -> None:
-        self.statuses: list[int] = []
-
-        async def hook(response: Any) -> None:
-            self.statuses.append(response.status_code)
-            on_status(response.status_code)
-
-        http = DefaultAsyncHttpxClient(event_hooks={"response": [hook]}, trust_env=False, verify=NO_TLS)
-        self.client = AsyncAnthropic(base_url=base_url, http_client=http, **options)
-
-    async def call(self, path: str, **arguments: Any) -> Any:
-        return await attrgetter(path)(self.client)(**arguments)
+class AsyncSdk(AsyncClient):
+    make, make_http = AsyncAnthropic, DefaultAsyncHttpxClient
 
     async def events(self, **arguments: Any) -> list[Any]:
         return [event async for event in await self.client.messages.create(stream=True, **arguments)]
@@ -64,26 +45,9 @@ class AsyncSdk:
                 return str(text)
         raise AssertionError("the stream ended without a text")
 
-    async def close(self) -> None:
-        await self.client.close()
 
-
-class SyncSdk:
-    """The synchronous client, in threads because the gateway runs in the test's event loop."""
-
-    def __init__(self, base_url: str, on_status: OnStatus, **options: Any) -> None:
-        self.statuses: list[int] = []
-        loop = asyncio.get_running_loop()
-
-        def hook(response: Any) -> None:
-            self.statuses.append(response.status_code)
-            loop.call_soon_threadsafe(on_status, response.status_code)
-
-        http = DefaultHttpxClient(event_hooks={"response": [hook]}, trust_env=False, verify=NO_TLS)
-        self.client = Anthropic(base_url=base_url, http_client=http, **options)
-
-    async def call(self, path: str, **arguments: Any) -> Any:
-        return await asyncio.to_thread(attrgetter(path)(self.client), **arguments)
+class SyncSdk(SyncClient):
+    make, make_http = Anthropic, DefaultHttpxClient
 
     async def events(self, **arguments: Any) -> list[Any]:
         return await asyncio.to_thread(lambda: list(self.client.messages.create(stream=True, **arguments)))
@@ -102,19 +66,9 @@ class SyncSdk:
 
         return await asyncio.to_thread(run)
 
-    async def close(self) -> None:
-        self.client.close()
 
-
-@contextlib.asynccontextmanager
-async def anthropic_sdk(
+def anthropic_sdk(
     kind: str, url: str, on_status: OnStatus | None = None, **options: Any
-) -> AsyncIterator[AnthropicSdk]:
+) -> contextlib.AbstractAsyncContextManager[AnthropicSdk]:
     """The client `sync` or `async` of a gateway at `url`; without retries unless `max_retries` says otherwise."""
-    options = {"api_key": "none", "max_retries": 0, "timeout": DEADLINE_S * 2, **options}
-    make: Any = SyncSdk if kind == "sync" else AsyncSdk
-    sdk = make(url, on_status or (lambda status: None), **options)
-    try:
-        yield sdk
-    finally:
-        await sdk.close()
+    return opened(SyncSdk if kind == "sync" else AsyncSdk, url, on_status, options)

@@ -10,7 +10,8 @@ from tests.support.serving import DEADLINE_S
 
 from fairlane.gateway.api import answering
 
-from .stage import Sdk, Stage, python_sdk, staged
+from .openais import Sdk, python_sdk
+from .stage import Stage, staged
 
 NODE = Path(__file__).parent / "node"
 
@@ -25,6 +26,16 @@ def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
 async def stage(redis_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
     """A gateway and the cast. Lease and linger are long, so that a cancel comes from the departure itself."""
     async with staged(redis_url, tmp_path, lease_ms=120_000, linger_ms=120_000) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def crowded(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
+    monkeypatch.setattr(answering, "QUEUE_CHUNK_S", 0.1)
+    async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20) as stage:
+        stage.beside(stage.fill())
+        await stage.reached(stage.cast.begun, "the running task")
         yield stage
 
 
@@ -43,10 +54,10 @@ async def sdk(stage: Stage, kind: str) -> AsyncIterator[Sdk]:
 
 @pytest.fixture(scope="session")
 def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `client.mjs` and `anthropic.mjs`, and the packages they need."""
+    """A folder with the scenarios, and the packages they need."""
     packages = installed(NODE, ["package.json", ".npmrc"], ".")
     project = tmp_path_factory.mktemp("node")
-    for program in ("client.mjs", "anthropic.mjs"):
-        shutil.copy(NODE / program, project)
+    for program in NODE.glob("*.mjs"):
+        shutil.copy(program, project)
     (project / "node_modules").symlink_to(packages / "node_modules")
     return project

@@ -1,20 +1,17 @@
 """@anthropic-ai/sdk, unmodified: messages, streams, tools, thoughts, models, and how failures are raised, retried and left."""
 
-import asyncio
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.support.serving import DEADLINE_S
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
-from .anthropics import MESSAGES
 from .cast import CALLS
-from .stage import Stage, node, run_node, staged
+from .nodes import first_status, node, outcome, run_node
+from .stage import MESSAGES, Stage, staged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 run = partial(run_node, client="anthropic.mjs")
@@ -116,20 +113,12 @@ async def test_who_leaves_cancels_the_task(stage: Stage, node_project: Path, sce
 
 @pytest.mark.parametrize("scenario", ["waits", "waits_raw"])
 async def test_pings_of_a_stream_that_waits_disturb_nothing(
-    redis_url: str, tmp_path: Path, node_project: Path, scenario: str
+    crowded: Stage, node_project: Path, scenario: str
 ) -> None:
-    async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20) as stage:
-        stage.beside(stage.fill())
-        await stage.reached(stage.cast.begun, "the running task")
-        async with node(node_project, scenario, stage.served.url, client="anthropic.mjs") as child:
-            assert child.stderr is not None
-            async with asyncio.timeout(DEADLINE_S):
-                assert await child.stderr.readline() == b"status 200\n"
-            stage.cast.release.set()
-            async with asyncio.timeout(DEADLINE_S):
-                out, err = await child.communicate()
-        assert child.returncode == 0, err.decode()
-    told: Any = json.loads(out.splitlines()[-1])
+    async with node(node_project, scenario, crowded.served.url, client="anthropic.mjs") as child:
+        assert await first_status(child) == 200
+        crowded.cast.release.set()
+        told = await outcome(child)
     if scenario == "waits":
         assert told["final"]["content"][0]["text"] == "Hello wörld"
     else:

@@ -14,9 +14,9 @@ from tests.support.serving import DEADLINE_S, http_client
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
-from .anthropics import ASKED, MESSAGES, AnthropicSdk, anthropic_sdk
+from .anthropics import ASKED, AnthropicSdk, anthropic_sdk
 from .cast import CALLS, TOO_LONG
-from .stage import Stage, staged
+from .stage import MESSAGES, Stage, staged
 
 pytestmark = pytest.mark.anyio
 CREATE = "messages.create"
@@ -141,8 +141,9 @@ async def test_models_are_listed_as_pages(claude: AnthropicSdk) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
         await claude.call("models.retrieve", model_id="nobody-has-this")
     assert (caught.value.type, caught.value.error_code) == ("not_found_error", "MODEL_NOT_FOUND")
-    with pytest.raises(anthropic.BadRequestError, match="limit must be a whole number from 1 to 1000"):
-        await claude.call("models.list", limit=0)
+    for limit in (0, 1001, "²"):
+        with pytest.raises(anthropic.BadRequestError, match="limit must be a whole number from 1 to 1000"):
+            await claude.call("models.list", limit=limit)
 
 
 async def test_the_task_can_be_read_natively_and_shows_the_same(stage: Stage, claude: AnthropicSdk) -> None:

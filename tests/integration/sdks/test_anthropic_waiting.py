@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.support.serving import DEADLINE_S, http_client
-
-from fairlane.gateway.api import answering
 
 from .anthropics import ASKED, anthropic_sdk
 from .stage import Stage, staged
@@ -16,38 +13,8 @@ from .stage import Stage, staged
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def crowded(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
-    monkeypatch.setattr(answering, "QUEUE_CHUNK_S", 0.1)
-    async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20) as stage:
-        stage.beside(stage.fill())
-        await stage.reached(stage.cast.begun, "the running task")
-        yield stage
-
-
-async def raw(stage: Stage, until: bytes, times: int = 2) -> tuple[asyncio.Event, asyncio.Task[bytes]]:
-    """A stream as bytes, waiting in the queue: an event that is set when `until` has come, and its reading."""
-    there = asyncio.Event()
-
-    async def read() -> bytes:
-        body = b""
-        async with http_client() as http:
-            url = f"{stage.base_url}/messages"
-            async with http.stream("POST", url, json={**ASKED, "stream": True}) as response:
-                assert response.status_code == 200
-                assert response.headers["content-type"].startswith("text/event-stream")
-                async for part in response.aiter_raw():
-                    body += part
-                    if body.count(until) >= times:
-                        there.set()
-        return body
-
-    return there, stage.beside(read())
-
-
 async def test_what_a_waiting_stream_is_told(crowded: Stage) -> None:
-    there, reading = await raw(crowded, b'"queuePosition":1')
+    there, reading = crowded.listen("messages", ASKED, b'"queuePosition":1')
     await crowded.reached(there, "the position, twice")
     crowded.cast.release.set()
     body = await asyncio.wait_for(reading, DEADLINE_S)
@@ -67,10 +34,9 @@ async def test_what_a_waiting_stream_is_told(crowded: Stage) -> None:
     assert told[-1] == {"type": "message_stop"}
 
 
-@pytest.mark.parametrize("client", ["sync", "async"])
-async def test_a_waiting_stream_disturbs_neither_python_client(crowded: Stage, client: str) -> None:
-    there, _ = await raw(crowded, b"queuePosition")
-    async with anthropic_sdk(client, crowded.served.url) as sdk:
+async def test_a_waiting_stream_disturbs_neither_python_client(crowded: Stage, kind: str) -> None:
+    there, _ = crowded.listen("messages", ASKED, b"queuePosition")
+    async with anthropic_sdk(kind, crowded.served.url) as sdk:
         plain = crowded.beside(sdk.events(**ASKED))
         helped = crowded.beside(sdk.helper(**ASKED))
         await crowded.queued(3)
@@ -99,7 +65,7 @@ async def test_a_gateway_that_stops_says_so_in_an_error_event(redis_url: str, tm
     async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20, drain_ms=0) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")
-        there, reading = await raw(stage, b"event: ping", 1)
+        there, reading = stage.listen("messages", ASKED, b"event: ping", 1)
         await stage.reached(there, "a ping")
         await stage.served.gateway.drain()
         body = await asyncio.wait_for(reading, DEADLINE_S)

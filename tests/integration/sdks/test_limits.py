@@ -8,7 +8,8 @@ import pytest
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey, KeyLimits
 
-from .stage import MESSAGES, python_sdk, staged
+from .openais import python_sdk
+from .stage import MESSAGES, staged
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"

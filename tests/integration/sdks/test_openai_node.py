@@ -1,18 +1,16 @@
 """openai-node: what is asked, streamed, embedded and listed, and how failures are raised, retried and left."""
 
-import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.serving import DEADLINE_S
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
 from .cast import CALLS, LOGPROBS, TOO_LONG, VECTOR
-from .stage import MESSAGES, Stage, node, run_node, staged
+from .nodes import first_status, node, outcome, run_node
+from .stage import MESSAGES, Stage, staged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -167,14 +165,9 @@ async def test_a_full_queue_is_raised_and_a_retry_gets_in_once_there_is_room(
         error = await run_node(node_project, "queue_full", stage.base_url)
         assert (error["name"], error["status"], error["code"]) == ("InternalServerError", 503, "QUEUE_FULL")
         async with node(node_project, "retried", stage.base_url, maxRetries=5) as child:
-            assert child.stderr is not None
-            async with asyncio.timeout(DEADLINE_S):
-                assert await child.stderr.readline() == b"status 503\n"
+            assert await first_status(child) == 503
             stage.cast.release.set()
-            async with asyncio.timeout(DEADLINE_S):
-                out, err = await child.communicate()
-            assert child.returncode == 0, err.decode()
-    told = json.loads(out)
+            told = await outcome(child)
     assert told["content"] == "Hello wörld"
     assert set(told["statuses"][:-1]) == {503}
     assert told["statuses"][-1] == 200

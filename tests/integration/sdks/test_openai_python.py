@@ -8,7 +8,8 @@ import openai
 import pytest
 
 from .cast import CALLS, LOGPROBS, TOO_LONG, VECTOR
-from .stage import MESSAGES, Sdk, Stage
+from .openais import Sdk
+from .stage import MESSAGES, Stage
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"

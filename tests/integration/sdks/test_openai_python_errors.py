@@ -11,7 +11,8 @@ import pytest
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
-from .stage import MESSAGES, Sdk, Stage, python_sdk, staged
+from .openais import Sdk, python_sdk
+from .stage import MESSAGES, Stage, staged
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"

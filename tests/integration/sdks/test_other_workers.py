@@ -12,7 +12,8 @@ from pydantic import SecretStr
 from tests.support.serving import NO_TLS, until
 from tests.support.talk import Talk, talking
 
-from .stage import MESSAGES, python_sdk
+from .openais import python_sdk
+from .stage import MESSAGES
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"

@@ -7,7 +7,8 @@ import openai
 import pytest
 from tests.support.serving import http_client, until
 
-from .stage import MESSAGES, Sdk, Stage, python_sdk, staged
+from .openais import Sdk, python_sdk
+from .stage import MESSAGES, Stage, staged
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"

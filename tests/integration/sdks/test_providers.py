@@ -24,7 +24,8 @@ from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Worker
 
 from .anthropics import ASKED, anthropic_sdk
-from .stage import MESSAGES, Sdk, python_sdk
+from .openais import Sdk, python_sdk
+from .stage import MESSAGES
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"

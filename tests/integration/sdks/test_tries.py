@@ -14,7 +14,8 @@ from tests.support.serving import DEADLINE_S, serving, until
 from fairlane.workers.adapters.openai import OpenAIAdapter
 from fairlane.workers.sdk import Worker
 
-from .stage import MESSAGES, python_sdk
+from .openais import python_sdk
+from .stage import MESSAGES
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"

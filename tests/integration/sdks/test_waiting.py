@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +11,17 @@ from openai import DefaultAsyncHttpxClient
 from pydantic import SecretStr
 from tests.support.serving import DEADLINE_S, NO_TLS, http_client
 
-from fairlane.gateway.api import answering
-
-from .stage import MESSAGES, Stage, node, python_sdk, staged
+from .nodes import first_status, node, outcome
+from .openais import python_sdk
+from .stage import MESSAGES, Stage, staged
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"
-
-
-@pytest.fixture
-async def crowded(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
-    monkeypatch.setattr(answering, "QUEUE_CHUNK_S", 0.1)
-    async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20) as stage:
-        stage.beside(stage.fill())
-        await stage.reached(stage.cast.begun, "the running task")
-        yield stage
-
-
-async def raw(stage: Stage, until: bytes) -> tuple[asyncio.Event, asyncio.Task[bytes]]:
-    """A stream as bytes, waiting in the queue: an event that is set when `until` has come, and its reading."""
-    there = asyncio.Event()
-
-    async def read() -> bytes:
-        body = b""
-        async with http_client() as http:
-            fields = {"model": "talk", "messages": MESSAGES, "stream": True}
-            async with http.stream("POST", f"{stage.base_url}/chat/completions", json=fields) as response:
-                assert response.status_code == 200
-                async for part in response.aiter_raw():
-                    body += part
-                    if body.count(until) >= 2:
-                        there.set()
-        return body
-
-    return there, stage.beside(read())
+LISTEN: Any = ("chat/completions", {"model": "talk", "messages": MESSAGES})
 
 
 async def test_what_a_waiting_stream_is_told(crowded: Stage) -> None:
-    there, reading = await raw(crowded, b'"queuePosition":1')
+    there, reading = crowded.listen(*LISTEN, b'"queuePosition":1')
     await crowded.reached(there, "the position, twice")
     crowded.cast.release.set()
     body = await asyncio.wait_for(reading, DEADLINE_S)
@@ -71,7 +42,7 @@ async def test_what_a_waiting_stream_is_told(crowded: Stage) -> None:
 
 
 async def test_a_waiting_stream_disturbs_neither_python_client(crowded: Stage, kind: str) -> None:
-    there, _ = await raw(crowded, b"queuePosition")
+    there, _ = crowded.listen(*LISTEN, b"queuePosition")
     async with python_sdk(kind, crowded.base_url) as sdk:
         plain = crowded.beside(sdk.chunks(CHAT, model="talk", messages=MESSAGES))
         helped = crowded.beside(sdk.helper(model="talk", messages=MESSAGES))
@@ -111,17 +82,12 @@ async def test_the_place_in_the_queue_can_be_read_through_the_sdk(crowded: Stage
 async def test_a_waiting_stream_does_not_disturb_the_node_client(
     crowded: Stage, node_project: Path, scenario: str
 ) -> None:
-    there, _ = await raw(crowded, b"queuePosition")
+    there, _ = crowded.listen(*LISTEN, b"queuePosition")
     async with node(node_project, scenario, crowded.base_url) as child:
-        assert child.stderr is not None
-        async with asyncio.timeout(DEADLINE_S):
-            assert await child.stderr.readline() == b"status 200\n"  # its first bytes are there
+        assert await first_status(child) == 200
         await crowded.reached(there, "queue chunks")
         crowded.cast.release.set()
-        async with asyncio.timeout(DEADLINE_S):
-            out, err = await child.communicate()
-        assert child.returncode == 0, err.decode()
-    told = json.loads(out)
+        told = await outcome(child)
     if scenario == "waits":
         assert told["content"] == "Hello wörld"
     else:
@@ -130,7 +96,7 @@ async def test_a_waiting_stream_does_not_disturb_the_node_client(
 
 
 async def test_a_waiting_stream_does_not_disturb_langchain(crowded: Stage) -> None:
-    there, _ = await raw(crowded, b"queuePosition")
+    there, _ = crowded.listen(*LISTEN, b"queuePosition")
 
     async def read() -> str:
         async with DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as http:
@@ -148,7 +114,7 @@ async def test_a_waiting_stream_does_not_disturb_langchain(crowded: Stage) -> No
 
 
 async def test_a_caller_who_leaves_the_queue_leaves_nothing(crowded: Stage) -> None:
-    there, reading = await raw(crowded, b"queuePosition")
+    there, reading = crowded.listen(*LISTEN, b"queuePosition")
     await crowded.reached(there, "queue chunks")
     reading.cancel()
     await crowded.queued(0)

@@ -22,7 +22,7 @@ from fairlane.gateway.calls.bodies import (
     parse_object,
     value_of,
 )
-from fairlane.gateway.calls.intake import is_name, split_payload
+from fairlane.gateway.calls.intake import is_name, payload_of, read_options
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import MAX_DEPTH
 
@@ -175,8 +175,10 @@ def test_a_value_that_is_too_long_is_not_read() -> None:
 
 def test_our_own_fields_are_cut_out_of_a_large_body_byte_for_byte() -> None:
     body = b'{ "timeout" : 9 ,"x": [1.0, "%b"] , "metadata":{ "a" : 1e2 } ,"y":"\\u0041"}' % FILLING.encode()
-    payload, metadata = split_payload(body, parse(body))
-    assert metadata == b'{ "a" : 1e2 }'
+    fields = parse(body)
+    options = read_options(fields, wait=True, stream=False)
+    assert (options.timeout, options.metadata) == (9, b'{ "a" : 1e2 }')
+    payload = payload_of(body, fields)
     assert payload.replace(b" ", b"") == b'{"x":[1.0,"%b"],"y":"\\u0041"}' % FILLING.encode()
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from fairlane.gateway.calls.messages import chat_of
-from fairlane.gateway.calls.messages.request import EFFORTS, INLINE_TOKENS
+from fairlane.gateway.calls.messages.request import EFFORTS, INLINE_TOKENS, chat_of
 from fairlane.gateway.calls.messages.shapes import MOST_PARTS
 from fairlane.gateway.errors import ApiError
 from fairlane.workers.adapters.dialects.anthropic.request import BUDGETS, messages_request
@@ -342,9 +341,9 @@ def test_efforts_are_those_that_the_dialect_of_workers_knows() -> None:
 # ---- at a worker ----------
 
 
-def sent(request: dict[str, Any]) -> Any:
-    """What an upstream of OpenAI's is sent."""
-    payload = chat_of(fields_of(request), stream=False).payload
+def told(chat: dict[str, Any]) -> Any:
+    """What an upstream of OpenAI's is told by a chat request."""
+    payload = json.dumps(chat).encode()
     task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=payload, stream=False)
     return json.loads(OpenAIDialect().call(task, "m", allowed=(), now=0.0).body)
 
@@ -375,7 +374,7 @@ def test_a_strict_server_is_told_nothing_that_is_anthropics() -> None:
         "tools": [{**TOOL, "cache_control": CACHE}],
         "thinking": {"type": "enabled", "budget_tokens": 2000},
     }
-    assert sent(request) == {
+    assert told(chat(**request)) == {
         "model": "m",
         "max_tokens": 9,
         "stream": False,
@@ -395,10 +394,22 @@ def test_a_strict_server_is_told_nothing_that_is_anthropics() -> None:
 
 def test_what_a_chat_caller_sends_stays_as_it_came() -> None:
     body = {"model": "m", "messages": [user(text("a", cache_control=CACHE))], "stream": False}
-    task = Task(
-        task_id="t", type="openaiLike", model="m", payload_bytes=json.dumps(body).encode(), stream=False
-    )
-    assert json.loads(OpenAIDialect().call(task, "m", allowed=(), now=0.0).body) == body
+    assert told(body) == body
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"role": "user", "is_error": True},
+        {"role": "user", "is_error": True, "content": [CHAT_IMAGE]},
+        {"role": "tool", "tool_call_id": "t1", "is_error": True},
+        {"role": "tool", "tool_call_id": "t1", "is_error": True, "content": 5},
+    ],
+)
+def test_a_failed_result_that_is_none_is_left_to_the_upstream(said: dict[str, Any]) -> None:
+    messages = told({"messages": [said], "anthropic": {}})["messages"]
+    left = said if said["role"] == "tool" else {name: said[name] for name in said if name != "is_error"}
+    assert messages == [left]
 
 
 def test_gemini_is_told_that_a_tool_failed() -> None:

@@ -13,6 +13,7 @@ _ERROR = "Error: "
 _BETWEEN = "\n\n"
 _USER = Raw(b'"user"')
 _TOOL = b'"tool"'
+_NULL = Raw(b"null")
 _messages = msgspec.json.Decoder(list[Message])
 _parts = msgspec.json.Decoder(list[dict[str, Raw]])
 _text = msgspec.json.Decoder(str)
@@ -45,15 +46,15 @@ def _said(messages: list[Message]) -> Iterable[Any]:
             yield {"role": _USER, "content": images}
             images = []
         plain: dict[str, Any] = _without(message)
-        content = message.get("content", Raw(b"null"))
+        content = message.get("content", _NULL)
         if bytes(content)[:1] == b"[":
             parts = [_without(part) for part in _parts.decode(content)]
             if is_result:
                 images += [part for part in parts if "text" not in part]
                 parts = [part for part in parts if "text" in part]
             plain["content"] = _joined(parts) if all("text" in part for part in parts) else parts
-        if bytes(message.get("is_error", b"")) == b"true":
-            plain["content"] = _ERROR + _as_text(plain["content"])
+        if is_result and bytes(message.get("is_error", b"")) == b"true":
+            plain["content"] = _ERROR + _as_text(plain.get("content", _NULL))
         if "tool_calls" in plain and b'"cache_control"' in bytes(plain["tool_calls"]):
             plain["tool_calls"] = [_without(call) for call in _parts.decode(plain["tool_calls"])]
         yield plain

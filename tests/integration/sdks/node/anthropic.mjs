@@ -1,44 +1,10 @@
-// One scenario with Anthropic's official SDK for Node: node anthropic.mjs <scenario> <base URL> <client options as JSON>.
-// Prints what the caller saw as one line of JSON.
+// Scenarios with Anthropic's official SDK for Node.
 import Anthropic from '@anthropic-ai/sdk';
+import { all, failure, messages, run, settings } from './shared.mjs';
 
-const [scenario, baseURL, options] = process.argv.slice(2);
-const statuses = [];
-const messages = [{ role: 'user', content: 'hi' }];
-const client = new Anthropic({
-  baseURL,
-  apiKey: 'none',
-  maxRetries: 0,
-  timeout: 30_000,
-  fetch: async (url, init) => {
-    const response = await fetch(url, init);
-    statuses.push(response.status);
-    process.stderr.write(`status ${response.status}\n`);
-    return response;
-  },
-  ...JSON.parse(options ?? '{}'),
-});
-
+const client = new Anthropic(settings);
 const asked = (model, more = {}) => ({ model, max_tokens: 64, messages, ...more });
 const create = (model, more = {}) => client.messages.create(asked(model, more));
-
-async function all(stream) {
-  const events = [];
-  for await (const event of await stream) events.push(event);
-  return events;
-}
-
-// Runs `work`, which has to fail, and tells how; `before` is what it had shown until then.
-async function failure(work) {
-  const before = [];
-  try {
-    await work(before);
-  } catch (error) {
-    const { status = null, type = null, message, requestID = null, error: body = null } = error;
-    return { name: error.constructor.name, status, type, message, requestID, body, statuses, before };
-  }
-  throw new Error('nothing was raised');
-}
 
 async function helped(model, more) {
   const texts = [];
@@ -100,4 +66,4 @@ const scenarios = {
   },
 };
 
-console.log(JSON.stringify(await scenarios[scenario]()));
+await run(scenarios);

@@ -1,43 +1,9 @@
-// One scenario with the official OpenAI SDK for Node: node client.mjs <scenario> <base URL> <client options as JSON>.
-// Prints what the caller saw as one line of JSON.
+// Scenarios with the official OpenAI SDK for Node.
 import OpenAI from 'openai';
+import { all, failure, messages, run, settings, statuses } from './shared.mjs';
 
-const [scenario, baseURL, options] = process.argv.slice(2);
-const statuses = [];
-const messages = [{ role: 'user', content: 'hi' }];
-const client = new OpenAI({
-  baseURL,
-  apiKey: 'none',
-  maxRetries: 0,
-  timeout: 30_000,
-  fetch: async (url, init) => {
-    const response = await fetch(url, init);
-    statuses.push(response.status);
-    process.stderr.write(`status ${response.status}\n`);
-    return response;
-  },
-  ...JSON.parse(options ?? '{}'),
-});
-
+const client = new OpenAI(settings);
 const chat = (model, more = {}) => client.chat.completions.create({ model, messages, ...more });
-
-async function all(stream) {
-  const chunks = [];
-  for await (const chunk of await stream) chunks.push(chunk);
-  return chunks;
-}
-
-// Runs `work`, which has to fail, and tells how; `before` is what it had shown until then.
-async function failure(work) {
-  const before = [];
-  try {
-    await work(before);
-  } catch (error) {
-    const { status = null, code = null, type = null, message, requestID = null } = error;
-    return { name: error.constructor.name, status, code, type, message, requestID, statuses, before };
-  }
-  throw new Error('nothing was raised');
-}
 
 const scenarios = {
   create: () => chat('talk', { user: 'somebody', fun_level: { high: 11 } }),
@@ -132,4 +98,4 @@ const scenarios = {
   },
 };
 
-console.log(JSON.stringify(await scenarios[scenario]()));
+await run(scenarios);
