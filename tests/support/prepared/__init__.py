@@ -76,32 +76,22 @@ class Prepared:
 def launch(
     command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path
 ) -> "Prepared | subprocess.Popen[bytes]":
-    """Start such a process, with `output` for all that it says."""
-    if FORKS:
+    """Start such a process, with `output` for all that it says; where another program runs Python, a real one."""
+    if FORKS and command[0] == sys.executable:
         return Prepared(command, output, environ, folder)
     return subprocess.Popen(
         command, stdout=output, stderr=output, env=environ, cwd=folder, start_new_session=True
     )
 
 
-def command(*arguments: str) -> list[str]:
-    """What to run for `fairlane` with arguments, in whatever way: a small program that is there for as long as the fork.
+def command(*arguments: str, module: str = MODULE) -> list[str]:
+    """What to run for `fairlane` with arguments, or for another module: a small program that is there as long as the fork.
 
     The fork's process id is another one. Signals are handed on, and it does not outlive the small program.
     """
-    if not FORKS:
-        return [sys.executable, "-P", "-m", MODULE, *arguments]
-    return [
-        sys.executable,
-        "-I",
-        "-S",
-        str(HERE / "standin.py"),
-        fork_server(),
-        "-P",
-        "-m",
-        MODULE,
-        *arguments,
-    ]
+    here_too = ["-P"] if module == MODULE else []
+    by = [str(HERE / "standin.py"), fork_server()] if FORKS else []
+    return [sys.executable, *(("-I", "-S", *by) if by else ()), *here_too, "-m", module, *arguments]
 
 
 @functools.cache
