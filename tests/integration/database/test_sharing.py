@@ -72,7 +72,7 @@ async def test_a_gateway_says_why_it_does_not_start(redis_url: str, tmp_path: Pa
 
 
 async def test_a_gateway_runs_on_postgresql(redis_url: str, tmp_path: Path, postgres: Postgres) -> None:
-    url = postgres.new("gateway")
+    url = postgres.empty("gateway")
     done = fairlane_db("status", tmp_path, database_url=url)
     assert (done.returncode, "schema none" in done.stdout) == (1, True)
     async with gateway_process(tmp_path, redis_url, database_url=url):
