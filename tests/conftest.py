@@ -16,6 +16,8 @@ from tests.support.servers import Server, any_binary, free_port, redis_binary, r
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
 
+gc.disable()  # until all is imported and collected: that stays
+
 structlog.configure(
     processors=[
         structlog.processors.add_log_level,
@@ -44,8 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_finish() -> None:
     """What all tests and their libraries consist of stays: to look through it takes the collector 0.3 s each time."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
