@@ -86,13 +86,17 @@ def refusals(
     _print(table, told["refusals"], told["next"], "nothing was refused that matches")
 
 
+_TIMES = {"expires", "at", "until", "beganAt", "endedAt"}
+"""Values of entries that are points in time."""
+
+
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
     """What was changed, without what was not set: a new key has thirty values, most of them null."""
 
     def text(name: str, value: Any) -> str:
         if value in (None, "", {}):
             return "-"
-        if name == "expires" and isinstance(value, int):
+        if name in _TIMES and isinstance(value, int):
             return time_of(value)
         if isinstance(value, dict):
             parts = (f"{part}={text(part, one)}" for part, one in value.items() if one is not None)

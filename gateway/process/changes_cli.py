@@ -130,7 +130,7 @@ def make(
         typer.echo("fairlane: " + "".join(char for char in sentence if char.isprintable()), err=True)
     if check:
         typer.echo("it can be made so; nothing was changed")
-    _print(told)
+    _print(told, made=not check)
 
 
 @app.command("share")
@@ -226,11 +226,14 @@ def _state(row: Mapping[str, Any]) -> str:
     return f"{state}: holds for nobody" if row["problem"] else state
 
 
-def _print(row: Mapping[str, Any]) -> None:
+def _print(row: Mapping[str, Any], *, made: bool = True) -> None:
+    """`made`: it is there, and not only what it would be."""
     table = make_table("what", "value")
     for title, value in (
-        *(("id", row["id"]), ("of", _of(row)), ("set", _set(row)), ("share", _share(row))),
-        *(("state", _state(row)), ("begins", time_of(row["beganAt"] or row["at"]))),
+        *([("id", row["id"])] if made else []),
+        *(("of", _of(row)), ("set", _set(row)), ("share", _share(row))),
+        *([("state", _state(row))] if made else []),
+        ("begins", time_of(row["beganAt"] or row["at"])),
         *(
             ("ends", time_of(row["endedAt"] or row["until"])),
             ("who", row["who"]),

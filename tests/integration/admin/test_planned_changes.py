@@ -410,6 +410,7 @@ async def test_the_commands_make_compare_and_take_back(gateway: Start) -> None:
         values = ("model=b", "fallbacks=a,c", "--rollout", "50", "--by", "user", "--until", "2d")
         done = await fairlane(talk, "changes", "make", "route", "chat", *values, "--check")
         assert done.stdout.startswith("it can be made so; nothing was changed\n")
+        assert "active" not in done.stdout
         assert "routes.chat leads to b, c" in done.stderr
         done = await fairlane(talk, "changes", "make", "route", "chat", *values, "--note", "try")
         assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from fairlane.gateway.process.audit_cli import _changes
         ({}, {"limits": {"max_running": None}}, ""),
         ({"balance": 50}, {"balance": 0, "credits": -50}, "balance: 50 -> 0, credits: -50"),
         ({"expires": 1_896_048_000_000}, {"expires": None}, "expires: 2030-01-31 00:00Z -> -"),
+        ({"until": None}, {"until": 1_896_048_000_000}, "until: - -> 2030-01-31 00:00Z"),
         (
             {"limits": {"max_running": 4, "max_waiting": None}},
             {"limits": {"max_running": 4, "max_waiting": 2}},
