@@ -9,12 +9,14 @@ import hypothesis
 import pytest
 import redis.utils
 import structlog
-from tests.support.databases import Postgres, running_postgres
+from tests.support.databases import Postgres, place_database, running_postgres
 from tests.support.direct import World
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
 
-from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
+
+gc.disable()  # until all is imported and collected: that stays
 
 structlog.configure(
     processors=[
@@ -44,8 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_finish() -> None:
     """What all tests and their libraries consist of stays: to look through it takes the collector 0.3 s each time."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -100,11 +102,21 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, on each kind."""
+    """The URL of a database that has the schema and nothing else, on each kind."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/fairlane.db"
+        place_database(tmp_path)
+        return f"sqlite:///{tmp_path}/{FILE}"
     server: Postgres = request.getfixturevalue("postgres")
     return server.new("fairlane")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database that has nothing, on each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/{FILE}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.empty("fairlane")
 
 
 @pytest.fixture

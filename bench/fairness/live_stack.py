@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import redis
+from tests.support.prepared import command
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.servers import Server, running_server
 from tests.support.serving import until
@@ -147,7 +147,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
 def _worker(spec: WorkerSpec, folder: Path) -> Iterator[None]:
     with (folder / f"{spec.name}.log").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.fairness.live_worker", msgspec.json.encode(spec).decode()],
+            command(msgspec.json.encode(spec).decode(), module="bench.fairness.live_worker"),
             stdout=output,
             stderr=output,
             env={k: v for k, v in os.environ.items() if not k.startswith("FAIRLANE_")},

@@ -1,4 +1,7 @@
-"""A backlog that goes on to another model: thousands of tasks wait for one that breaks, and others call meanwhile."""
+"""A backlog that goes on to another model: thousands of tasks wait for one that breaks, and others call meanwhile.
+
+Who sends and follows the thousands uses aiohttp, which takes a third of httpx's processor time.
+"""
 
 import asyncio
 import contextlib
@@ -9,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import aiohttp
 import httpx
 from tests.drill.stage import OTHER, SITE, SPARE, STUCK, Stage
 from tests.hostile.report import quantile
@@ -134,11 +138,15 @@ async def move_backlog(scene: Stage, waiting: int) -> Backlog:
         first = [await _submit(http[0], model, "first") for model in (STUCK, SPARE)]
         for task in first:
             await until(partial(_is, http[0], task, "executing"), "the slots to be taken")
-        await _submit_all(http, seen)
+        many = [
+            await stack.enter_async_context(aiohttp.ClientSession(url, headers=bearer(secret(SITE))))
+            for url in scene.urls
+        ]
+        await _submit_all(many, seen)
         await _move(scene, http, seen)
         await stack.enter_async_context(_worker(scene, b.url, SPARE, SLOTS, at_once))
         await until(lambda: len(seen.begun) >= waiting - seen.left, "all to begin", DRAIN_S)
-        await _ends(http, seen)
+        await _ends(many[0], seen)
         release.set()
         for task in first:
             await until(partial(_is, http[0], task, "completed"), "the first to end")
@@ -180,20 +188,28 @@ async def _is(http: httpx.AsyncClient, task: str, state: str) -> bool:
     return bool(answer.json()["status"] == state)
 
 
+def _body(model: str) -> dict[str, Any]:
+    return {"model": model, "messages": [], "async": True, "timeout": LONGEST_MS}
+
+
 async def _submit(http: httpx.AsyncClient, model: str, user: str) -> str:
-    body = {"model": model, "messages": [], "async": True, "timeout": LONGEST_MS}
-    answer = await http.post("/api/openai", json=body, headers={"X-Fairlane-User": user})
+    answer = await http.post("/api/openai", json=_body(model), headers={"X-Fairlane-User": user})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["taskId"])
 
 
-async def _submit_all(http: list[httpx.AsyncClient], seen: Backlog) -> None:
+async def _submit_all(http: list[aiohttp.ClientSession], seen: Backlog) -> None:
     """Each user submits one task after the other, so that their order is known, at both gateways in turn."""
 
     async def of(user: str, count: int) -> None:
         tasks = seen.submitted.setdefault(user, [])
         for number in range(count):
-            tasks.append(await _submit(http[number % len(http)], STUCK, user))
+            async with http[number % len(http)].post(
+                "/api/openai", json=_body(STUCK), headers={"X-Fairlane-User": user}
+            ) as answer:
+                told = await answer.json()
+                assert answer.status == 202, told
+                tasks.append(str(told["taskId"]))
 
     each, more = divmod(seen.waiting, USERS)
     await asyncio.gather(*(of(f"user-{n}", each + (n < more)) for n in range(USERS)))
@@ -272,7 +288,7 @@ async def _callers(http: list[httpx.AsyncClient], seen: Backlog) -> AsyncIterato
                 seen.refused[repr(ended)] += 1
 
 
-async def _ends(http: list[httpx.AsyncClient], seen: Backlog) -> None:
+async def _ends(http: aiohttp.ClientSession, seen: Backlog) -> None:
     """What became of each task."""
 
     async def of(user: str, tasks: list[str]) -> None:
@@ -280,8 +296,8 @@ async def _ends(http: list[httpx.AsyncClient], seen: Backlog) -> None:
             told: dict[str, Any] = {}
 
             async def ended(task: str = task, told: dict[str, Any] = told) -> bool:
-                answer = await http[0].get(f"/api/task/{task}", headers={"X-Fairlane-User": user})
-                told.update(answer.json())
+                async with http.get(f"/api/task/{task}", headers={"X-Fairlane-User": user}) as answer:
+                    told.update(await answer.json())
                 return told.get("status") not in ("queued", "executing")
 
             await until(ended, f"{task} to end", DRAIN_S)

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.hostile import cast
 from tests.hostile.report import Part
 from tests.hostile.spec import Spec
 from tests.integration.metrics.scraping import Scrape, parse
+from tests.support.prepared import command
 from tests.support.processes import GatewayProcess
 from tests.support.servers import running_server
 from tests.support.serving import http_client, until
@@ -139,20 +139,10 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 async def _worker(
     url: str, kind: str, model: str, more: list[str], folder: Path
 ) -> asyncio.subprocess.Process:
-    command = [
-        sys.executable,
-        "-m",
-        "fairlane.gateway.process.cli",
-        "worker",
-        kind,
-        "--model",
-        model,
-        "--slots",
-        "64",
-    ]
+    line = command("worker", kind, "--model", model, "--slots", "64")
     with (folder / f"{kind}.log").open("wb") as log:
         return await asyncio.create_subprocess_exec(
-            *(*command, "--gateway", url, "--drain-ms", "0", *more),
+            *(*line, "--gateway", url, "--drain-ms", "0", *more),
             stdout=log,
             stderr=log,
             cwd=folder,
@@ -170,7 +160,7 @@ async def _offered(url: str) -> bool:
 async def attack(module: str, spec: Spec) -> Part:
     """Run one attacker to its end: its report."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"tests.hostile.{module}", spec.text()),
+        *command(spec.text(), module=f"tests.hostile.{module}"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.prepared import command
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.serving import DEADLINE_S, http_client, until
 from websockets.asyncio.client import connect
@@ -104,10 +104,10 @@ async def replicas(gateway: GatewayProcess) -> list[dict[str, Any]]:
 
 async def status(gateway: GatewayProcess) -> str:
     """What `fairlane status` prints."""
-    command = [sys.executable, "-m", "fairlane.gateway.process.cli", "status", "--gateway", gateway.url]
+    line = command("status", "--gateway", gateway.url)
     env = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
     env["FAIRLANE_ADMIN_KEY"] = "ops"
-    return (await asyncio.to_thread(subprocess.run, command, stdout=subprocess.PIPE, env=env)).stdout.decode()
+    return (await asyncio.to_thread(subprocess.run, line, stdout=subprocess.PIPE, env=env)).stdout.decode()
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -9,13 +9,15 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
-from fairlane.gateway.database.address import FILE, parse_address
+from fairlane.gateway.database.address import FILE, Address, parse_address
 from fairlane.gateway.database.database import Database
 
 START_S = 30.0
+TEMPLATE = "with_schema"
 
 
 def place_database(data_dir: Path) -> None:
@@ -31,14 +33,20 @@ def place_database(data_dir: Path) -> None:
 
 @functools.cache
 def _template() -> bytes:
-    async def make(folder: Path) -> None:
-        database = Database(parse_address(None, folder))
-        await database.start()
-        await database.close()
-
-    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(1) as beside_any_loop:
-        beside_any_loop.submit(lambda: asyncio.run(make(Path(name)))).result()
+    with tempfile.TemporaryDirectory() as name:
+        _beside_any_loop(_with_schema(parse_address(None, Path(name))))
         return (Path(name) / FILE).read_bytes()
+
+
+async def _with_schema(address: Address) -> None:
+    database = Database(address)
+    await database.start()
+    await database.close()
+
+
+def _beside_any_loop(work: Coroutine[Any, Any, None]) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(work)).result()
 
 
 class Postgres:
@@ -47,6 +55,7 @@ class Postgres:
     def __init__(self, folder: Path) -> None:
         """`folder`: short and empty. (A socket's path has 107 bytes at most.)"""
         self._folder, self._data = folder, folder / "data"
+        self._has_template = False
         self._as_owner: list[str] = []
         if os.getuid() == 0:  # it does not run as root
             owner = pwd.getpwnam("postgres")
@@ -69,17 +78,31 @@ class Postgres:
         self._run("pg_ctl", "--pgdata", str(self._data), "--wait", "--silent", "--mode=immediate", "stop")
 
     def new(self, name: str) -> str:
+        """The URL of a database made now, which has the schema and is otherwise empty: a copy, as files of SQLite are."""
+        if not self._has_template:
+            _beside_any_loop(_with_schema(parse_address(self.empty(TEMPLATE), self._folder)))
+            self._has_template = True
+        return self._made(name, TEMPLATE)
+
+    def empty(self, name: str) -> str:
         """The URL of an empty database, made now."""
-        self._run("dropdb", "--if-exists", "--force", *self._where, name)
-        self._run("createdb", *self._where, name)
+        return self._made(name, "template1")
+
+    def _made(self, name: str, template: str) -> str:
+        where = ["--host", str(self._folder), "--username", "fairlane", "--dbname", "postgres"]
+        drop, make = (
+            f"DROP DATABASE IF EXISTS {name} WITH (FORCE)",
+            f"CREATE DATABASE {name} TEMPLATE {template}",
+        )
+        self._run(
+            "psql", *where, "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--command", drop, "--command", make
+        )
         return f"postgresql://fairlane@/{name}?host={self._folder}"
 
-    @property
-    def _where(self) -> list[str]:
-        return ["--host", str(self._folder), "--username", "fairlane"]
-
     def _run(self, program: str, *arguments: str) -> None:
-        found = shutil.which(program) or str(max(Path("/usr/lib/postgresql").glob(f"*/bin/{program}")))
+        # what Debian has on the path looks for the right version first, in Perl
+        versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))
+        found = str(versions[-1]) if versions else shutil.which(program) or program
         command = [*self._as_owner, found, *arguments]
         with (self._folder / "log").open("ab") as log:
             done = subprocess.run(

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import redis
 from tests.support.databases import place_database
+from tests.support.prepared import MODULE, Prepared, command, launch
 from tests.support.servers import free_port
 from tests.support.serving import http_client, until
 from websockets.asyncio.client import ClientConnection, connect
@@ -51,7 +52,7 @@ class GatewayProcess:
         for name, value in settings.items():
             text = value if isinstance(value, str) else json.dumps(value)
             self._environ[f"FAIRLANE_{name.upper()}"] = text
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Prepared | subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -63,17 +64,10 @@ class GatewayProcess:
         """What it said, over all its lives."""
         return self._log.read_text() if self._log.exists() else ""
 
-    def launch(self) -> "subprocess.Popen[bytes]":
+    def launch(self) -> "Prepared | subprocess.Popen[bytes]":
         """Start it."""
         with self._log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command,
-                stdout=output,
-                stderr=output,
-                env=self._environ,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            self._process = launch(self._command, output.fileno(), self._environ, self.folder)
         return self._process
 
     async def start(self) -> None:
@@ -171,6 +165,8 @@ async def process(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A child process with piped input and output, which sees no settings; killed at the end if it still runs."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("FAIRLANE_", "OPENAI_"))}
+    if program == sys.executable and arguments[:2] == ("-m", MODULE):
+        program, *arguments = command(*arguments[2:])  # type: ignore[assignment]
     child = await asyncio.create_subprocess_exec(
         program,
         *arguments,

@@ -5,13 +5,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from tests.integration.native.keys import key, secret
+from tests.support.prepared import command
 from tests.support.rawworkers import key as key_of
 from tests.support.serving import until
 from tests.support.talk import Talk
@@ -24,11 +24,10 @@ Done = subprocess.CompletedProcess[str]
 
 async def fairlane(talk: Talk, *arguments: str, **environ: str) -> Done:
     """The command, with the address of the gateway in its environment."""
-    command = [sys.executable, "-P", "-m", "fairlane.gateway.process.cli", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
     env = {**clean, "FAIRLANE_GATEWAY": talk.served.url, "COLUMNS": "220", **environ}
     return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False, env=env
+        subprocess.run, command(*arguments), capture_output=True, text=True, timeout=60, check=False, env=env
     )
 
 

@@ -30,8 +30,8 @@ async def test_migrations_lead_to_the_tables_of_the_program(database: Database) 
     assert max(run.known()) == HEAD
 
 
-async def test_many_that_start_together_make_one_schema(database_url: str) -> None:
-    replicas = [Database(parse_address(database_url, Path())) for _ in range(8)]
+async def test_many_that_start_together_make_one_schema(empty_database_url: str) -> None:
+    replicas = [Database(parse_address(empty_database_url, Path())) for _ in range(8)]
     try:
         await asyncio.gather(*(replica.start() for replica in replicas))
         assert len({replica.identifier for replica in replicas}) == 1
@@ -60,7 +60,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(database: Database, data
         assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
 
 
-async def test_an_upgrade_keeps_usage_and_older_programs_go_on_writing(database_url: str) -> None:
+async def test_an_upgrade_keeps_usage_and_older_programs_go_on_writing(empty_database_url: str) -> None:
     columns = "task, ended, enqueued, state, code, key_id, user_name, tier, queue, task_type, model, scheduled, worker, attempts"
     insert = text(
         f"INSERT INTO usage ({columns}, tries, request, trace, estimated) VALUES (:task, 1000, 900, 'completed', '', 'k', 'k', "
@@ -70,7 +70,7 @@ async def test_an_upgrade_keeps_usage_and_older_programs_go_on_writing(database_
         "INSERT INTO usage_users (began, key_id, user_name, tier, model, tasks, completed, failed, cancelled, input, output, "
         "cached, reasoning, estimated, waited_ms, ran_ms) VALUES (0, 'k', :task, 'paid', 'm', 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)"
     )
-    database = Database(parse_address(database_url, Path()))
+    database = Database(parse_address(empty_database_url, Path()))
     if isinstance(database.address, File):
         _make_file(database.address)
     async with database.writing() as connection:
@@ -155,7 +155,7 @@ async def test_a_database_that_takes_no_writes_is_away(database: Database, datab
 
 async def test_a_damaged_file_and_an_unknown_database_are_named(tmp_path: Path, postgres: Postgres) -> None:
     (tmp_path / "bad.db").write_bytes(b"no database" * 1000)
-    there = postgres.new("there")
+    there = postgres.empty("there")
     for url in (
         f"sqlite:///{tmp_path}/bad.db",
         there.replace("/there", "/nosuch"),

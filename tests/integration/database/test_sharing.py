@@ -3,11 +3,11 @@
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import prepared
 from tests.support.databases import Postgres
 from tests.support.processes import gateway_process
 from tests.support.serving import serving
@@ -22,7 +22,7 @@ def fairlane_db(command: str, folder: Path, **settings: str) -> subprocess.Compl
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
     environ |= {f"FAIRLANE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.run(
-        [sys.executable, "-m", "fairlane.gateway.process.cli", "db", command],
+        prepared.command("db", command),
         env=environ, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ async def test_a_gateway_says_why_it_does_not_start(redis_url: str, tmp_path: Pa
 
 
 async def test_a_gateway_runs_on_postgresql(redis_url: str, tmp_path: Path, postgres: Postgres) -> None:
-    url = postgres.new("gateway")
+    url = postgres.empty("gateway")
     done = fairlane_db("status", tmp_path, database_url=url)
     assert (done.returncode, "schema none" in done.stdout) == (1, True)
     async with gateway_process(tmp_path, redis_url, database_url=url):

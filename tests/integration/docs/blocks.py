@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from tests.support import prepared
 from tests.support.servers import free_port
 
 from fairlane.gateway.accounts.callers import digest
@@ -102,7 +103,7 @@ class Desk:
         for proxy in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             known.pop(proxy, None)
         self._environ = known | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{prepared.folder()}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "FAIRLANE_PORT": str(self.port),
             "FAIRLANE_GATEWAY": self.url,
             "OPENAI_API_KEY": "none",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.prepared import command
 from tests.support.servers import free_port
 
 from .blocks import ROOT, Block, Desk, blocks, desk
@@ -91,9 +92,11 @@ def name(block: Block) -> str:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a gateway with the demo's models."""
     port = free_port()
-    command = [sys.executable, "-P", "-m", "fairlane.gateway.process.cli", "demo", "--port", str(port)]
     with subprocess.Popen(
-        command, cwd=tmp_path_factory.mktemp("demo"), stdout=subprocess.PIPE, text=True
+        command("demo", "--port", str(port)),
+        cwd=tmp_path_factory.mktemp("demo"),
+        stdout=subprocess.PIPE,
+        text=True,
     ) as child:
         try:
             assert child.stdout

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 from tests.integration.metrics.scraping import scrape
+from tests.support.prepared import command
 from tests.support.processes import gateway_process
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
@@ -102,9 +102,10 @@ def told(lines: Any) -> list[Any]:
 
 async def status(talk: Talk) -> str:
     """What `fairlane status` prints."""
-    command = [sys.executable, "-m", "fairlane.gateway.process.cli", "status", "--gateway", talk.served.url]
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, env={**os.environ, "COLUMNS": "200"}
+        *command("status", "--gateway", talk.served.url),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200"},
     )
     printed, _ = await process.communicate()
     assert process.returncode == 0

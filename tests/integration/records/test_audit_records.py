@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
+from tests.support import prepared
 from tests.support.databases import running_postgres
 from tests.support.records import DAY_MS, KEYS, NOON, carrying
 from tests.support.servers import any_binary, free_port, running_server
@@ -215,7 +215,7 @@ async def test_the_record_is_found_by_who_what_where_and_when(
 
 async def command(talk: Talk, *arguments: str) -> str:
     def run() -> str:
-        words = [sys.executable, "-m", "fairlane.gateway.process.cli", *arguments]
+        words = prepared.command(*arguments)
         words += ["--gateway", talk.served.url, "--key", secret("ops")]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         return done.stdout + done.stderr

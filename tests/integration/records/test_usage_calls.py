@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.integration.native.keys import key, secret
+from tests.support import prepared
 from tests.support.databases import Postgres, running_postgres
 from tests.support.records import NOON, entry, put
 from tests.support.serving import until
@@ -494,7 +494,7 @@ async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp
 
 
 def fairlane(url: str, *arguments: str, command: str = "usage") -> str:
-    line = [sys.executable, "-m", "fairlane.gateway.process.cli", command, *arguments]
+    line = prepared.command(command, *arguments)
     line += ["--gateway", url, "--key", secret("ops")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,128 @@
+"""Processes of `fairlane` that need not import it first.
+
+A gateway that starts takes a second of a processor, most of it for imports, and the tests start hundreds. So each session of
+tests has one process, the fork server, that imports what the commands need, and nothing else; it starts no thread and opens
+nothing. The processes of the tests are forks of it: each runs the module anew as `python -m` does, with its own arguments,
+environment, folder and output, and ends as any process, with all that an interpreter does at its end.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+MODULE = "fairlane.gateway.process.cli"
+START_S = 60.0
+HERE = Path(__file__).parent
+FORKS = sys.platform.startswith("linux")
+"""Whether there is a fork server: elsewhere forks of a process that has imported much are not safe."""
+
+
+class Prepared:
+    """A fork, with what the tests use of `subprocess.Popen`. It does not outlive this object."""
+
+    def __init__(self, command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path) -> None:
+        """`command`: the Python that runs this, `-m`, a module, and its arguments. Begins a session of its own."""
+        self.returncode: int | None = None
+        wanted = json.dumps([list(command[1:]), dict(environ), str(folder), True]).encode()
+        self._link = socket.socket(socket.AF_UNIX)
+        self._link.connect(fork_server())
+        with open(os.devnull, "rb") as nothing:
+            descriptors = [nothing.fileno(), output, output]
+            socket.send_fds(self._link, [len(wanted).to_bytes(4, "big")], descriptors)
+            self._link.sendall(wanted)
+            self.pid = self._told(START_S)
+
+    def poll(self) -> int | None:
+        """Its exit status, or None while it runs."""
+        with contextlib.suppress(TimeoutError):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float = START_S) -> int:
+        """Its exit status; negative is the signal that ended it. Raises TimeoutError."""
+        if self.returncode is None:
+            self.returncode = self._told(timeout)
+            self._link.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _told(self, timeout: float) -> int:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, selectors.EVENT_READ)
+            if not selector.select(timeout):
+                raise TimeoutError(f"nothing in {timeout} s")
+        told = self._link.recv(16)
+        assert told, "the fork server has ended"
+        return int(told)
+
+
+def launch(
+    command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path
+) -> "Prepared | subprocess.Popen[bytes]":
+    """Start such a process, with `output` for all that it says; where another program runs Python, a real one."""
+    if FORKS and command[0] == sys.executable:
+        return Prepared(command, output, environ, folder)
+    return subprocess.Popen(
+        command, stdout=output, stderr=output, env=environ, cwd=folder, start_new_session=True
+    )
+
+
+def command(*arguments: str, module: str = MODULE) -> list[str]:
+    """What to run for `fairlane` with arguments, or for another module: a small program that is there as long as the fork.
+
+    The fork's process id is another one. Signals are handed on, and it does not outlive the small program.
+    """
+    here_too = ["-P"] if module == MODULE else []
+    by = [str(HERE / "standin.py"), fork_server()] if FORKS else []
+    return [sys.executable, *(("-I", "-S", *by) if by else ()), *here_too, "-m", module, *arguments]
+
+
+@functools.cache
+def folder() -> Path:
+    """A folder for PATH, in which `fairlane` is that small program."""
+    place = Path(fork_server()).parent / "bin" if FORKS else Path(tempfile.mkdtemp(prefix="fl-"))
+    place.mkdir(exist_ok=True)
+    (place / "fairlane").write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
+    (place / "fairlane").chmod(0o755)
+    return place
+
+
+@functools.cache
+def fork_server() -> str:
+    """The address of this session's, which ends with the process that runs the tests."""
+    address = f"{tempfile.mkdtemp(prefix='fl-')}/s"
+    ours, theirs = os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-P", str(HERE / "forkserver.py"), address],
+        stdin=ours,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    os.close(ours)
+    assert child.stdout
+    with child.stdout as told:
+        assert told.readline() == b"ready\n", "the fork server did not start"
+
+    def end() -> None:
+        os.close(theirs)
+        child.wait(START_S)
+
+    atexit.register(end)
+    return address

@@ -1,0 +1,129 @@
+"""The fork server: imports what the commands of `fairlane` need, and forks a process for each connection. See `__init__.py`."""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+gc.disable()  # what is imported stays
+
+COMMANDS = importlib.import_module("fairlane.gateway.process.cli").COMMANDS
+MODULES = {module for module, _ in COMMANDS.values()} | {
+    "fairlane.gateway.process.start",
+    "fairlane.gateway.process.demo",
+    "fairlane.gateway.process.database_cli",
+    "fairlane.gateway.process.status",
+    "fairlane.gateway.operator.effective",
+    "uvloop",
+    "httptools",
+    "asyncpg",
+    "aiosqlite",
+}
+
+
+def serve(address: str) -> tuple[list[Any], list[int]] | None:
+    """Fork for whoever connects. Returns in each fork, with what is wanted; and None when standard input is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    running: dict[int, tuple[socket.socket, int]] = {}
+    with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        selector.register(listener, selectors.EVENT_READ, "new")
+        selector.register(sys.stdin, selectors.EVENT_READ, "end")
+        os.write(1, b"ready\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        while True:
+            for key, _ in selector.select():
+                if key.data == "end":
+                    for pid in running:
+                        os.kill(pid, signal.SIGKILL)
+                    shutil.rmtree(Path(address).parent, ignore_errors=True)
+                    return None
+                if key.data == "new":
+                    link, _ = listener.accept()
+                    try:
+                        wanted, descriptors = received(link)
+                    except (OSError, ValueError):  # who wanted it has ended meanwhile
+                        link.close()
+                        continue
+                    pid = os.fork()
+                    if pid == 0:
+                        return wanted, descriptors
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                    watched = os.pidfd_open(pid)
+                    running[pid] = (link, watched)
+                    selector.register(watched, selectors.EVENT_READ, pid)
+                    selector.register(link, selectors.EVENT_READ, (pid,))
+                    with contextlib.suppress(OSError):
+                        link.sendall(b"%-16d" % pid)
+                elif isinstance(key.data, tuple):  # whoever wanted it has gone
+                    [pid] = key.data
+                    if pid in running:
+                        selector.unregister(key.fileobj)
+                        os.kill(pid, signal.SIGKILL)
+                else:
+                    link, watched = running.pop(key.data)
+                    _, status = os.waitpid(key.data, 0)
+                    selector.unregister(watched)
+                    os.close(watched)
+                    with contextlib.suppress(KeyError):
+                        selector.unregister(link)
+                    with contextlib.suppress(OSError):
+                        link.sendall(b"%-16d" % os.waitstatus_to_exitcode(status))
+                    link.close()
+
+
+def received(link: socket.socket) -> tuple[list[Any], list[int]]:
+    """What is wanted: arguments, environment, folder, whether in a session of its own; and standard input, output and error."""
+    length, descriptors, _, _ = socket.recv_fds(link, 4, 3)
+    link.settimeout(10)
+    text = b""
+    while len(text) < int.from_bytes(length, "big") and (more := link.recv(1 << 20)):
+        text += more
+    return json.loads(text), descriptors
+
+
+def become(wanted: list[Any], descriptors: list[int]) -> list[str]:
+    """Have nothing of the fork server but its modules. Returns the module to run, and its arguments."""
+    arguments, environ, folder, own_session = wanted
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if own_session:
+        os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    folders = [Path.cwd()] if arguments[0] != "-P" else []
+    folders += filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = map(str, folders)
+    return arguments[arguments.index("-m") + 1 :]
+
+
+def main() -> None:
+    for module in sorted(MODULES):
+        importlib.import_module(module)
+    assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: it would be missing in the forks"
+    gc.freeze()
+    task = serve(sys.argv[1])
+    if task is None:
+        return
+    sys.argv[:] = become(*task)
+    gc.enable()
+    sys.modules.pop(sys.argv[0], None)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
