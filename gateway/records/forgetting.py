@@ -19,6 +19,7 @@ from fairlane.gateway.database.tables import archive, audit, forgotten, usage, u
 from fairlane.gateway.records.audit import at_of
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding, insert_rows
+from fairlane.gateway.webhooks.store import forget as forget_webhooks
 
 FORGOTTEN = "(forgotten)"
 """The name of all who were."""
@@ -199,5 +200,11 @@ async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     return len(rows)
 
 
-PARTS: Mapping[str, Part] = {"usage": _usage, "days": _days, "archived": _archived, "audit": _acts}
+PARTS: Mapping[str, Part] = {
+    "usage": _usage,
+    "days": _days,
+    "archived": _archived,
+    "audit": _acts,
+    "webhooks": forget_webhooks,
+}
 """By the name by which it is told how many rows they were. A table that names users joins here."""
