@@ -106,7 +106,9 @@ def stand(before: Standing, attempts: list[Attempt], policy: Policy, chance: flo
     if any(attempt.status == GONE for attempt in failed):
         return Standing(fails, since, last.error, 0, "The receiver answered 410: it is gone.")
     if last.over - since >= policy.off_after_ms:
-        return Standing(fails, since, last.error, 0, f"It failed for {_days(policy.off_after_ms)}: {last.error}")
+        return Standing(
+            fails, since, last.error, 0, f"It failed for {_days(policy.off_after_ms)}: {last.error}"
+        )
     rest = retry_after
     if fails >= RESTS_AFTER:
         wait = min(policy.retry_ms * 2 ** min(fails - RESTS_AFTER, 30), LONGEST_REST_MS)

@@ -61,7 +61,9 @@ class Receiver:
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)
+        }
         got = Got(head[0].split(" ")[1], headers, await reader.readexactly(int(headers["content-length"])))
         self.got.append(got)
         self._now += 1
@@ -83,7 +85,9 @@ class Receiver:
 
 
 @contextlib.asynccontextmanager
-async def receiving(reply: Callable[[Got], Reply] | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+async def receiving(
+    reply: Callable[[Got], Reply] | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Receiver]:
     """A receiver on a free port of this machine."""
     receiver = Receiver()
     if reply is not None:

@@ -31,7 +31,9 @@ def caller(owner: Owner) -> Caller:
     return Caller(owner.user, "free", owner.key_id, delegating=True)
 
 
-async def hook(database: Database, owner: Owner = ANN, events: Sequence[str] = ("*",), *, every: bool = False) -> str:
+async def hook(
+    database: Database, owner: Owner = ANN, events: Sequence[str] = ("*",), *, every: bool = False
+) -> str:
     made = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: NOW)
     url = "http://127.0.0.1:9/hook"
     told = await made.create(caller(owner), url, [*events], "", every_user=every)
@@ -98,10 +100,19 @@ async def test_only_webhooks_of_the_owner_hear_of_an_end_and_only_of_their_event
     others = await hook(database, other)
     await tell(database, end("t1"), end("t2", event="task.failed"), end("t3", other))
     told = {(row.webhook, row.object_id) for row in await rows(database)}
-    assert told == {(mine, "t1"), (mine, "t2"), (failures, "t2"), (all_users, "t1"), (all_users, "t2"), (others, "t3")}
+    assert told == {
+        (mine, "t1"),
+        (mine, "t2"),
+        (failures, "t2"),
+        (all_users, "t1"),
+        (all_users, "t2"),
+        (others, "t3"),
+    }
 
 
-async def test_in_an_open_gateway_a_user_called_like_all_of_them_hears_of_himself_alone(database: Database) -> None:
+async def test_in_an_open_gateway_a_user_called_like_all_of_them_hears_of_himself_alone(
+    database: Database,
+) -> None:
     webhook = await hook(database, Owner("", "*"))
     await tell(database, end("t1", Owner("", "ann")), end("t2", Owner("", "*")))
     assert [(row.webhook, row.object_id) for row in await rows(database)] == [(webhook, "t2")]
@@ -145,7 +156,9 @@ async def test_two_replicas_never_have_the_same_webhook(database: Database) -> N
     assert await claimed(database) == []
 
 
-async def test_a_claim_that_its_replica_left_is_over_at_its_time_and_then_counts_no_more(database: Database) -> None:
+async def test_a_claim_that_its_replica_left_is_over_at_its_time_and_then_counts_no_more(
+    database: Database,
+) -> None:
     await hook(database)
     await tell(database, end())
     [dead] = await claimed(database, until=NOW + 60_000)
@@ -315,7 +328,9 @@ async def test_a_user_who_is_forgotten_has_no_webhooks_and_is_in_nobodys_log(dat
         async with database.writing() as connection:
             if not await store.forget(connection, ANN.user, NOW):
                 break
-    assert [(row.webhook, row.object_id) for row in await rows(database) if row.user_name != ""] == [(all_users, "t2")]
+    assert [(row.webhook, row.object_id) for row in await rows(database) if row.user_name != ""] == [
+        (all_users, "t2")
+    ]
     async with database.reading() as connection:
         left = await connection.scalar(
             select(func.count()).select_from(webhooks).where(webhooks.c.user_name == ANN.user)
@@ -328,4 +343,6 @@ async def test_a_user_who_is_forgotten_has_no_webhooks_and_is_in_nobodys_log(dat
 async def test_as_many_as_there_may_be_also_when_all_are_made_at_once(database: Database) -> None:
     made = await asyncio.gather(*(hook(database) for _ in range(15)), return_exceptions=True)
     assert sum(isinstance(one, str) for one in made) == 10
-    assert {str(one) for one in made if not isinstance(one, str)} == {"You have 10 webhooks: remove one first"}
+    assert {str(one) for one in made if not isinstance(one, str)} == {
+        "You have 10 webhooks: remove one first"
+    }

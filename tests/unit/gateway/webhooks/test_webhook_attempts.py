@@ -98,7 +98,9 @@ def test_a_receiver_that_wants_to_be_left_alone_is() -> None:
     assert longest.not_before == 1000 + LONGEST_REST_MS
 
 
-@pytest.mark.parametrize(("status", "wrong"), [(200, False), (204, False), (299, False), (301, True), (404, True)])
+@pytest.mark.parametrize(
+    ("status", "wrong"), [(200, False), (204, False), (299, False), (301, True), (404, True)]
+)
 def test_only_a_success_is_one(status: int, wrong: bool) -> None:
     assert bool(error_of(status)) is wrong
 
