@@ -37,7 +37,7 @@ TURN_S = 10.0
 """After so long a webhook gives its seat to others, and waits for the next one."""
 AT_ONCE = 4
 """Requests to one receiver at a time; one, as long as it takes none."""
-MARGIN_MS = 60_000
+MARGIN_MS = 20_000
 """A claim lasts for as much longer than a request, so that its outcome can be written."""
 CLOSE_S = 5.0
 """On the way down, requests under way have so long."""

@@ -43,6 +43,7 @@ class Receiver:
     most_at_once: int = 0
     connections: int = 0
     _now: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def ids(self) -> list[str]:
@@ -54,6 +55,10 @@ class Receiver:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._one(reader, writer):
                 pass
@@ -100,3 +105,6 @@ async def receiving(
         yield receiver
     finally:
         server.close()
+        for task in receiver._tasks:
+            task.cancel()
+        await asyncio.gather(*receiver._tasks)

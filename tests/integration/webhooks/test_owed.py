@@ -78,10 +78,14 @@ async def written(
 
 async def test_ends_are_written_with_what_ended_or_not_at_all(database: Database) -> None:
     webhook = await hook(database)
-    with pytest.raises(ZeroDivisionError):
+
+    async def fails() -> None:
         async with database.writing() as connection:
             assert await announce(connection, ANN, "task.completed", "t1", NOW) == 1
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fails()
     assert await rows(database) == []
     assert await tell(database, end()) == 1
     assert await tell(database, end()) == 0, "the same end once more"

@@ -105,7 +105,6 @@ async def test_it_is_given_up_at_its_time_and_can_be_sent_again_by_hand(
         assert (failed["status"], failed["nextAt"]) == (503, None)
         assert failed["endedAt"] >= failed["createdAt"] + 150
         assert failed["error"] == "The receiver answered 503."
-        before = len(receiver.got)
         well = True
         path = f"/api/webhooks/{made['id']}/deliveries/{failed['id']}/redeliver"
         soon = await talk.http.post(path)
