@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 async def test_openai_node_unwraps_an_event_and_refuses_another_body(node_project: Path) -> None:
     secret = new_secret()
     body = body_of("evt_1", "response.completed", "resp_é", 1_700_000_000_123, "")
-    sent = {"body": body.decode(), "headers": dict(headers("wh_1", int(time.time()), body, [new_secret(), secret]))}
+    sent = {
+        "body": body.decode(),
+        "headers": dict(headers("wh_1", int(time.time()), body, [new_secret(), secret])),
+    }
     program = shutil.which("node")
     assert program is not None, "these tests need Node"
     arguments = ("webhooks.mjs", "verify", secret, json.dumps(sent))

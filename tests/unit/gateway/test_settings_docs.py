@@ -42,7 +42,7 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     for name in Settings.model_fields:
         if name not in (
             *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
-            *("upstreams", "endpoints"),
+            *("upstreams", "endpoints", "responses", "webhooks"),
         ):
             assert f"| `{name}` | `{env_name(name)}`" in table
     for seed in SEED_NAMES:
