@@ -1,5 +1,6 @@
 """One request of a webhook: where it may go, and what may come back."""
 
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from tests.integration.http_worker.targets import Certificates, Names
 from tests.support.receivers import Got, Receiver, Reply, receiving
 
 from fairlane.gateway.webhooks.attempts import Attempt
-from fairlane.gateway.webhooks.posting import MAX_ANSWER_BYTES, Poster
+from fairlane.gateway.webhooks.posting import MAX_ANSWER_BYTES, NO_ADDRESS, Poster
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.endpoints.connections import Connections, public_authorities
 from fairlane.workers.adapters.endpoints.names import Resolve, SystemNames
@@ -61,7 +62,7 @@ async def test_a_name_that_leads_to_a_private_address_is_not_connected_to(addres
     async with receiving() as receiver:
         attempt = await post(named(receiver, "a.example"), allowed=(), resolve=Names(a_example=[[address]]))
     assert (attempt.taken, attempt.status) == (False, None)
-    assert "may not be called" in attempt.error
+    assert attempt.error == NO_ADDRESS
     assert address not in attempt.error
     assert receiver.connections == 0
 
@@ -70,7 +71,7 @@ async def test_one_private_address_among_public_ones_is_enough_to_refuse() -> No
     names = Names(a_example=[["93.184.216.34", "127.0.0.1"]])
     async with receiving() as receiver:
         attempt = await post(named(receiver, "a.example"), allowed=(), resolve=names)
-    assert "may not be called" in attempt.error
+    assert attempt.error == NO_ADDRESS
     assert receiver.connections == 0
 
 
@@ -79,7 +80,7 @@ async def test_a_name_that_leads_elsewhere_the_next_time_is_looked_at_anew() -> 
     async with receiving() as receiver:
         url = named(receiver, "a.example")
         assert (await post(url, resolve=names)).taken
-        assert "may not be called" in (await post(url, resolve=names)).error
+        assert (await post(url, resolve=names)).error == NO_ADDRESS
     assert receiver.connections == 1
 
 
@@ -165,3 +166,10 @@ async def test_tls_is_verified_for_the_name(certificates: Certificates) -> None:
 
 async def test_what_another_release_wrote_is_not_called() -> None:
     assert "cannot be called" in (await post("ftp://somewhere")).error
+
+
+async def test_a_name_that_nobody_has_is_told_like_one_of_a_private_network() -> None:
+    async def nobody(host: str) -> list[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    assert (await post("http://db.internal/", resolve=nobody)).error == NO_ADDRESS

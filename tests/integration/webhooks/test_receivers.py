@@ -148,10 +148,8 @@ async def test_receivers_that_never_answer_hold_up_nobody_else(start: Start) -> 
         for number in range(100):
             await end(talk, f"batch_{number}", "other")
         await until(lambda: len(set(well.ids)) == 100, "all of the other's")
-        assert well.most_at_once <= 4
-        assert dead.most_at_once <= 4, (
-            "one owner's share of the seats, each with its first four: here one seat"
-        )
+        assert well.most_at_once <= 8
+        assert dead.most_at_once <= 8, "one seat of those that one owner may have: the others of its own wait"
 
 
 async def test_a_receiver_gets_a_few_at_a_time_and_connections_are_used_again(start: Start) -> None:
@@ -166,7 +164,7 @@ async def test_a_receiver_gets_a_few_at_a_time_and_connections_are_used_again(st
 
         await until(noted)
         assert len(receiver.got) == 60, "none twice"
-        assert receiver.most_at_once <= 4
+        assert receiver.most_at_once <= 8
         assert receiver.connections <= 20
 
 
@@ -238,7 +236,7 @@ async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_wh
         await until(tried)
         [row] = await deliveries(talk, made)
         assert (row["state"], row["status"]) == ("waiting", None)
-        assert "a loopback address" in row["error"]
+        assert "no address that may be called" in row["error"]
         assert receiver.connections == 0
 
 
