@@ -52,6 +52,9 @@ from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
+from fairlane.gateway.responses.ends import ResponseEnds
+from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.settings import ModelSettings, Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.changes import ChangesWatch
@@ -65,6 +68,7 @@ from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.of_keys import KeyTasks
 from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import Wait
@@ -216,6 +220,7 @@ class Gateway:
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
+        keeping = Keeping(self.database, records.forgotten.of)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -226,14 +231,34 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
+            keeping.take_back,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
         poll = Poll(self.scheduler, results, records.archived.find, lambda: current.archives)
+        kept = ResponseStore(self.database)
         archive = Archive(
-            self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, records.forgotten
+            self.link,
+            keys,
+            self.database,
+            self.metrics,
+            replica,
+            self.scheduler,
+            poll,
+            records.forgotten,
+            ResponseEnds(self.database, kept, self.hub.page).keep,
+        )
+        responses = Responses(
+            current,
+            kept,
+            keeping,
+            lambda: self.database.trouble is None,
+            self.scheduler,
+            self.hub,
+            results,
+            cancel,
         )
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
@@ -258,6 +283,7 @@ class Gateway:
             going=going,
             allowances=allowances,
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
+            responses=responses,
         )
 
         # what operators see and do
@@ -352,6 +378,7 @@ class Gateway:
             self.replicas,
             audit,
             *records.parts,
+            keeping,
             archive,
             minutes,
             checker,

@@ -1035,6 +1035,7 @@ class Forgotten(Answer):
     days: int
     archived: int
     audit: int
+    responses: int
     results: int
     ledger: int = Field(
         description="rows that keep the name: what was granted to this user and what tasks have cost them"

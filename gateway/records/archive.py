@@ -1,4 +1,5 @@
-"""The archive: how async tasks ended, in SQL, for those who poll them when Redis has forgotten them.
+"""The archive: how async tasks ended, in SQL, for those who poll them when Redis has forgotten them; of responses the whole log
+(`responses/ends.py`).
 
 The step that ends a task puts its id into a stream of its own, and keeps record, log and, if it is wanted, request for as long as
 the archive would (`expire` in ending.lua). A replica takes a few of them at a time, makes what a poll would be answered now, and
@@ -7,7 +8,7 @@ Redis had to drop for want of room before (`max_retained_bytes`, told by the swe
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -27,7 +28,7 @@ from fairlane.queues.keys import Keys
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.tasks import TERMINAL
+from fairlane.queues.tasks import TERMINAL, Record
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -55,11 +56,14 @@ class Archive(Outbox):
         scheduler: Scheduler,
         poll: Poll,
         forgotten: Forgotten,
+        keep_log: Callable[[str, Record], Awaitable[None]],
     ) -> None:
+        """`keep_log`: `ResponseEnds.keep`, of tasks that ask for it."""
         super().__init__(link, keys, database, {}, metrics, replica)
         self._scheduler = scheduler
         self._poll = poll
         self._forgotten = forgotten
+        self._keep_log = keep_log
 
     async def _record(self, page: Sequence[Entry]) -> list[bytes]:
         done = []
@@ -87,6 +91,9 @@ class Archive(Outbox):
         if record is None or record.state not in TERMINAL:
             return
         fields, request = record.fields, None
+        if fields.get("ar", "").endswith("l"):
+            await self._keep_log(task_id, record)
+            return
         if fields.get("ar", "").endswith("r"):
             request = await self._scheduler.request(task_id)
         try:

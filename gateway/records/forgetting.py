@@ -19,6 +19,7 @@ from fairlane.gateway.database.tables import archive, audit, forgotten, usage, u
 from fairlane.gateway.records.audit import at_of
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding, insert_rows
+from fairlane.gateway.responses.store import forget_user as forget_responses
 
 FORGOTTEN = "(forgotten)"
 """The name of all who were."""
@@ -58,6 +59,10 @@ class Forgotten:
         hashes = {self._hash(user): user for user in users}
         found = await connection.execute(select(forgotten).where(forgotten.c.hash.in_(hashes)))
         return {hashes[row.hash]: row.at for row in found}
+
+    async def of(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
+        """The same, where mostly nobody was."""
+        return await self.known(connection, users) if await self.any(connection) else {}
 
     async def was(self, connection: AsyncConnection, user: str, enqueued: int) -> bool:
         """Whether this user was forgotten after this task was submitted."""
@@ -199,5 +204,11 @@ async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     return len(rows)
 
 
-PARTS: Mapping[str, Part] = {"usage": _usage, "days": _days, "archived": _archived, "audit": _acts}
+PARTS: Mapping[str, Part] = {
+    "usage": _usage,
+    "days": _days,
+    "archived": _archived,
+    "audit": _acts,
+    "responses": forget_responses,
+}
 """By the name by which it is told how many rows they were. A table that names users joins here."""

@@ -22,6 +22,7 @@ from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Retention
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.records.usage import purge as purge_usage
+from fairlane.gateway.responses.store import purge as purge_responses
 from fairlane.queues.keys import Keys
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
@@ -67,6 +68,7 @@ class Records:
                 (purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
                 (purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
                 (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
+                (purge_responses, lambda: current.settings.responses.max_bytes_per_caller),
             ],
         )
         self.parts: list[Part] = [self.outbox, self.reckoning, self.balances, self.refusals, retention]
