@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0016"
+HEAD = "0017"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -370,3 +370,19 @@ response_logs = Table(
     comment="The event logs of responses that have ended, in parts from 0",
 )
 """`events`: as `gateway/responses/logs.py` packs them."""
+
+
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *(_text(name) for name in ("key_id", "user_name", "name", "purpose")),
+    *(_number(name) for name in ("bytes", "created")),
+    Column("expires", BigInteger, comment="Null: it is kept until it is deleted"),
+    _text("state"),
+    Column("due", BigInteger, comment="Null: nothing is to be done with it"),
+    Index("ix_files_key_id_user_name_id", "key_id", "user_name", "id"),
+    Index("ix_files_due", "due"),
+    comment="Files of callers, and of batches; their bytes are in the storage, by their ids",
+)
+"""See `files/rows.py`."""
