@@ -18,6 +18,7 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    ResponseSettings,
     UpstreamSettings,
     WorkerKey,
     part_of,
@@ -50,6 +51,7 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "workers": WorkerKey,
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
+    "responses": ResponseSettings,
 }
 
 
