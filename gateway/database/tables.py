@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0016"
+HEAD = "0018"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -370,3 +370,36 @@ response_logs = Table(
     comment="The event logs of responses that have ended, in parts from 0",
 )
 """`events`: as `gateway/responses/logs.py` packs them."""
+
+# ---- batches (gateway/batches/) ----------
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *(_text(name) for name in ("key_id", "user_name", "tier", "endpoint", "model")),
+    *(_text(name) for name in ("input_file", "output_file", "error_file")),
+    _number("output_ttl_s"),
+    *(_text(name) for name in ("completion_window", "metadata", "status", "outcome", "errors")),
+    *(_number(name) for name in ("total", "completed", "failed")),
+    *(_number(name) for name in ("created", "expires", "began", "finalizing", "cancelling", "ended")),
+    _text("leader"),
+    *(_number(name) for name in ("lease", "epoch", "line", "offset")),
+    Index("ix_batches_user_name_key_id_id", "user_name", "key_id", "id"),
+    Index("ix_batches_status_id", "status", "id"),
+    Index("ix_batches_ended", "ended"),
+    comment="Batches, and who works on those that have not ended",
+)
+"""See `gateway/batches/batch.py`: `user_name` and `completion_window` are `user` and `window` there. Ids sort by time."""
+
+batch_results = Table(
+    "batch_results",
+    metadata,
+    _text("batch"),
+    _number("line"),
+    Column("failed", Boolean, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("batch", "line", name="pk_batch_results"),
+    comment="What came of the lines of batches, until it stands in their files",
+)
+"""Content. `record`: the line of the output file, or of the error file where it failed."""

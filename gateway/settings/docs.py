@@ -10,6 +10,7 @@ from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import (
+    BatchSettings,
     CallerKey,
     ModelSettings,
     PriceSettings,
@@ -34,6 +35,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "upstreams": ("upstreams.<name>", UpstreamSettings),
     "endpoints": ("endpoints.<name>", EndpointSettings),
     "responses": ("responses", ResponseSettings),
+    "batches": ("batches", BatchSettings),
 }
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")

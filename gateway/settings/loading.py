@@ -14,6 +14,7 @@ from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
+    BatchSettings,
     CallerKey,
     ModelSettings,
     PriceSettings,
@@ -52,6 +53,7 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
     "responses": ResponseSettings,
+    "batches": BatchSettings,
 }
 
 

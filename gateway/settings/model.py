@@ -33,6 +33,7 @@ from fairlane.gateway.settings.parts import (
     MODES,
     MOST_SLOTS_OF_A_WORKER,
     SECOND_MS,
+    BatchSettings,
     Bytes,
     CallerKey,
     Count,
@@ -408,6 +409,9 @@ class Settings(BaseModel):
 
     responses: ResponseSettings = ResponseSettings()
     """What is kept of `/v1/responses`."""
+
+    batches: BatchSettings = BatchSettings()
+    """`/v1/batches`: files of requests that are worked off beside everything else."""
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)

@@ -555,6 +555,31 @@ class UpstreamSettings(SettingsPart):
         return self
 
 
+class BatchSettings(SettingsPart):
+    """`/v1/batches`: files of requests that are worked off beside everything else."""
+
+    max_lines: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    """Requests that the file of a batch may hold; as many as OpenAI takes. A file with more fails as a whole."""
+
+    window: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """Requests of one batch that wait or run at the same time; the next one is submitted when one of them has ended. They count in
+    `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
+    """
+
+    per_caller: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Batches of one caller (a key's user) that are worked on at the same time; further ones stay `validating` until one has ended.
+    """
+
+    max_per_caller: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Batches of one caller that have not ended; further ones are refused with 429 `TOO_MANY_BATCHES`."""
+
+    max_window_ms: Ms = 7 * 24 * HOUR_MS
+    """The longest `completion_window` in milliseconds. What was not carried out within its window is not: the batch expires."""
+
+    retention_days: int = Field(default=30, ge=1, le=36_500)
+    """Days that a batch can still be read after its end. Its files are kept for as long as files are."""
+
+
 class ResponseSettings(SettingsPart):
     """What is kept of `/v1/responses`."""
 
