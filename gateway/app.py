@@ -25,6 +25,7 @@ from fairlane.gateway.api import (
     account,
     archive,
     audit,
+    batches,
     changes,
     endpoints,
     health,
@@ -76,6 +77,8 @@ ROUTERS = (
     (routes.router, Access.KEY),
     (routes.operators, Access.ADMIN),
     (usage.own, Access.KEY),
+    (batches.router, Access.CALLER),
+    (batches.operators, Access.ADMIN),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )

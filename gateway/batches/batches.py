@@ -162,7 +162,8 @@ def _metadata(said: Mapping[str, Any]) -> str:
         return ""
     fits = isinstance(value, dict) and len(value) <= MOST_PAIRS
     if not fits or not all(
-        len(key) <= MOST_KEY and isinstance(text, str) and len(text) <= MOST_VALUE for key, text in value.items()
+        len(key) <= MOST_KEY and isinstance(text, str) and len(text) <= MOST_VALUE
+        for key, text in value.items()
     ):
         sentence = (
             f"metadata may hold {MOST_PAIRS} pairs of texts, the keys of at most {MOST_KEY} characters, the values of "
@@ -176,7 +177,11 @@ def _ttl(said: Mapping[str, Any]) -> int:
     value = said.get("output_expires_after")
     if value is None:
         return 0
-    if not isinstance(value, dict) or value.keys() != {"anchor", "seconds"} or value["anchor"] != "created_at":
+    if (
+        not isinstance(value, dict)
+        or value.keys() != {"anchor", "seconds"}
+        or value["anchor"] != "created_at"
+    ):
         sentence = 'output_expires_after must be {"anchor": "created_at", "seconds": …}'
         raise bad_request(sentence, "output_expires_after")
     seconds = value["seconds"]

@@ -94,7 +94,7 @@ def _text(fields: Members, name: str) -> str:
 
 
 class Findings:
-    """What is found in a file, line by line: how many requests it holds, and what is wrong. Of each `custom_id` a digest is kept."""
+    """What is found in a file, line by line: how many requests it holds, and what is wrong."""
 
     def __init__(self, most_lines: int) -> None:
         self._most_lines = most_lines

@@ -1,7 +1,7 @@
 """Ids of batches, and those that follow from them: of lines' tasks, and of the files that are written. Pure.
 
-A line's task has the same id whoever submits it, so the store takes it once: whoever leads the batch after another one died submits
-again what may be submitted already, and is told how it stands.
+A line's task has the same id whoever submits it, so the store takes it once: whoever leads the batch after another one died
+submits again what may be submitted already, and is told how it stands.
 """
 
 import hashlib

@@ -59,10 +59,7 @@ def _id(task_id: str) -> bytes:
 def _record(custom_id: str, task_id: str, status: int, body: bytes) -> bytes:
     if b"\n" in body or b"\r" in body:  # white space of whoever made it: in texts these are escaped
         body = body.replace(b"\n", b" ").replace(b"\r", b" ")
-    return b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},"error":null}\n' % (
-        _id(task_id),
-        json_string(custom_id),
-        status,
-        task_id.encode(),
-        body,
+    return (
+        b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},"error":null}\n'
+        % (_id(task_id), json_string(custom_id), status, task_id.encode(), body)
     )

@@ -8,7 +8,16 @@ from collections.abc import AsyncIterator, Callable
 
 from msgspec import Raw
 
-from fairlane.gateway.batches.lines import AROUND_BODY, Asked, Findings, Problem, Unfit, model_in, not_json, read_line
+from fairlane.gateway.batches.lines import (
+    AROUND_BODY,
+    Asked,
+    Findings,
+    Problem,
+    Unfit,
+    model_in,
+    not_json,
+    read_line,
+)
 from fairlane.gateway.batches.splitting import Line, LineTooLong, Splitter
 from fairlane.gateway.calls.bodies import Bodies, Members
 from fairlane.gateway.errors import ApiError
@@ -40,8 +49,8 @@ class FileLines:
         return (self._lines[0].number, self._lines[0].offset) if self._lines else self._at
 
     async def next(self) -> Line | None:
-        """The next line that is not blank; None behind the last one. Raises LineTooLong, and ApiError: call again then, nothing is
-        lost."""
+        """The next line that is not blank; None behind the last one. Raises LineTooLong, and ApiError: call again
+        then, nothing is lost."""
         while not self._lines and not self._all:
             await self._read()
         return self._lines.popleft() if self._lines else None

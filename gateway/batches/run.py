@@ -2,10 +2,11 @@
 
     validate -> feed and collect, a window of lines at a time -> write the files -> end
 
-A line is submitted as a task with an id that follows from batch and line (`names.line_task`), so that the store takes it once, whoever
-submits it again. Redis keeps the end of such a task until SQL has what came of it (`BatchStore.keep`), and then lets it go. So there
-is nothing to remember but SQL's rows: a leader who dies at any instant leaves lines with results, which are not looked at again;
-lines whose tasks wait, run or have ended, which the next one finds by submitting them again; and lines of which there is nothing.
+A line is submitted as a task with an id that follows from batch and line (`names.line_task`), so that the store takes it once,
+whoever submits it again. Redis keeps the end of such a task until SQL has what came of it (`BatchStore.keep`), and then lets it
+go. So there is nothing to remember but SQL's rows: a leader who dies at any instant leaves lines with results, which are not
+looked at again; lines whose tasks wait, run or have ended, which the next one finds by submitting them again; and lines of which
+there is nothing.
 """
 
 import asyncio
@@ -59,8 +60,8 @@ KEPT_BYTES = 4 << 20
 HELD_BYTES = 4 << 20
 """Of lines that wait to be submitted again: then no further ones are read."""
 AFTER_COLLECTED_MS = 30_000
-"""So long Redis still knows the task of a line of which SQL has the answer. Longer than anybody believes that he leads who does not,
-so a line that he submits late is known."""
+"""So long Redis still knows the task of a line of which SQL has the answer. Longer than anybody believes that he leads who does
+not, so a line that he submits late is known."""
 KEPT_BEHIND_MS = 24 * 3600 * 1000
 """So long behind the end of the batch's window Redis keeps what nobody has collected, as no gateway runs."""
 LOOKED_FOR_AT_ONCE = 500
@@ -106,11 +107,7 @@ class Stopped(Exception):
         self.problem = problem
 
 
-_WHY_NOT = {
-    Status.EXPIRED: NotRun.EXPIRED,
-    Status.CANCELLED: NotRun.CANCELLED,
-    Status.FAILED: NotRun.FAILED,
-}
+_WHY_NOT = {Status.EXPIRED: NotRun.EXPIRED, Status.CANCELLED: NotRun.CANCELLED, Status.FAILED: NotRun.FAILED}
 
 
 class Run:
@@ -183,9 +180,7 @@ class Run:
         while True:
             lines = self._lines_from(self.batch)
             try:
-                return await look_at(
-                    lines, self.batch.endpoint, most_lines, self._tools.bodies, self._opener
-                )
+                return await look_at(lines, self.batch.endpoint, most_lines, self._tools.bodies, self._opener)
             except ApiError as error:
                 if error.status < 500:
                     findings = Findings(most_lines)
@@ -254,13 +249,13 @@ class Run:
             if sum(len(line.text) for _, line in self._held) > HELD_BYTES:
                 break
             try:
-                line = await self._next_in_file()
+                following = await self._next_in_file()
             except Stopped:
                 self._held += [("", one) for one in found]
                 raise
-            if line is None:
+            if following is None:
                 break
-            found.append(line)
+            found.append(following)
         return found
 
     async def _next_in_file(self) -> Line | None:
@@ -591,9 +586,7 @@ class Run:
             yield b"".join(parts)
 
     async def _end(self, status: Status, **values: Any) -> None:
-        self.batch = await self._again(
-            lambda: self._tools.store.end(self.batch, status, now_ms(), **values)
-        )
+        self.batch = await self._again(lambda: self._tools.store.end(self.batch, status, now_ms(), **values))
         batch = self.batch
         counts = {"lines": batch.total, "completed": batch.completed, "failed": batch.failed}
         took_s = (batch.ended - batch.created) // 1000

@@ -9,21 +9,21 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.batches.batch import ENDED, UNENDED, Batch, Status
+from fairlane.gateway.batches.batch import UNENDED, Batch, Status
 from fairlane.gateway.batches.lines import Problem
 from fairlane.gateway.batches.outcomes import Outcome
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import batch_results, batches
+from fairlane.gateway.records.batches import forget_results
 from fairlane.gateway.webhooks.announcing import Owner, announce
 
 CHANGE_S = 5.0
 LOOK_AT = 1000
 """Batches that have not ended of which is looked who leads them."""
-PURGED_AT_ONCE = 500
 PAGE = 200
 PAGE_BYTES = 4 << 20
 """Of results read at once, about: of at most so many lines, and fewer where they are long."""
@@ -118,21 +118,20 @@ class BatchStore:
             order_by=(columns.status == Status.VALIDATING, columns.id),
         )
         of_owner = select(batches, place.label("place")).where(_unended()).subquery()
-        columns = of_owner.c
+        found = of_owner.c
         wanted = select(
-            *(columns.id, columns.key_id, columns.user_name, columns.status),
-            *(columns.leader, columns.lease, columns.epoch),
+            *(found.id, found.key_id, found.user_name, found.status, found.leader, found.lease, found.epoch)
         )
         wanted = wanted.where(
             or_(
-                columns.place <= running,
-                columns.status == Status.CANCELLING,
-                columns.expires <= now_ms,
-                columns.leader == leader,
+                found.place <= running,
+                found.status == Status.CANCELLING,
+                found.expires <= now_ms,
+                found.leader == leader,
             )
         )
         async with self._database.reading(CHANGE_S) as connection:
-            rows = (await connection.execute(wanted.order_by(columns.id).limit(LOOK_AT))).all()
+            rows = (await connection.execute(wanted.order_by(found.id).limit(LOOK_AT))).all()
         return [Waiting(row[0], Owner(row[1], row[2]), Status(row[3]), *row[4:]) for row in rows]
 
     async def take(self, found: Waiting, leader: str, lease: int) -> Batch | None:
@@ -182,7 +181,9 @@ class BatchStore:
         rows = [{**outcome._asdict(), "batch": batch.id} for outcome in outcomes]
         async with self._database.writing() as connection:
             await _mark(connection, batch, {"line": line, "offset": offset})  # its row is locked from here on
-            completed = await insert_new(connection, batch_results, [row for row in rows if not row["failed"]])
+            completed = await insert_new(
+                connection, batch_results, [row for row in rows if not row["failed"]]
+            )
             failed = await insert_new(connection, batch_results, [row for row in rows if row["failed"]])
             counts = {"completed": batches.c.completed + completed, "failed": batches.c.failed + failed}
             return await _mark(connection, batch, counts)
@@ -213,7 +214,7 @@ class BatchStore:
     async def forget_results(self, batch_id: str) -> bool:
         """Delete a part of what came of the lines of a batch, whose files are written; whether there may be more."""
         async with self._database.writing() as connection:
-            return await _forget_results(connection, [batch_id])
+            return await forget_results(connection, [batch_id])
 
 
 async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any]) -> Batch:
@@ -223,41 +224,6 @@ async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any
     if row is None:
         raise Overtaken
     return _batch(row)
-
-
-async def _forget_results(connection: AsyncConnection, ids: Collection[str]) -> bool:
-    columns = batch_results.c
-    lines = select(columns.batch, columns.line).where(columns.batch.in_(ids)).limit(PURGED_AT_ONCE).subquery()
-    part = and_(columns.batch == lines.c.batch, columns.line == lines.c.line)
-    where = select(lines.c.line).where(part).exists()
-    return (await connection.execute(delete(batch_results).where(where))).rowcount > 0
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the batches that ended before; whether there may be more. What came of their lines goes before."""
-    columns = batches.c
-    over = select(columns.id).where(columns.ended > 0, columns.ended < now_ms - kept_ms)
-    ids = list((await connection.execute(over.order_by(columns.ended).limit(50))).scalars())
-    if not ids:
-        return False
-    if not await _forget_results(connection, ids):
-        await connection.execute(delete(batches).where(columns.id.in_(ids)))
-    return True
-
-
-async def forget(connection: AsyncConnection, user: str, until: int) -> int:
-    """Forget a user's batches that were made until then and have ended: some of them; how many. Their files are forgotten by
-    themselves."""
-    columns = batches.c
-    wanted = select(columns.id).where(
-        columns.user_name == user, columns.created <= until, columns.status.in_([*ENDED])
-    )
-    ids = list((await connection.execute(wanted.limit(50))).scalars())
-    if not ids:
-        return 0
-    while await _forget_results(connection, ids):
-        pass
-    return (await connection.execute(delete(batches).where(columns.id.in_(ids)))).rowcount
 
 
 def problems_json(problems: Sequence[Problem]) -> str:

@@ -21,7 +21,6 @@ from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.task import TaskInfo
 
-
 View = OpenAIBodyView | EmbeddingBodyView
 """Makes the body of an answer."""
 

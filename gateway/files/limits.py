@@ -47,4 +47,6 @@ def _caller_full(message: str) -> ApiError:
 
 def storage_full() -> ApiError:
     """There is no room, whoever's files take it."""
-    return ApiError(507, "STORAGE_FULL", "There is too little room for this file: the operator must make some")
+    return ApiError(
+        507, "STORAGE_FULL", "There is too little room for this file: the operator must make some"
+    )

@@ -86,7 +86,9 @@ async def held(connection: AsyncConnection, owner: Owner) -> tuple[int, int, int
     return int(own[0]), int(own[1]), int(every[0]), int(every[1])
 
 
-async def begin(connection: AsyncConnection, file_id: str, owner: Owner, size: int, now: int, due: int) -> None:
+async def begin(
+    connection: AsyncConnection, file_id: str, owner: Owner, size: int, now: int, due: int
+) -> None:
     """A file begins to arrive, for which so many bytes are set aside."""
     row = {"id": file_id, "key_id": owner.key_id, "user_name": owner.user, "name": "", "purpose": ""}
     await connection.execute(

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import archive, audit, forgotten, usage, usage_users
 from fairlane.gateway.records.audit import at_of
+from fairlane.gateway.records.batches import forget as forget_batches
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding, insert_rows
 
@@ -199,5 +200,11 @@ async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     return len(rows)
 
 
-PARTS: Mapping[str, Part] = {"usage": _usage, "days": _days, "archived": _archived, "audit": _acts}
+PARTS: Mapping[str, Part] = {
+    "usage": _usage,
+    "days": _days,
+    "archived": _archived,
+    "audit": _acts,
+    "batches": forget_batches,
+}
 """By the name by which it is told how many rows they were. A table that names users joins here."""

@@ -8,7 +8,17 @@ down_revision = "0016"
 
 _TEXTS = ("key_id", "user_name", "tier", "endpoint", "model", "input_file", "output_file", "error_file")
 _MORE_TEXTS = ("completion_window", "metadata", "status", "outcome", "errors")
-_NUMBERS = ("total", "completed", "failed", "created", "expires", "began", "finalizing", "cancelling", "ended")
+_NUMBERS = (
+    "total",
+    "completed",
+    "failed",
+    "created",
+    "expires",
+    "began",
+    "finalizing",
+    "cancelling",
+    "ended",
+)
 
 
 def upgrade() -> None:
