@@ -80,7 +80,6 @@ _FEATURES = {
     "threads": "the Assistants API",
     "realtime": "the Realtime API",
     "batches": "the Batch API",
-    "files": "files",
     "audio": "audio",
     "images": "images",
     "videos": "videos",
@@ -103,7 +102,10 @@ def no_such_path(method: str, path: str) -> ApiError:
     elif f"{path}/".startswith("/v1/"):
         feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
-        sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models"
+        sentence += (
+            ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models"
+        )
+        sentence += " and /v1/files"
         sentence += ", of Anthropic's /v1/messages and /v1/messages/count_tokens"
     else:
         sentence += ". All calls are listed at /docs, and in /openapi.json"

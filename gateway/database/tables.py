@@ -371,6 +371,22 @@ response_logs = Table(
 )
 """`events`: as `gateway/responses/logs.py` packs them."""
 
+
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *(_text(name) for name in ("key_id", "user_name", "name", "purpose")),
+    *(_number(name) for name in ("bytes", "created")),
+    Column("expires", BigInteger, comment="Null: it is kept until it is deleted"),
+    _text("state"),
+    Column("due", BigInteger, comment="Null: nothing is to be done with it"),
+    Index("ix_files_key_id_user_name_id", "key_id", "user_name", "id"),
+    Index("ix_files_due", "due"),
+    comment="Files of callers, and of batches; their bytes are in the storage, by their ids",
+)
+"""See `files/rows.py`."""
+
 # ---- batches (gateway/batches/) ----------
 
 batches = Table(

@@ -8,6 +8,7 @@ from pydantic_core import PydanticUndefined
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.endpoints import EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import (
     BatchSettings,
@@ -35,6 +36,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "upstreams": ("upstreams.<name>", UpstreamSettings),
     "endpoints": ("endpoints.<name>", EndpointSettings),
     "responses": ("responses", ResponseSettings),
+    "files": ("files", FilesSettings),
     "batches": ("batches", BatchSettings),
 }
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.endpoints import EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins
@@ -53,6 +54,7 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
     "responses": ResponseSettings,
+    "files": FilesSettings,
     "batches": BatchSettings,
 }
 

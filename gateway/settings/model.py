@@ -24,6 +24,7 @@ from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.chains import ChainSettings, wrong_in
 from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
@@ -409,6 +410,9 @@ class Settings(BaseModel):
 
     responses: ResponseSettings = ResponseSettings()
     """What is kept of `/v1/responses`."""
+
+    files: FilesSettings = FilesSettings()
+    """Files of callers, and of batches."""
 
     batches: BatchSettings = BatchSettings()
     """`/v1/batches`: files of requests that are worked off beside everything else."""

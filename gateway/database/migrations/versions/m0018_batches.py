@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0018"
-down_revision = "0016"
+down_revision = "0017"
 
 _TEXTS = ("key_id", "user_name", "tier", "endpoint", "model", "input_file", "output_file", "error_file")
 _MORE_TEXTS = ("completion_window", "metadata", "status", "outcome", "errors")
