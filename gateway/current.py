@@ -45,6 +45,7 @@ RELOADED = (
     "archive",
     "archive_ttl_ms",
     "responses",
+    "webhooks",
     "batches",
     "structured_output",
     "structured_repair",

@@ -20,6 +20,7 @@ from fairlane.gateway.records.audit import at_of
 from fairlane.gateway.records.batches import forget as forget_batches
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding, insert_rows
+from fairlane.gateway.webhooks.store import forget as forget_webhooks
 
 FORGOTTEN = "(forgotten)"
 """The name of all who were."""
@@ -212,6 +213,7 @@ PARTS: Mapping[str, Part] = {
     "days": _days,
     "archived": _archived,
     "audit": _acts,
+    "webhooks": forget_webhooks,
     "files": _files,
     "batches": forget_batches,
 }

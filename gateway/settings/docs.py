@@ -18,6 +18,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -36,6 +37,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "upstreams": ("upstreams.<name>", UpstreamSettings),
     "endpoints": ("endpoints.<name>", EndpointSettings),
     "responses": ("responses", ResponseSettings),
+    "webhooks": ("webhooks", WebhookSettings),
     "files": ("files", FilesSettings),
     "batches": ("batches", BatchSettings),
 }

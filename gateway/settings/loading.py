@@ -22,6 +22,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -54,6 +55,7 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
     "responses": ResponseSettings,
+    "webhooks": WebhookSettings,
     "files": FilesSettings,
     "batches": BatchSettings,
 }

@@ -49,6 +49,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
@@ -410,6 +411,9 @@ class Settings(BaseModel):
 
     responses: ResponseSettings = ResponseSettings()
     """What is kept of `/v1/responses`."""
+
+    webhooks: WebhookSettings = WebhookSettings()
+    """Requests by which callers are told of ends."""
 
     files: FilesSettings = FilesSettings()
     """Files of callers, and of batches."""
