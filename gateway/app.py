@@ -25,6 +25,7 @@ from fairlane.gateway.api import (
     account,
     archive,
     audit,
+    batches,
     changes,
     endpoints,
     health,
@@ -38,6 +39,7 @@ from fairlane.gateway.api import (
     settings,
     usage,
     users,
+    webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid
@@ -76,6 +78,10 @@ ROUTERS = (
     (routes.router, Access.KEY),
     (routes.operators, Access.ADMIN),
     (usage.own, Access.KEY),
+    (webhooks.router, Access.CALLER),
+    (webhooks.operators, Access.ADMIN),
+    (batches.router, Access.CALLER),
+    (batches.operators, Access.ADMIN),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )

@@ -45,6 +45,8 @@ RELOADED = (
     "archive",
     "archive_ttl_ms",
     "responses",
+    "webhooks",
+    "batches",
     "structured_output",
     "structured_repair",
     "result_ttl_after_read_ms",

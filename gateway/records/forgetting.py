@@ -17,9 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import archive, audit, files, forgotten, usage, usage_users
 from fairlane.gateway.records.audit import at_of
+from fairlane.gateway.records.batches import forget as forget_batches
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding, insert_rows
 from fairlane.gateway.responses.store import forget_user as forget_responses
+from fairlane.gateway.webhooks.store import forget as forget_webhooks
 
 FORGOTTEN = "(forgotten)"
 """The name of all who were."""
@@ -217,6 +219,8 @@ PARTS: Mapping[str, Part] = {
     "archived": _archived,
     "audit": _acts,
     "responses": forget_responses,
+    "webhooks": forget_webhooks,
     "files": _files,
+    "batches": forget_batches,
 }
 """By the name by which it is told how many rows they were. A table that names users joins here."""
