@@ -1,13 +1,14 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
+import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, has_image, parse_object
+from fairlane.gateway.calls.bodies import Members, has_image, is_large, parse_object
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import Said, name_task
 from fairlane.gateway.calls.intake import Options, check_metadata, make_task, read_model
@@ -25,10 +26,12 @@ from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
+from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
 
 QUEUE_CHUNK_S = 30.0
+Made = TypeVar("Made")
 HOLD_HEAD_S = 1.0
 """How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
@@ -41,6 +44,10 @@ class StreamView(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    def open(self) -> bytes:
+        """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
+        ...
 
     def feed(self, event: Event) -> bytes: ...
 
@@ -127,7 +134,20 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView
+async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
+    """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
+    if not is_large(body):
+        return next(made for made in steps if made is not None)
+    async with tasks.bodies.turn(len(body), request.opener) as spent:
+        while True:
+            with spent():
+                made = next(steps, None)
+            if made is not None:
+                return made
+            await asyncio.sleep(0)
+
+
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -196,6 +216,7 @@ async def answer(
                     tasks.closing,
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
+                    opening=shown.open,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -241,6 +262,9 @@ class TaskStream:
     def feed(self, event: Event) -> bytes:
         self._place = None
         return self._view.feed(event)
+
+    def open(self) -> bytes:
+        return self._view.open()
 
     def notice(self, event: Event) -> bytes:
         """A new place in the queue, as a part of the stream that says nothing else."""
