@@ -38,6 +38,7 @@ from fairlane.gateway.api import (
     settings,
     usage,
     users,
+    webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid
@@ -76,6 +77,8 @@ ROUTERS = (
     (routes.router, Access.KEY),
     (routes.operators, Access.ADMIN),
     (usage.own, Access.KEY),
+    (webhooks.router, Access.CALLER),
+    (webhooks.operators, Access.ADMIN),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )

@@ -45,6 +45,7 @@ RELOADED = (
     "archive",
     "archive_ttl_ms",
     "responses",
+    "webhooks",
     "structured_output",
     "structured_repair",
     "result_ttl_after_read_ms",

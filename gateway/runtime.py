@@ -45,6 +45,7 @@ from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.state import Picture, StateReader
+from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.parts import Part
 from fairlane.gateway.permits.gate import LEFT_UNREPORTED, Gate
 from fairlane.gateway.permits.holder import Holder
@@ -67,7 +68,7 @@ from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.of_keys import KeyTasks
-from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.tasks.poll import Poll, now_ms
 from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
@@ -79,6 +80,8 @@ from fairlane.gateway.watch.loop import LoopWatch
 from fairlane.gateway.watch.minutes import Minutes
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
+from fairlane.gateway.webhooks.hooks import Webhooks
+from fairlane.gateway.webhooks.sending import Sender, poster
 from fairlane.queues.changes import ChangeStore, PlannedChange
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
@@ -260,6 +263,16 @@ class Gateway:
             results,
             cancel,
         )
+        sender = Sender(
+            self.database,
+            lambda: current.settings.webhooks,
+            lambda key_id: current.callers.has_key(key_id),
+            poster,
+            self.metrics,
+            replica,
+            now_ms,
+        )
+        self.webhooks = Webhooks(self.database, lambda: current.settings.webhooks, now_ms)
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
         background = self.dispatcher.background
@@ -336,6 +349,7 @@ class Gateway:
                 self._of_itself,
                 [changes_now(current), endpoints.layer],
             ),
+            webhooks=WebhookAdmin(self.database, records.reading, audit, now_ms),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -380,6 +394,7 @@ class Gateway:
             *records.parts,
             keeping,
             archive,
+            sender,
             minutes,
             checker,
             self.dispatcher,

@@ -208,6 +208,7 @@ RECORD = {
     "pm": "its permit that is out: until when it may be used, or holds its slot, ms; for how long either is, ms; when it was "
     "used (0: not yet); and by which call",
     "by": "bytes of record and log as they were noted at its end, of a task with ar or ra",
+    "wh": "1: webhooks of its caller are told of its end",
     "ng": "tasks granted by the call named in fn or by its submit",
 }
 """Fields of a task's record, by their short names: they are stored with every queued task."""

@@ -1005,6 +1005,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("ar", f"{task.archive_ms}{beside}")
     if task.after_read_ms:
         fields += ("ra", task.after_read_ms)
+    if task.announced:
+        fields += ("wh", b"1")
     return fields
 
 

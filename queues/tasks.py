@@ -71,6 +71,8 @@ class TaskSpec:
     """Its payload, too."""
     archive_log: bool = False
     """Not its end: its log, as it is a response that is kept."""
+    announced: bool = False
+    """Whether webhooks of its caller are told of its end."""
     after_read_ms: int = 0
     """How long record and log are kept when its caller has read its end, if that is less; 0 = as ever."""
     key_limits: str = ""

@@ -22,6 +22,7 @@ from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.search import FILTERS, search
 from fairlane.gateway.operator.state import StateReader
 from fairlane.gateway.operator.users import top_users
+from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
@@ -61,6 +62,7 @@ class Operator:
     changes: ChangeAdmin
     endpoints: EndpointAdmin
     settings: EffectiveSettings
+    webhooks: WebhookAdmin
     searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
     """By key and use, held by the search under way: one looks at up to 10,000 tasks, and callers' tasks go before."""
 

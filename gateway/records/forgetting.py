@@ -20,6 +20,7 @@ from fairlane.gateway.records.audit import at_of
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding, insert_rows
 from fairlane.gateway.responses.store import forget_user as forget_responses
+from fairlane.gateway.webhooks.store import forget as forget_webhooks
 
 FORGOTTEN = "(forgotten)"
 """The name of all who were."""
@@ -210,5 +211,6 @@ PARTS: Mapping[str, Part] = {
     "archived": _archived,
     "audit": _acts,
     "responses": forget_responses,
+    "webhooks": forget_webhooks,
 }
 """By the name by which it is told how many rows they were. A table that names users joins here."""

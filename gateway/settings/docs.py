@@ -16,6 +16,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -34,6 +35,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "upstreams": ("upstreams.<name>", UpstreamSettings),
     "endpoints": ("endpoints.<name>", EndpointSettings),
     "responses": ("responses", ResponseSettings),
+    "webhooks": ("webhooks", WebhookSettings),
 }
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")

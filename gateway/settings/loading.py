@@ -20,6 +20,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -52,6 +53,7 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
     "responses": ResponseSettings,
+    "webhooks": WebhookSettings,
 }
 
 

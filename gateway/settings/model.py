@@ -47,6 +47,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
@@ -408,6 +409,9 @@ class Settings(BaseModel):
 
     responses: ResponseSettings = ResponseSettings()
     """What is kept of `/v1/responses`."""
+
+    webhooks: WebhookSettings = WebhookSettings()
+    """Requests by which callers are told of ends."""
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)
