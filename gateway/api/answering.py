@@ -1,11 +1,12 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Members, parse_object
+from fairlane.gateway.calls.bodies import Members, is_large, parse_object
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import Said
 from fairlane.gateway.calls.intake import Options, check_metadata
@@ -23,10 +24,12 @@ from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
+from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
 
 QUEUE_CHUNK_S = 30.0
+Made = TypeVar("Made")
 HOLD_HEAD_S = 1.0
 """How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
@@ -39,6 +42,10 @@ class StreamView(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    def open(self) -> bytes:
+        """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
+        ...
 
     def feed(self, event: Event) -> bytes: ...
 
@@ -60,19 +67,22 @@ def task_of(
     fields: Members,
     said: Said | None,
     stream: bool,
+    *,
+    wait: bool = True,
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. Raises ApiError."""
+    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. Raises ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
-    task = make(tasks.current, caller, task_type, body, fields, options_of(request, stream=stream), said)
+    options = options_of(request, stream=stream, wait=wait)
+    task = make(tasks.current, caller, task_type, body, fields, options, said)
     trace(request, task)
     return task
 
 
-def options_of(request: Request, *, stream: bool) -> Options:
+def options_of(request: Request, *, stream: bool, wait: bool = True) -> Options:
     """What a request's headers say of its task. Raises ApiError(400)."""
     return Options(
-        wait=True,
+        wait=wait,
         stream=stream,
         timeout=_number(request, b"x-fairlane-timeout"),
         mode=request.header(b"x-fairlane-mode"),
@@ -116,7 +126,20 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView
+async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
+    """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
+    if not is_large(body):
+        return next(made for made in steps if made is not None)
+    async with tasks.bodies.turn(len(body), request.opener) as spent:
+        while True:
+            with spent():
+                made = next(steps, None)
+            if made is not None:
+                return made
+            await asyncio.sleep(0)
+
+
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -143,6 +166,8 @@ class Asking(NamedTuple):
     streamed: Callable[[TaskInfo], StreamView] | None
     """None: it waits for the whole."""
     whole: Callable[[TaskInfo], Body]
+    instead: Callable[[], Awaitable[None]] | None = None
+    """What answers in place of both: without waiting."""
 
 
 async def answer(
@@ -153,7 +178,10 @@ async def answer(
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole = await read(tasks, caller, request)
+    task, streamed, whole, instead = await read(tasks, caller, request)
+    if instead is not None:
+        await instead()
+        return
     if streamed is None:
         await wait(tasks, request, task, whole)
         return
@@ -176,7 +204,7 @@ async def answer(
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
             hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place, read, streamed, whole  # it may be long
+            del task, submitted, place, read, streamed, whole, instead  # it may be long
             try:
                 came_to_end = await serve(
                     request,
@@ -185,6 +213,7 @@ async def answer(
                     tasks.closing,
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
+                    opening=shown.open,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -230,6 +259,9 @@ class TaskStream:
     def feed(self, event: Event) -> bytes:
         self._place = None
         return self._view.feed(event)
+
+    def open(self) -> bytes:
+        return self._view.open()
 
     def notice(self, event: Event) -> bytes:
         """A new place in the queue, as a part of the stream that says nothing else."""

@@ -7,8 +7,21 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.api import files, messages, messages_models, models, native, openai, permits, plain
+from fairlane.gateway.api import (
+    files,
+    kept_responses,
+    messages,
+    messages_models,
+    models,
+    native,
+    openai,
+    permits,
+    plain,
+    responses,
+    responses_models,
+)
 from fairlane.gateway.api.framing import HotRoute, refusals
+from fairlane.gateway.responses.items import MOST_OF_PAGE
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
 READ = (400, 401, 403, 404, 429, 503)
@@ -66,6 +79,7 @@ def stream_schemas() -> dict[str, Any]:
             ("NativeEvent", "serialization", TypeAdapter(NativeEvent)),
             ("ChatCompletionChunk", "serialization", TypeAdapter(models.ChatCompletionChunk)),
             ("MessageEvent", "serialization", TypeAdapter(messages_models.MessageEvent)),
+            ("ResponseEvent", "serialization", TypeAdapter(responses_models.ResponseEvent)),
         ],
         ref_template=REF,
     )
@@ -93,8 +107,9 @@ def _chunks(name: str) -> dict[str, Any]:
     return _stream({"type": "object", "required": ["data"], "properties": {"data": data}})
 
 
-def _message_events() -> dict[str, Any]:
-    data = _json_text({"$ref": REF.format(model="MessageEvent")})
+def _named_events(name: str) -> dict[str, Any]:
+    """Events that are named by their types."""
+    data = _json_text({"$ref": REF.format(model=name)})
     members = {"event": {"type": "string"}, "data": data}
     return _stream({"type": "object", "required": ["event", "data"], "properties": members})
 
@@ -118,11 +133,49 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
     )
 
 
+def _responses(says: str) -> HotRoute:
+    refused: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
+    refused[200] = {"content": _response_content()}
+    return HotRoute(
+        *("POST", "/v1/responses", responses.responses, Access.CALLER),
+        submits=True,
+        body=responses_models.ResponsesRequest,
+        parameters=OURS,
+        description=says,
+        response_model=responses_models.ResponseObject,
+        responses=_with_limits(refused),
+        tags=["openai"],
+    )
+
+
+def _response_content() -> dict[str, Any]:
+    """The events of a response."""
+    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
+    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
+    return _stream({"anyOf": [data, done]})
+
+
+def _kept(
+    method: str, path: str, call: Any, whole: Any, says: str, query: dict[str, Any] | None = None
+) -> HotRoute:
+    responses: dict[int | str, dict[str, Any]] = refusals(*READ, openai=True)
+    if query and "starting_after" in query:
+        responses[200] = {"content": _response_content()}
+    return HotRoute(
+        *(method, f"/v1/responses/{{response_id}}{path}", call, Access.CALLER),
+        parameters={"response_id": Annotated[str, Path()], **(query or {})},
+        description=says,
+        response_model=whole,
+        responses=_with_limits(responses),
+        tags=["openai"],
+    )
+
+
 def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submits: bool) -> HotRoute:
     statuses = (*SUBMIT, 529) if submits else (*READ, 408, 413, 415)
     responses = refusals(*statuses, submits=submits, model=messages_models.AnthropicError)
     if submits:
-        responses[200] = {"content": _message_events()}
+        responses[200] = {"content": _named_events("MessageEvent")}
     return HotRoute(
         *("POST", path, call, Access.CALLER),
         submits=submits,
@@ -286,6 +339,10 @@ ROUTES = (
         "ChatCompletionChunk",
         "OpenAI's chat completions: a whole answer, or with `stream` its chunks." + AS_IT_CAME,
     ),
+    _responses(
+        "OpenAI's Responses: a whole response, or with `stream` its events. What a model for chat completions cannot be told is "
+        "refused, by its name."
+    ),
     _openai(
         "/v1/completions",
         openai.completions,
@@ -427,5 +484,38 @@ ROUTES = (
         tags=["openai"],
     ),
     *FILES,
+    _kept(
+        *("GET", "", kept_responses.retrieve, responses_models.ResponseObject),
+        "A response that is kept, as it stands now; or with `stream` its events, from the first or behind `starting_after`, then "
+        "as they come.",
+        {
+            "stream": Annotated[bool | models.Left, Query(description="its events")],
+            "starting_after": Annotated[
+                int | models.Left,
+                Query(
+                    ge=0, description="with `stream`: the `sequence_number` of the last event that was seen"
+                ),
+            ],
+        },
+    ),
+    _kept(
+        *("DELETE", "", kept_responses.delete, responses_models.ResponseDeleted),
+        "Deletes a response that is kept. One that runs is cancelled.",
+    ),
+    _kept(
+        *("POST", "/cancel", kept_responses.cancel, responses_models.ResponseObject),
+        "Cancels a response in the background. One that has ended stays as it is.",
+    ),
+    _kept(
+        *("GET", "/input_items", kept_responses.input_items, responses_models.InputItems),
+        "The items of a response's input, without those that it goes on from.",
+        {
+            "limit": Annotated[int | models.Left, Query(ge=1, le=MOST_OF_PAGE, description="of items, 20")],
+            "order": Annotated[
+                Literal["asc", "desc"] | models.Left, Query(description="newest first, `desc`")
+            ],
+            "after": Annotated[Text, Query(description="the id of the item behind which the page begins")],
+        },
+    ),
 )
 """In the order in which patterns are tried."""

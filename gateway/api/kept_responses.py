@@ -1,5 +1,7 @@
 """OpenAI's calls on responses that are kept: retrieve, follow from anywhere, cancel, delete, list their input."""
 
+from collections.abc import Sequence
+
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import TaskStream
 from fairlane.gateway.calls.http import JSON, Request
@@ -49,7 +51,9 @@ async def input_items(tasks: Tasks, caller: Caller, request: Request) -> None:
     await _answer(tasks, caller, request, row, page_of(row.task_id, found, asked))
 
 
-async def follow(tasks: Tasks, request: Request, row: Row, after: int = -1) -> None:
+async def follow(
+    tasks: Tasks, request: Request, row: Row, after: int = -1, *, beside: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
     """Stream a response, from behind an event on; whoever leaves changes nothing for it."""
     async with tasks.responses.follow(row) as following:
         view = ResponsesStreamView(row.info, row.echo, starting_after=after)
@@ -61,9 +65,9 @@ async def follow(tasks: Tasks, request: Request, row: Row, after: int = -1) -> N
             reader,
             TaskStream(view, tasks.hub.time, place),
             tasks.closing,
-            headers=_ids(row),
+            headers=[*_ids(row), *beside],
             keepalive_s=tasks.settings.keepalive_ms / 1000,
-            first=view.open(),
+            opening=view.open,
             resumable=True,
         )
 

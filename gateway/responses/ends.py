@@ -19,7 +19,6 @@ from fairlane.queues.tasks import Record
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.views.responses import ResponsesBodyView
-from fairlane.streaming.views.result import MisfitError
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -102,10 +101,7 @@ class ResponseEnds:
 
 def told_by(view: ResponsesBodyView) -> tuple[str, bytes]:
     """The status and the output that a view of a whole log tells."""
-    try:
-        return msgspec.json.decode(view.body(), type=_Body).status, b"[%b]" % b",".join(view.output())
-    except MisfitError:
-        return "failed", b"[]"
+    return msgspec.json.decode(view.body(), type=_Body).status, b"[%b]" % b",".join(view.output())
 
 
 class _Body(msgspec.Struct):

@@ -1,22 +1,17 @@
 """Pages of a response's input items, as OpenAI's clients ask for them. Pure."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from fairlane.gateway.calls.responses.kept import with_ids
 from fairlane.gateway.errors import bad_request
-from fairlane.streaming.jsontext import items, join_object, members, string_or_none
+from fairlane.streaming.jsontext import items, join_object, members
 
 PAGE = 20
 MOST_OF_PAGE = 100
-_KINDS = {
-    b'"message"': "msg",
-    b'"reasoning"': "rs",
-    b'"function_call"': "fc",
-    b'"function_call_output"': "fco",
-}
-"""How the ids of items of these types begin."""
+
+_text = msgspec.json.Decoder(str).decode
 
 
 class Asked(NamedTuple):
@@ -40,7 +35,8 @@ def read_asked(limit: str | None, order: str | None, after: str | None) -> Asked
 
 def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:
     """A page of a list of items as its JSON. Raises ApiError(400) where none of them is `after`."""
-    found = list(_named(task_id, items(input_items) or []))
+    listed = with_ids(items(input_items) or [], task_id)
+    found = [(_text((members(item) or {})["id"]), item) for item in listed]
     if asked.newest_first:
         found.reverse()
     if asked.after is not None:
@@ -58,17 +54,3 @@ def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:
         ("has_more", b"true" if len(found) > len(shown) else b"false"),
     )
     return join_object(pairs)
-
-
-def _named(task_id: str, found: list[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Each item and its id: the one that its caller gave it, else one that is made of its place."""
-    for at, item in enumerate(found):
-        said = members(item) or {}
-        told = string_or_none(said.get("id"))
-        if told is not None:
-            yield msgspec.json.decode(told, type=str), item
-            continue
-        kind = _KINDS.get(bytes(said.get("type", b'"message"')), "item")
-        name = f"{kind}_{task_id}_in{at}"
-        rest = [(member, bytes(value)) for member, value in said.items() if member != "id"]
-        yield name, join_object([("id", msgspec.json.encode(name)), *rest])

@@ -110,10 +110,7 @@ class Responses:
             return await self._results.shown(row.info, make, ResponsesBodyView.body)
         view = make(row.info)
         if record.state is State.QUEUED:
-            body = view.body()
-            if record.place.position:
-                body = _with_place(body, record.place)
-            return Result(body)
+            return Result(self.accepted(row, record.place))
         fragment = b'"attempt":%d,' % record.number("at") + fragment_start(record.model, record.fields["q"])
         view.feed(Event(0, 0, "start", compose(row.task_id, record.now_ms, fragment)))
         return Result(view.body())
@@ -208,6 +205,8 @@ class Responses:
 
     async def referenced(self, caller: Caller, ids: Collection[str]) -> Mapping[str, bytes]:
         """Items of the caller's responses by these ids, those that there are."""
+        if not ids or not self._current.settings.responses.store:
+            return {}
         tasks = {task for told in ids if (task := task_of_item(told)) and could_be_ours(task, now_ms())}
         if len(tasks) > MOST_REFERENCED:
             raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
@@ -254,17 +253,33 @@ class Responses:
         """Write a response down; see `Keeping.keep`. It is taken back where its task is not accepted (`Submit`)."""
         await self._keeping.keep(new)
 
-    def keeps(self, said: bool | None, needs: str) -> bool:
-        """Whether a response is to be kept whose request says so, or not, or nothing (None). `needs`: the field for whose sake it
-        must be; '' = none. Where SQL does not take anything now, what nobody asked for is not kept. Raises ApiError(400)."""
-        if needs and said is False:
-            raise bad_request(f"{needs} needs store: true", "store")
+    def keeps(self, said: bool | None, *, background: bool, previous: bool) -> bool:
+        """Whether a response is kept whose request says so, or not, or nothing (None). `background`, `previous`: it is to run in
+        the background, it goes on from another one. While SQL takes nothing, what nobody asked for is not kept. Raises
+        ApiError(400)."""
+        if background and said is False:
+            raise bad_request(
+                "background needs store: true: without it nobody could read the response", "store"
+            )
         if not self._current.settings.responses.store:
-            if needs or said:
-                text = f"This gateway keeps no responses (responses.store: false): {needs or 'store'} cannot be had"
-                raise bad_request(text, needs or "store")
+            asked = (
+                "background"
+                if background
+                else "previous_response_id"
+                if previous
+                else "store"
+                if said
+                else ""
+            )
+            if asked:
+                raise bad_request(f"{asked}: this gateway keeps no responses (responses.store: false)", asked)
             return False
-        return said is True or bool(needs) or (said is None and self._takes_more())
+        return background or said is True or (said is None and self._takes_more())
+
+    def accepted(self, row: Row, place: Place) -> bytes:
+        """The response object of one that has just been submitted."""
+        body = ResponsesBodyView(row.info, row.echo).body()
+        return _with_place(body, place) if place.position else body
 
 
 class _Bare(NamedTuple):

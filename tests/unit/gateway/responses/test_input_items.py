@@ -16,7 +16,7 @@ ITEMS = json.dumps(
         {"type": "function_call_output", "call_id": "c", "output": "3", "id": None},
     ]
 ).encode()
-IDS = ["msg_t_in0", "msg_t_in1", "fc_mine", "fco_t_in3"]
+IDS = ["item_t_0", "item_t_1", "fc_mine", "item_t_3"]
 
 
 def page(**asked: Any) -> dict[str, Any]:
