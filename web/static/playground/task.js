@@ -561,15 +561,16 @@ export class TaskPanel {
     const { waitedMs, firstMs, ranMs, perSecond } = fold.timings;
     const tokens = tokensOf(fold.usage);
     const told = this._task.surface ? null : waitedMs; // only the native stream tells when its turn came
+    const replayed = this._task.surface && !this._task.goesOn; // then its times are those of reading it again
     const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : told;
     const facts = [
-      ["waited", waiting === null ? null : duration(waiting)],
-      ["first", firstMs === null ? null : duration(firstMs)],
-      [this._task.surface ? "total" : "ran", ranMs === null ? null : duration(ranMs)],
+      ["waited", waiting === null || replayed ? null : duration(waiting)],
+      ["first", firstMs === null || replayed ? null : duration(firstMs)],
+      [this._task.surface ? "total" : "ran", ranMs === null || replayed ? null : duration(ranMs)],
       ["tokens", tokens.output === null ? null : t("facts.inOut", { input: number(tokens.input), output: number(tokens.output) })],
       ["cached", tokens.cached ? number(tokens.cached) : null],
       ["thoughts", tokens.reasoning ? number(tokens.reasoning) : null],
-      ["speed", perSecond === null ? null : t("facts.perSecond", { n: number(perSecond) })],
+      ["speed", perSecond === null || replayed ? null : t("facts.perSecond", { n: number(perSecond) })],
       ["finish", fold.finishReason],
       ["model", fold.model],
       ["queue", fold.queue],

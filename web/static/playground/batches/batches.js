@@ -37,7 +37,7 @@ export class BatchesView {
     const wire = () => this._who().wire;
     this._files = new FilesPanel(byId("files"), { who: wire, onFiles: files => this._form.setFiles(files) });
     const make = (input, endpoint) => call("/v1/batches", { body: { input_file_id: input, endpoint, completion_window: WINDOW }, headers: wire() });
-    this._form = new BatchForm(byId("batch-form"), { who: wire, make, onMade: made => this._onMade(made) });
+    this._form = new BatchForm(byId("batch-form"), { who: wire, make, onUpload: () => this._files.refresh(), onMade: made => this._onMade(made) });
   }
 
   /** Whether the reader sees it: only then it asks the gateway. */
@@ -99,7 +99,6 @@ export class BatchesView {
     this._made = made;
     this._tell();
     this._table?.read();
-    this._files.refresh();
   }
 
   _tell() {

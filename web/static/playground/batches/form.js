@@ -11,9 +11,12 @@ const NEW = ""; // of the files: one that is uploaded now
 const SHOWN = 3; // of the lines of a batch in the code
 
 export class BatchForm {
-  /** `who()`: the caller's headers. `make(inputFileId, endpoint)`: makes the batch. `onMade(made)`: { endpoint, name, lines, fileId, batch }. */
-  constructor(form, { who, make, onMade }) {
-    Object.assign(this, { _form: form, _who: who, _make: make, _onMade: onMade });
+  /**
+   * `who()`: the caller's headers. `make(inputFileId, endpoint)`: makes the batch. `onUpload()`: there is another file. `onMade(made)`: { endpoint,
+   * name, lines, fileId, batch }.
+   */
+  constructor(form, { who, make, onUpload, onMade }) {
+    Object.assign(this, { _form: form, _who: who, _make: make, _onUpload: onUpload, _onMade: onMade });
     this._models = [];
     this._files = [];
     this._source = "prompts";
@@ -151,6 +154,7 @@ export class BatchForm {
     }
     const { id, filename } = await uploadInto(byId("batch-progress"), file, "batch", this._who());
     byId("batch-input").value = "";
+    this._onUpload();
     return { fileId: id, name: filename, lines: lines && lines.length <= SHOWN ? lines : null };
   }
 
