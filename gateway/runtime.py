@@ -19,6 +19,10 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
+from fairlane.gateway.batches.batches import Batches
+from fairlane.gateway.batches.leading import Leading
+from fairlane.gateway.batches.run import Tools
+from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import MIN_LINGER_MS
 from fairlane.gateway.calls.streams import Closing
@@ -282,6 +286,12 @@ class Gateway:
         holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
         files = Files(self.database, storage_of(settings), lambda: current.settings.files)
+        batch_store = BatchStore(self.database)
+        tools = Tools(
+            *(current, bodies, submit, cancel, self.scheduler, results), files=files, store=batch_store
+        )
+        leading = Leading(tools, replica, going)
+        self.batches = Batches(current, batch_store, files, leading.hurry)
         self.tasks = Tasks(
             current=current,
             calls=self.calls,
@@ -405,6 +415,7 @@ class Gateway:
             checker,
             self.dispatcher,
             holder,
+            leading,
         ]
         """In the order in which they start; they close the other way round."""
 

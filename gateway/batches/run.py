@@ -68,6 +68,9 @@ LOOKED_FOR_AT_ONCE = 500
 DELETED_EPOCHS, DELETED_TRIES = 20, 2
 """Of how many leaders before files are looked for that nobody was told of."""
 MOST_REST_S = 60.0
+PURPOSE = "batch_output"
+MOST_BYTES = 1 << 50
+"""Of a file of answers: they are there, and have been paid for."""
 OF_A_MODEL = frozenset({"QUEUE_FULL", "USER_QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_UNAVAILABLE", "NO_WORKER"})
 """Refusals that say nothing of other models' lines."""
 
@@ -529,7 +532,7 @@ class Run:
             file_id = file_of(batch.id, batch.created, kind, batch.epoch, number)
             try:
                 await self._tools.files.create(
-                    owner, name, "batch_output", chunks(), expires_s=expires_s, file_id=file_id
+                    owner, name, PURPOSE, chunks(), expires_s=expires_s, most=MOST_BYTES, file_id=file_id
                 )
             except (ApiError, DatabaseUnavailable) as error:
                 log.warning("a file of a batch is not stored yet", **self._facts(), file=kind, why=str(error))
