@@ -17,7 +17,7 @@ const pathOf = (kind, name) => PATHS[kind] + name.split("/").map(encodeURICompon
 const patch = (kind, name, values, query = "") => call(pathOf(kind, name) + query, { method: "PATCH", body: values });
 
 /** Do something and tell how it went; `after` is called when it was done. The feed shows it within a second anyhow. */
-async function carryOut(work, after = () => {}) {
+export async function carryOut(work, after = () => {}) {
   try {
     toast(await work(), "good");
   } catch (problem) {

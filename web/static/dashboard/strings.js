@@ -1,10 +1,12 @@
 // What the dashboard says, in English and Chinese.
 
 import changes from "./changes/strings.js";
+import unattended from "./unattended/strings.js";
 
 export default {
   en: {
     ...changes.en,
+    ...unattended.en,
     "dashboard.title": "Dashboard",
     "views.label": "Views",
     "view.overview": "Overview",
@@ -706,6 +708,7 @@ export default {
   },
   zh: {
     ...changes.zh,
+    ...unattended.zh,
     "dashboard.title": "仪表盘",
     "views.label": "视图",
     "view.overview": "概览",

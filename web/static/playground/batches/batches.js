@@ -15,7 +15,7 @@ import { UNDER_WAY, answerOf, progressOf } from "./lines.js";
 
 const PAGE = 10;
 const SOON_MS = 1500;
-const LATER_MS = 15_000;
+const LATER_MS = 10_000;
 const WINDOW = "24h";
 const MOST_ERRORS = 3;
 const MOST_RESULTS = 50;
@@ -172,7 +172,7 @@ export class BatchesView {
         name: "batches.batch",
         class: "wide",
         sign: batch => batch.id,
-        draw: batch => h("div", {}, h("code", {}, batch.id), copyButton(() => batch.id, t("batches.copy", { id: batch.id })), h("span", { class: "sub" }, batch.endpoint)),
+        draw: batch => h("div", {}, h("code", {}, batch.id), h("span", { class: "sub" }, batch.endpoint, copyButton(() => batch.id, t("batches.copy", { id: batch.id })))),
       },
       {
         name: "batches.state",

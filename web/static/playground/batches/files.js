@@ -147,8 +147,12 @@ export class FilesPanel {
       },
       { name: "files.purpose", sign: file => file.purpose },
       { name: "files.size", class: "num", sign: file => bytes(file.bytes) },
-      { name: "files.created", class: "num", sign: file => String(file.created_at), draw: file => h("span", { title: dateTime(file.created_at * 1000) }, when(file.created_at * 1000)) },
-      { name: "files.expires", class: "num", sign: file => String(file.expires_at ?? ""), draw: file => (file.expires_at ? h("span", { title: dateTime(file.expires_at * 1000) }, when(file.expires_at * 1000)) : null) },
+      {
+        name: "files.created",
+        class: "num",
+        sign: file => `${file.created_at}/${file.expires_at}`,
+        draw: ({ created_at: made, expires_at: until }) => h("div", { title: dateTime(made * 1000) }, when(made * 1000), until ? h("span", { class: "sub" }, t("files.until", { at: when(until * 1000) })) : null),
+      },
       {
         name: "",
         class: "end",

@@ -8,7 +8,7 @@ import { uploadInto } from "./files.js";
 import { ENDPOINTS, linesOf } from "./lines.js";
 
 const NEW = ""; // of the files: one that is uploaded now
-const SHOWN = 3; // of the lines of a batch in the code
+const SHOWN = 20; // of the lines of a batch in the code
 
 export class BatchForm {
   /**

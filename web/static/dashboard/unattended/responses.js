@@ -1,0 +1,56 @@
+// Responses in the background, everybody's: each is a task of its own, with a page of its own.
+
+import { h } from "../../common/dom.js";
+import { PagedTable } from "../../common/paged.js";
+import { LiveTable } from "../../common/table.js";
+import { panel } from "../parts.js";
+import { chip, owner, time } from "./cells.js";
+
+const PAGE = 50;
+const SOON_MS = 2000;
+const LATER_MS = 5000;
+const LINKED = ["user", "key"];
+
+export class Responses {
+  /** `wanted`: URLSearchParams of the address: the `user` and `key` of what is shown. */
+  constructor(wanted) {
+    this._wanted = wanted;
+    this._list = new PagedTable(responseTable(), {
+      path: after => `/api/admin/responses?${new URLSearchParams({ limit: PAGE, background: true, ...this._filters(), after })}`,
+      rowsOf: answer => answer.responses,
+      keyOf: row => row.id,
+      empty: "responses.empty",
+      againMs: rows => (rows.some(({ endedAt }) => endedAt === null) ? SOON_MS : LATER_MS),
+    });
+    this.element = panel("responses", "responses.title", { hint: "responses.hint" }, this._list.element);
+    this._list.read();
+  }
+
+  close() {
+    this._list.close();
+  }
+
+  use(wanted) {
+    this._wanted = wanted;
+    this._list.clear();
+    this._list.read();
+  }
+
+  _filters() {
+    return Object.fromEntries(LINKED.filter(name => this._wanted.get(name)).map(name => [name, this._wanted.get(name)]));
+  }
+}
+
+const responseTable = () =>
+  new LiveTable(
+    [
+      { name: "responses.response", class: "wide", sign: row => row.id, draw: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.id) },
+      { name: "batches.owner", sign: row => `${row.user}/${row.key}`, draw: owner },
+      { name: "batches.model", sign: row => row.model, draw: row => h("span", { class: "who" }, row.model) },
+      { name: "batches.state", sign: row => row.status, draw: row => chip("response", row.status) },
+      { name: "batches.created", class: "num", sign: row => row.createdAt, draw: row => time(row.createdAt) },
+      { name: "responses.ended", class: "num", sign: row => String(row.endedAt), draw: row => time(row.endedAt) },
+      { name: "responses.expires", class: "num", sign: row => String(row.expiresAt), draw: row => time(row.expiresAt) },
+    ],
+    "responses.title",
+  );
