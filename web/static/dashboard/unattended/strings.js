@@ -68,7 +68,7 @@ export default {
     "webhook.on": "on",
     "webhook.off": "off",
     "webhook.failing": "failing",
-    "webhooks.failing": "{n} attempts since {at}: {error}",
+    "webhooks.failing": { one: "{n} attempt since {at}: {error}", other: "{n} attempts since {at}: {error}" },
     "webhooks.missed": { one: "{n} end is not told of", other: "{n} ends are not told of" },
     "webhooks.ask.off": "Switch the webhook off?",
     "webhooks.ask.off.text": "{url} of {user}: it is told nothing more, until its owner switches it on again.",

@@ -2,7 +2,8 @@
 //
 // { do: "batch", name, lines (null where they are not shown), fileId, endpoint, window, batchId, outputId (null: not yet) }
 
-import { curlHeaders, python, shell, text } from "./quoting.js";
+import { curlHeaders, python, pythonHeaders, shell, text } from "./quoting.js";
+import { pythonClient } from "./sdk.js";
 
 export function batchCurl({ base, key, headers, steps }, say) {
   const { name, lines, fileId, endpoint, window, batchId, outputId } = steps[0];
@@ -24,12 +25,11 @@ export function batchCurl({ base, key, headers, steps }, say) {
 export function batchPython({ base, key, headers, steps }, say) {
   const { name, lines, endpoint, window } = steps[0];
   const file = lines ? `(${text(name)}, "\\n".join(json.dumps(line) for line in lines).encode())` : `open(${text(name)}, "rb")`;
-  const options = Object.keys(headers).length ? `, default_headers=${python(headers)}` : "";
+  const { own, text: made } = pythonClient("openai", { base, key, headers });
+  const named = Object.keys(headers).length && !own ? `\nclient = client.with_options(default_headers=${pythonHeaders(headers, false)})` : "";
   return `${lines ? "import json\n" : ""}${key ? "import os\n" : ""}import time
 
-from openai import OpenAI
-
-client = OpenAI(base_url="${base}/v1", api_key=${key ? 'os.environ["FAIRLANE_KEY"]' : '"none"'}${options})
+${made}${named}
 ${lines ? `\n# ${say("batch.lines")}\nlines = ${python(lines.map(line => JSON.parse(line)))}\n` : ""}
 # ${say("batch.upload")}
 file = client.files.create(file=${file}, purpose="batch")

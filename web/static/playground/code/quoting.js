@@ -34,6 +34,12 @@ export function curlHeaders(headers, key, json) {
   return all.map(header => ` -H ${header}`).join("");
 }
 
+/** Headers as JavaScript gives them to an SDK: fetch takes names in other scripts as bytes only, one a character. */
+export function nodeHeaders(headers) {
+  const bytes = value => String.fromCharCode(...new TextEncoder().encode(value));
+  return JSON.stringify(Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, bytes(value)])));
+}
+
 export function pythonHeaders(headers, key) {
   const entries = [
     ...(key ? [`"Authorization": "Bearer " + os.environ["FAIRLANE_KEY"]`] : []),

@@ -1,6 +1,6 @@
 // A question through OpenAI's or Anthropic's own SDK, in Python and JavaScript.
 
-import { python, text } from "./quoting.js";
+import { nodeHeaders, python, pythonHeaders, text } from "./quoting.js";
 
 const indented = (lines, indent) => lines.replaceAll("\n", `\n${indent}`);
 
@@ -11,12 +11,23 @@ function told({ steps, headers }) {
   return { first, body, more: { ...headers, ...first.headers }, onward: steps.slice(1) };
 }
 
+const CLIENTS = { openai: ["OpenAI", "/v1"], anthropic: ["Anthropic", ""] };
+
+/** A client in Python. The SDKs take no names in other scripts as headers, their HTTP client does: then `headers` are its own. */
+export function pythonClient(sdk, { base, key, headers }) {
+  const [name, path] = CLIENTS[sdk];
+  const own = /[^\x20-\x7e]/.test(Object.values(headers).join(""));
+  const options = [`base_url="${base}${path}"`, `api_key=${key ? 'os.environ["FAIRLANE_KEY"]' : '"none"'}`];
+  if (own) options.push(`http_client=DefaultHttpxClient(headers=${pythonHeaders(headers, false)})`);
+  const imported = own ? `DefaultHttpxClient, ${name}` : name;
+  return { own, text: `from ${sdk} import ${imported}\n\nclient = ${name}(${options.join(", ")})` };
+}
+
 export function sdkPython({ base, key, ...story }, say) {
   const { first, body, more, onward } = told(story);
   const { name, call, python: each } = first.surface.sdk;
-  const credential = key ? 'os.environ["FAIRLANE_KEY"]' : '"none"';
-  const made = name === "openai" ? `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key=${credential})` : `from anthropic import Anthropic\n\nclient = Anthropic(base_url="${base}", api_key=${credential})`;
-  const extra = Object.keys(more).length ? `    extra_headers=${python(more, "    ")},\n` : "";
+  const { own, text: made } = pythonClient(name, { base, key, headers: more });
+  const extra = Object.keys(more).length && !own ? `    extra_headers=${pythonHeaders(more, false)},\n` : "";
   const members = Object.entries(body).map(([member, value]) => `    ${member}=${python(value, "    ")},\n`);
   const loop = `for event in stream:\n    ${indented(each, "    ")}`;
   const named = extra ? `, ${extra.trim().slice(0, -1)}` : "";
@@ -33,12 +44,11 @@ export function sdkPython({ base, key, ...story }, say) {
 export function sdkNode({ base, key, ...story }, say) {
   const { first, body, more, onward } = told(story);
   const { name, call, node: each } = first.surface.sdk;
+  const [client, path] = CLIENTS[name];
+  const module = name === "openai" ? "openai" : "@anthropic-ai/sdk";
   const credential = key ? "process.env.FAIRLANE_KEY" : '"none"';
-  const made =
-    name === "openai"
-      ? `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${base}/v1", apiKey: ${credential} });`
-      : `import Anthropic from "@anthropic-ai/sdk";\n\nconst client = new Anthropic({ baseURL: "${base}", apiKey: ${credential} });`;
-  const options = Object.keys(more).length ? `, ${JSON.stringify({ headers: more })}` : "";
+  const made = `import ${client} from "${module}";\n\nconst client = new ${client}({ baseURL: "${base}${path}", apiKey: ${credential} });`;
+  const options = Object.keys(more).length ? `, { headers: ${nodeHeaders(more)} }` : "";
   const loop = `for await (const event of stream) {\n  ${indented(each, "  ")}\n}`;
   const parts = [];
   if (first.do === "ask") parts.push(`// ${say(first.surface.name)}\nlet stream = await client.${call}(${JSON.stringify({ ...body, stream: true }, null, 2)}${options});\n${loop}`);
