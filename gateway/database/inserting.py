@@ -26,5 +26,5 @@ async def insert_keys(
         values = list(rows[at : at + AT_ONCE])
         insert: Any = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         statement = insert(table).values(values).on_conflict_do_nothing(index_elements=key)
-        inserted += (await connection.execute(statement.returning(*key))).tuples()
+        inserted += [tuple(row) for row in await connection.execute(statement.returning(*key))]
     return inserted
