@@ -123,5 +123,7 @@ async def answer_with(worker: RawWorker, *pieces: str, **more: Any) -> dict[str,
     task = await worker.take()
     for seq, piece in enumerate(pieces, 1):
         await worker.chunk(task, piece, seq)
-    await worker.answer(task, **{"result": None, "usage": {"prompt_tokens": 3, "completion_tokens": 2}, **more})
+    await worker.answer(
+        task, **{"result": None, "usage": {"prompt_tokens": 3, "completion_tokens": 2}, **more}
+    )
     return task
