@@ -73,6 +73,8 @@ MOST_LOGPROBS = 20
 MOST_METADATA = 16
 MOST_KEY = 64
 MOST_VALUE = 512
+MOST_ECHO = 512 * 1024
+"""Bytes of what a response repeats: they are held for as long as it streams, and stand in four of its events."""
 MOST_REFERENCES = 1000
 """Items that are looked up for one request."""
 _MOST_ID = 256
@@ -231,6 +233,7 @@ def chat_steps(
         chat[ANTHROPIC] = Raw(b"{}")
     for name in echo.keys() & said.keys() & _REPEATED:
         echo[name] = one_line(bytes(said[name]))
+    _check_echo(echo)
     yield None
     payload = object_of(chat)
     if len(payload) > most:
@@ -254,6 +257,15 @@ _REPEATED = frozenset(
     }
 )
 """What is repeated as it came."""
+
+
+def _check_echo(echo: Mapping[str, bytes]) -> None:
+    """See whether what each answer repeats is not too much. Raises ApiError(400) that names the largest part of it."""
+    if sum(map(len, echo.values())) > MOST_ECHO:
+        most = max(echo, key=lambda name: len(echo[name]))
+        raise refused(
+            most, f"instructions, tools and text may take {MOST_ECHO} bytes together: a response repeats them"
+        )
 
 
 def _said(fields: Members) -> Members:

@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Struct
 
+from fairlane.queues.failures import failure_row
 from fairlane.streaming.events import Event, why_failed
 from fairlane.streaming.jsontext import NULL, json_string, members, string_or_none
 from fairlane.streaming.views.blocks.stream import first_of
@@ -14,6 +15,10 @@ from fairlane.streaming.views.usage import responses_usage
 _REASONS = {b'"length"': b"max_output_tokens", b'"content_filter"': b"content_filter"}
 """Why a response is not complete, by its finish reason."""
 _STATES = {"queued": b"queued", "executing": IN_PROGRESS, "failed": b"failed", "cancelled": b"cancelled"}
+
+
+_CODES = {429: b"rate_limit_exceeded", 400: b"invalid_prompt"}
+"""OpenAI's words for failures, by their status; any other one is `server_error`."""
 
 
 class _Timed(Struct, gc=False):
@@ -49,7 +54,7 @@ class Ended:
         if event.type != "done":
             ended = cls(b"cancelled" if event.type == "cancelled" else b"failed")
             sentence, code = why_failed(event)
-            ended.error = b'{"code":%b,"message":%b}' % (json_string(code), json_string(sentence))
+            ended.error = _error(sentence, code)
             return ended
         ended = cls(COMPLETED)
         ended.reason = _REASONS.get(finish or b"")
@@ -58,6 +63,16 @@ class Ended:
         else:
             ended.at = b"%d" % (_timed(event.data).ts // 1000)
         return ended
+
+
+def _error(sentence: str, code: str) -> bytes:
+    """Why a response failed: OpenAI's word for it, and beside it the code that all surfaces tell."""
+    row = failure_row(code)
+    return b'{"code":"%b","message":%b,"error_code":%b}' % (
+        _CODES.get(row.openai, b"server_error"),
+        json_string(sentence),
+        json_string(row.code),
+    )
 
 
 def is_summarised(echo: bytes) -> bool:

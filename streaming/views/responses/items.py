@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from fairlane.streaming.jsontext import EMPTY_STRING, items, members, one_line, string_or_none
+from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, members, one_line, string_or_none
 from fairlane.streaming.views.choice import THOUGHTS, Choice
-from fairlane.streaming.views.responses.thoughts import sealed, signed
+from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
 
 NO_ARGUMENTS = b'"{}"'
 """Those of a call that has none: clients read them as JSON."""
@@ -88,7 +88,7 @@ def items_of(choice: Choice, task_id: str, last: bytes, *, summarised: bool) -> 
     """A choice as items: thoughts, the message, calls; `last` is the status of the last of them."""
     ids, told = Ids(task_id), []
     thoughts = signed(items(choice.message.get(THOUGHTS)) or ())
-    text = said(choice.reasoning)
+    text = said(choice.reasoning) or said(one_line(json_string("".join(map(text_of, thoughts)))))
     if thoughts or text:
         part = summary_part if summarised else reasoning_part
         parts = [part(text)] if text else []

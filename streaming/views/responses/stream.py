@@ -224,13 +224,13 @@ class ResponsesStreamView(BlockStreamView):
         return before + self._more(delta, b',"logprobs":[%b]' % b",".join(logprobs))
 
     def _text(self, delta: bytes) -> bytes:
-        return self._say("text", delta) if delta != EMPTY_STRING else b""
+        return self._say("text", delta) if _says(delta) else b""
 
     def _refusal(self, delta: bytes) -> bytes:
-        return self._say("refusal", delta) if delta != EMPTY_STRING else b""
+        return self._say("refusal", delta) if _says(delta) else b""
 
     def _thinking(self, delta: bytes) -> bytes:
-        if delta == EMPTY_STRING:
+        if not _says(delta):
             return b""
         before = self._think()
         if self._open != "thinking":
@@ -326,6 +326,11 @@ _PARTS = {
     "summary": (b"reasoning_summary_text", b"summary_index", b"text"),
 }
 """By what is open: the name of its events, of its index, and of its text."""
+
+
+def _says(delta: bytes) -> bool:
+    """Whether a text is not empty."""
+    return len(memoryview(delta)) > len(EMPTY_STRING)
 
 
 def _frame(name: bytes, number: int, pairs: bytes) -> bytes:
