@@ -51,6 +51,7 @@ from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
+from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.parts import Part
@@ -356,6 +357,7 @@ class Gateway:
                 records.outbox.catch_up,
             ),
             endpoints=endpoints,
+            responses=ResponseList(kept, self.scheduler),
             settings=EffectiveSettings(
                 self.link,
                 keys,

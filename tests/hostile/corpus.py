@@ -135,7 +135,17 @@ def _responses(rng: random.Random, known: Known) -> Valid:
     tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
     body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
     body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    previous = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+    body |= rng.choice(({}, {"store": False}, {"background": True}, {"previous_response_id": previous}))
     return Valid("POST", "/v1/responses", "mallory", body)
+
+
+def _on_response(method: str, path: str) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        response = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+        return Valid(method, f"/v1/responses/{response}{path}", "mallory", {} if method == "POST" else None)
+
+    return make
 
 
 def _native(rng: random.Random, known: Known) -> Valid:
@@ -293,6 +303,19 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/embeddings"): _embedding,
     ("POST", "/v1/messages"): _messages,
     ("POST", "/v1/responses"): _responses,
+    ("GET", "/v1/responses/{response_id}"): lambda rng, known: rng.choice(
+        (
+            _read("/v1/responses/resp_{task}"),
+            _read("/v1/responses/resp_{task}?stream=true", long=True),
+            _read("/v1/responses/resp_{task}?stream=true&starting_after=2", long=True),
+        )
+    )(rng, known),
+    ("DELETE", "/v1/responses/{response_id}"): _on_response("DELETE", ""),
+    ("POST", "/v1/responses/{response_id}/cancel"): _on_response("POST", "/cancel"),
+    ("GET", "/v1/responses/{response_id}/input_items"): _read(
+        "/v1/responses/resp_{task}/input_items?limit=2&order=asc"
+    ),
+    ("GET", "/api/admin/responses"): _fixed("GET", "/api/admin/responses?limit=5&background=true", "ops"),
     ("POST", "/v1/messages/count_tokens"): _counted,
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("GET", "/v1/models/{model}"): lambda rng, known: Valid(
