@@ -36,7 +36,7 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
     if not tasks.settings.files.enabled:
         raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled)")
     length = request.header(b"content-length")
-    size = int(length) if length is not None and length.isdigit() and len(length) < 19 else None
+    size = int(length) if length is not None and length.isdigit() and len(length) < 19 else 0
     form = Form(request, tasks.settings.files.max_file_bytes + FRAMING_BYTES)
     fields: dict[str, str] = {}
     row: FileRow | None = None
