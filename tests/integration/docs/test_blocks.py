@@ -37,6 +37,7 @@ ON_THE_DEMO = {
             "idempotency",
             "troubleshooting",
             "breakers",
+            "files",
         )
     ),
 }

@@ -40,11 +40,10 @@ async def test_a_large_file_is_not_held_in_memory(tmp_path: Path, redis_url: str
         told = answer.json()
         assert told["bytes"] == SIZE
         went = hashlib.sha256()
-        async with watched(gateway.pid) as download:
-            async with http.stream("GET", f"/v1/files/{told['id']}/content") as stream:
-                assert stream.headers["content-length"] == str(SIZE)
-                async for piece in stream.aiter_raw(MIB):
-                    went.update(piece)
+        async with watched(gateway.pid) as download, http.stream("GET", f"/v1/files/{told['id']}/content") as stream:
+            assert stream.headers["content-length"] == str(SIZE)
+            async for piece in stream.aiter_raw(MIB):
+                went.update(piece)
         assert went.digest() == came.digest()
         async with watched(gateway.pid) as slow:  # those who do not read hold nothing either
             async with contextlib.AsyncExitStack() as stack:

@@ -323,16 +323,15 @@ async def test_two_at_once_do_not_share_the_same_room(database: Database, tmp_pa
 async def test_the_database_goes_away_while_a_file_arrives(
     keeping: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patched:
-        with pytest.raises(DatabaseUnavailable):
-            async with keeping.files.arriving(ANN) as arriving:
-                await arriving.write(b"x" * 700 * KIB)
+    with monkeypatch.context() as patched, pytest.raises(DatabaseUnavailable):
+        async with keeping.files.arriving(ANN) as arriving:
+            await arriving.write(b"x" * 700 * KIB)
 
-                def away(*_: Any) -> Any:
-                    raise DatabaseUnavailable("away")
+            def away(*_: Any) -> Any:
+                raise DatabaseUnavailable("away")
 
-                patched.setattr(Database, "writing", away)
-                await arriving.finish("x", "batch")
+            patched.setattr(Database, "writing", away)
+            await arriving.finish("x", "batch")
     assert len(await keeping.rows()) == len(keeping.stored()) == 1
     keeping.now += LEASE_MS
     await keeping.sweep()
