@@ -131,3 +131,25 @@ async def test_webhooks_and_their_deliveries_are_seen(talk: Talk, open_browser: 
         await page.set_viewport_size(PHONE)
         await fits(page)
         await accessible(page)
+
+
+async def test_responses_in_the_background_are_seen(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        ids = []
+        for who in ("acme", "shop"):
+            async with talk.client(secret(who)) as caller:
+                body = {"model": "m", "input": "<b>Why?</b>", "background": True}
+                ids.append((await caller.post("/v1/responses", json=body)).json()["id"])
+        running = await worker.take()
+        page = await open_as(await open_browser(talk.served.url), "ops", "/batches")
+        rows = page.locator("#responses tbody tr")
+        await expect(rows).to_have_count(2)
+        await expect(page.locator(f"tr[data-key={ids[0]}] [data-response=in_progress]")).to_be_visible()
+        await expect(page.locator(f"tr[data-key={ids[1]}] [data-response=queued]")).to_be_visible()
+        await worker.answer(running, {"content": "Because."})
+        await expect(page.locator(f"tr[data-key={ids[0]}] [data-response=completed]")).to_be_visible()
+        await accessible(page)
+        await page.locator(f"tr[data-key={ids[1]}]").get_by_role("link", name="shop").click()
+        await expect(rows).to_have_count(1)
+        await page.get_by_role("link", name=ids[1]).click()
+        await expect(page.locator(".task-head h2")).to_have_text(ids[1].removeprefix("resp_"))
