@@ -29,8 +29,11 @@ export function tokensOf(usage) {
 export function callsOf(result) {
   const told = result?.choices?.[0]?.message?.tool_calls ?? result?.toolCalls;
   if (!Array.isArray(told) || !told.length) return null;
-  return told.map(({ id, function: called }) => ({ id: id ?? "", name: called?.name ?? "", arguments: called?.arguments ?? "" }));
+  return told.map(call => ({ id: textIn(call?.id), name: textIn(call?.function?.name), arguments: textIn(call?.function?.arguments) }));
 }
+
+/** A text, or none where it is none. */
+const textIn = value => (typeof value === "string" ? value : "");
 
 export class TaskFold {
   constructor(taskId) {
@@ -131,20 +134,22 @@ export class TaskFold {
       this.reasoning += data.delta;
       return "thought";
     }
-    if (data.kind === "tool") for (const delta of data.delta) this._call(delta);
+    if (data.kind === "tool" && Array.isArray(data.delta)) for (const delta of data.delta) this._call(delta);
     else if (data.kind === "finish") this.finishReason = data.delta;
     return "";
   }
 
-  /** A part of a call; `index` says of which, or else its id, or else it is the last one's. */
-  _call({ index, id, function: called = {} }) {
-    const known = this.calls.findIndex(call => id && call.id === id);
-    const last = Math.max(this.calls.length - 1, 0);
-    const at = Math.min(index ?? (known >= 0 ? known : id ? this.calls.length : last), this.calls.length);
-    const call = (this.calls[at] ??= { id: "", name: "", arguments: "" });
+  /** A part of a call; `index` says of which, or else its id, or else it is the last one's. Workers write it, so it may be anything. */
+  _call(delta) {
+    const id = textIn(delta?.id);
+    const { calls } = this;
+    const known = id ? calls.findIndex(call => call.id === id) : -1;
+    const told = Number.isInteger(delta?.index) && delta.index >= 0 ? delta.index : null;
+    const at = Math.min(told ?? (known >= 0 ? known : id ? calls.length : Math.max(calls.length - 1, 0)), calls.length);
+    const call = (calls[at] ??= { id: "", name: "", arguments: "" });
     call.id = id || call.id;
-    call.name = called.name || call.name;
-    call.arguments += called.arguments ?? "";
+    call.name = textIn(delta?.function?.name) || call.name;
+    call.arguments += textIn(delta?.function?.arguments);
   }
 
   _end(event, data) {

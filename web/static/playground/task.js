@@ -16,6 +16,8 @@ import { responses, streamOf, taskOf } from "./surfaces/responses.js";
 const BACK_AFTER_S = 4;
 const SILENT_MS = 8000;
 const MOST_DOTS = 14;
+const MOST_CALLS = 20; // of tools, that are shown
+const MOST_ARGUMENTS = 10_000; // characters of one
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
 /**
@@ -498,19 +500,21 @@ export class TaskPanel {
   _drawCalls() {
     const { calls, state } = this._fold;
     const box = byId("calls");
-    const key = JSON.stringify([calls, state === "completed"]);
+    const key = [state === "completed", calls.length, ...calls.slice(0, MOST_CALLS).map(call => call.name + call.arguments.length)].join("/");
     if (box.dataset.key === key) return;
     box.dataset.key = key;
     box.hidden = !calls.length;
+    const ended = state === "completed";
     replace(
       box,
-      calls.map(({ name, arguments: text }, index) =>
+      calls.length > MOST_CALLS ? h("p", { class: "hint" }, t("calls.more", { n: number(calls.length), shown: MOST_CALLS })) : null,
+      calls.slice(0, MOST_CALLS).map(({ name, arguments: text }, index) =>
         h(
           "section",
           { class: "call", "aria-label": t("calls.label", { name }) },
           h("p", { class: "call-name" }, h("span", { class: "tag" }, t("calls.tool")), " ", h("code", {}, name)),
-          h("pre", { class: "code wrap", tabindex: 0, "aria-label": t("calls.arguments", { name }) }, pretty(text)),
-          state === "completed"
+          h("pre", { class: "code wrap", tabindex: 0, "aria-label": t("calls.arguments", { name }) }, clipped(ended ? pretty(text) : text)),
+          ended
             ? h("div", { class: "field" }, h("label", { for: `call-result-${index}` }, t("calls.result")), h("textarea", { id: `call-result-${index}`, rows: 2, spellcheck: "false" }))
             : null,
         ),
@@ -609,3 +613,5 @@ function pretty(text) {
     return text;
   }
 }
+
+const clipped = text => (text.length > MOST_ARGUMENTS ? `${text.slice(0, MOST_ARGUMENTS)} …` : text);

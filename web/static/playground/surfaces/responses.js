@@ -1,5 +1,7 @@
 // OpenAI's Responses. In the background a response goes on by itself, and its stream can be read on behind any event.
 
+import { Problem } from "../../common/api.js";
+
 /** The conversation as input items. */
 function inputOf({ turns }) {
   return turns.flatMap(turn => {
@@ -11,7 +13,7 @@ function inputOf({ turns }) {
 }
 
 /**
- * Reads the stream (see OpenAIReader). `number` is the sequence number of the last event, `id` the response's, and `background` whether
+ * Reads the stream (see OpenAIReader); throws Problem where the stream ends and the response does not. `number` is the sequence number of the last event, `id` the response's, and `background` whether
  * it goes on without its reader; null before they are known.
  */
 export class ResponsesReader {
@@ -56,8 +58,9 @@ export class ResponsesReader {
       case "response.failed":
         return this._end(said.response, ts);
       case "error": {
-        this.ended = true;
         const { message, code } = said.error ?? said;
+        if (this.background) throw new Problem(0, code, message); // it is the stream that failed: the response goes on
+        this.ended = true;
         return [{ event: "error", data: { ts, error: message, code, retryable: false } }];
       }
       default:
