@@ -9,7 +9,7 @@ import { askAgain } from "../../common/page.js";
 import { LiveTable, gauge, rowButton } from "../../common/table.js";
 import { carryOut } from "../actions.js";
 import { panel } from "../parts.js";
-import { address, chip, owner, time } from "./cells.js";
+import { address, chip, owner, time, without } from "./cells.js";
 import { Responses } from "./responses.js";
 
 const PAGE = 50;
@@ -84,12 +84,6 @@ export class Batches {
       () => this._list.read(),
     );
   }
-}
-
-function without(wanted, name) {
-  const left = new URLSearchParams(wanted);
-  left.delete(name);
-  return left;
 }
 
 function go(wanted, name, value) {

@@ -7,6 +7,13 @@ import { t } from "../../common/i18n.js";
 /** The address of the batches and responses that a query chooses. */
 export const address = query => `#/batches${String(query) ? `?${query}` : ""}`;
 
+/** A query without one of its members. */
+export function without(wanted, name) {
+  const left = new URLSearchParams(wanted);
+  left.delete(name);
+  return left;
+}
+
 /** Whose it is, with links to what else is theirs. */
 export const owner = ({ user, key }) =>
   h("span", { class: "who" }, h("a", { href: address(new URLSearchParams({ user })) }, user), key && key !== user ? h("small", {}, h("a", { href: address(new URLSearchParams({ key })) }, key)) : null);
