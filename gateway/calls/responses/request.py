@@ -1,5 +1,6 @@
 """One of OpenAI's Responses requests as a chat request. Pure. What goes where is told in docs/responses.md."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from fairlane.gateway.calls.responses.items import Conversation
 from fairlane.gateway.calls.responses.kept import kept_input
 from fairlane.gateway.calls.responses.tools import Tools, read_choice, read_tools
 from fairlane.gateway.errors import too_large
-from fairlane.streaming.jsontext import NULL, items, join_object, json_string, kind_of, members, one_line
+from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
 _READ = frozenset(
@@ -78,6 +79,9 @@ MOST_ECHO = 512 * 1024
 MOST_REFERENCES = 1000
 """Items that are looked up for one request."""
 _MOST_ID = 256
+_LONGEST_REFERENCE = 1024
+"""Bytes of an item that refers to another one."""
+_REFERENCE = re.compile(rb'item_reference|"id"')
 _AS_THEY_ARE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _TEXTS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
 """Members that chat has, too: what an upstream of OpenAI's is told, and others leave."""
@@ -109,7 +113,7 @@ _DEFAULTS: dict[str, bytes] = {
 """What a response repeats of its request, and what it says where that says nothing: as OpenAI's does."""
 
 _number, _whole, _flag, _name = Decoder(float), Decoder(int), Decoder(bool), Decoder(str)
-_names, _pairs = Decoder(list[str]), Decoder(dict[str, str])
+_names, _pairs, _raws = Decoder(list[str]), Decoder(dict[str, str]), Decoder(list[Raw])
 _text, _format, _thinking, _options = (
     Decoder(shapes.Text),
     Decoder(shapes.Format),
@@ -160,13 +164,15 @@ def wishes_of(fields: Members) -> Wishes:
 
 def _references(said: Members) -> tuple[str, ...]:
     raw = said.get("input")
-    if raw is None or b"item_reference" not in bytes(raw):
+    if raw is None or kind_of(raw) != "[" or not _REFERENCE.search(memoryview(raw)):
         return ()
     found: dict[str, None] = {}
-    for item in items(raw) or ():
-        members_ = members(item) or {}
-        if kind_of(members_.get("id")) == '"' and b"item_reference" in bytes(members_.get("type", b"")):
-            found[read(members_["id"], _name, "input")] = None
+    for number, item in enumerate(Budget(MOST_BYTES).items(raw, _raws, "input")):
+        if len(memoryview(item)) > _LONGEST_REFERENCE:
+            continue
+        kind = read(item, _reference, f"input[{number}]")
+        if kind.id and (kind.type or ("" if kind.role else "item_reference")) == "item_reference":
+            found[kind.id] = None
     if len(found) > MOST_REFERENCES:
         raise refused("input", f"refers to more than {MOST_REFERENCES} items; send the items themselves")
     return tuple(found)

@@ -300,8 +300,8 @@ class ResponsesStreamView(BlockStreamView):
         return frames + self._event(name, self._object(self._info, ended, usage)) + DONE
 
     def _whole(self, choice: Choice) -> bytes:
-        """What a result says that the chunks did not."""
-        self._finish = choice.finish or self._finish
+        """What a result says that the chunks did not. Why it ended, it tells alone."""
+        self._finish = choice.finish
         if self._content:
             return b""
         frames = []
