@@ -175,7 +175,7 @@ async def test_what_is_not_here_is_named_with_what_is(gateway: Start) -> None:
             with pytest.raises(openai.NotFoundError) as caught:
                 await sdk.responses.retrieve("resp_1")
             assert (
-                "does not offer responses that are kept. Of OpenAI's calls there are /v1/chat/compl"
+                "does not offer this part of the Responses API. Of OpenAI's calls there are /v1/chat/compl"
                 in caught.value.message
             )
             with pytest.raises(openai.NotFoundError, match="does not offer moderations"):
