@@ -66,6 +66,8 @@ class ResponsesStreamView(BlockStreamView):
         self._item: _Item | None = None
         self._logprobs: list[bytes] = []
         """Of the text that comes next."""
+        self._lead = (b"", b"")
+        """What stands before the number of each delta of the open part, and between it and the delta."""
         self._sealed = False
         """Signed thoughts were told."""
 
@@ -178,7 +180,14 @@ class ResponsesStreamView(BlockStreamView):
         return told.summary_part(text) if self._summarised else told.reasoning_part(text)
 
     def _begin_part(self, kind: str) -> bytes:
+        assert self._item is not None
         self._open = kind
+        name, index, _ = _PARTS["summary" if self._in_summary else kind]
+        self._lead = (
+            b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":' % (name, name),
+            b',"item_id":%b,"output_index":%d,"%b":%d,"delta":'
+            % (self._item.id, len(self._output), index, len(self._item.parts)),
+        )
         return self._part_event(b"added", self._draw(EMPTY_STRING))
 
     def _end_part(self) -> bytes:
@@ -200,9 +209,12 @@ class ResponsesStreamView(BlockStreamView):
         """More of the part that is open."""
         assert self._item is not None
         self._item.so_far += memoryview(delta)[1:-1]
-        name, index, _ = _PARTS["summary" if self._in_summary else self._open]
-        pairs = b'"%b":%d,"delta":%b%b' % (index, len(self._item.parts), delta, more)
-        return self._of_item(b"response.%b.delta" % name, pairs)
+        number = self._number
+        self._number += 1
+        if number <= self._after:
+            return b""
+        before, between = self._lead
+        return b"%b%d%b%b%b}\n\n" % (before, number, between, delta, more)
 
     # ---- what chunks add ----------
 
@@ -218,6 +230,8 @@ class ResponsesStreamView(BlockStreamView):
             before += self._begin_part(kind)
         if kind == "refusal":
             return before + self._more(delta)
+        if not self._logprobs:
+            return before + self._more(delta, b',"logprobs":[]')
         assert self._item is not None
         logprobs, self._logprobs = self._logprobs, []
         self._item.logprobs += logprobs

@@ -8,6 +8,8 @@ import pytest
 from pydantic import BaseModel
 from tests.support.serving import DEADLINE_S, http_client
 
+from fairlane.gateway.api import answering
+
 from .cast import CALLS, LOGPROBS, TOO_LONG
 from .openais import Sdk, python_sdk
 from .stage import Stage
@@ -199,6 +201,20 @@ async def test_a_stream_that_waits_tells_that_it_is_queued(crowded: Stage, kind:
         shown = (await raw).decode()
         assert shown.startswith("event: response.created\n")
         assert shown.endswith("data: [DONE]\n\n")
+
+
+async def test_a_stream_whose_model_thinks_for_long_begins_before_its_output(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "HOLD_HEAD_S", 0.01)
+    there, raw = stage.listen(
+        "responses", {"model": "patient", "input": "hi"}, b"event: response.queued", times=1
+    )
+    await stage.reached(there, "the beginning")
+    stage.cast.release.set()
+    shown = (await raw).decode()
+    assert shown.count("event: response.created\n") == shown.count("event: response.in_progress\n") == 1
+    assert "event: response.completed\n" in shown
 
 
 async def test_who_leaves_cancels(stage: Stage) -> None:
