@@ -50,7 +50,7 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     for name in Settings.model_fields:
         if name not in (
             *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
-            *("upstreams", "endpoints"),
+            *("upstreams", "endpoints", "responses", "webhooks"),
         ):
             for inner in (f".{part}" for part in _parts_of(name)) if name in SINGLE else ("",):
                 variable = env_name(name) + inner.upper().replace(".", "__")
