@@ -74,7 +74,7 @@ _ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
-    "responses": "responses that are kept",
+    "responses": "this part of the Responses API",
     "messages": "message batches",
     "assistants": "the Assistants API",
     "threads": "the Assistants API",

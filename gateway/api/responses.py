@@ -49,15 +49,17 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
         *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
         wait=not background,
     )
-    row = None
+    row, echo = None, asked.echo
     if keeps:
         new = kept.new(
-            task, background=background, previous=previous, echo=asked.echo, input_items=asked.input_items
+            task, background=background, previous=previous, echo=echo, input_items=asked.input_items
         )
-        row = new.row
-        await kept.keep(new)
-    streamed = partial(_stream_view, row, asked.echo) if stream else None
-    whole = partial(_body_view, row, asked.echo)
+        if await kept.keep(new, asked_for=background or wishes.store is True):
+            row = new.row
+        else:
+            echo = kept.give_up(task, echo)
+    streamed = partial(_stream_view, row, echo) if stream else None
+    whole = partial(_body_view, row, echo)
     if row is None or not background:
         return Asking(task, streamed, whole)
     return Asking(task, streamed, whole, partial(_in_background, tasks, owner, request, task, row, stream))

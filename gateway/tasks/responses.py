@@ -6,9 +6,11 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.logs import pack
@@ -23,7 +25,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
 from fairlane.streaming.hub import Hub, Lost, Reader
-from fairlane.streaming.jsontext import items, members, string_or_none
+from fairlane.streaming.jsontext import items, join_object, members, string_or_none
 from fairlane.streaming.results import AT_ONCE, Result, Results
 from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
@@ -249,9 +251,22 @@ class Responses:
             input_items,
         )
 
-    async def keep(self, new: New) -> None:
-        """Write a response down; see `Keeping.keep`. It is taken back where its task is not accepted (`Submit`)."""
-        await self._keeping.keep(new)
+    async def keep(self, new: New, *, asked_for: bool) -> bool:
+        """Write a response down, before its task is submitted; it is taken back where that is not accepted (`Submit`). False: SQL
+        does not take it, and nobody has `asked_for` it. Raises DatabaseUnavailable where somebody has."""
+        try:
+            await self._keeping.keep(new)
+        except DatabaseUnavailable:
+            if asked_for:
+                raise
+            return False
+        return True
+
+    @staticmethod
+    def give_up(task: TaskSpec, echo: bytes) -> bytes:
+        """Keep nothing of this task after all; what its response repeats of its request then."""
+        task.archive_ms, task.archive_log = 0, False
+        return join_object({**(members(echo) or {}), "store": Raw(b"false")}.items())
 
     def keeps(self, said: bool | None, *, background: bool, previous: bool) -> bool:
         """Whether a response is kept whose request says so, or not, or nothing (None). `background`, `previous`: it is to run in

@@ -35,15 +35,16 @@ AGAIN_S = 2.0
 """How often it is tried again while SQL does not answer."""
 TURN_S = 10.0
 """After so long a webhook gives its seat to others, and waits for the next one."""
-AT_ONCE = 4
+AT_ONCE = 8
 """Requests to one receiver at a time; one, as long as it takes none."""
-MARGIN_MS = 60_000
+MARGIN_MS = 20_000
 """A claim lasts for as much longer than a request, so that its outcome can be written."""
 CLOSE_S = 5.0
 """On the way down, requests under way have so long."""
-NO_KEY_MS = 3_600_000
-"""A webhook of a key that is not valid is looked at again after so long."""
+PUT_OFF_MS = 3_600_000
+"""One to which nothing can be sent, as its key is not valid, is looked at again after so long."""
 _NO_KEY = "Nothing is sent while its key is not valid."
+_UNEXPECTED = "The gateway failed to send; its log says how."
 
 
 class Sender:
@@ -146,15 +147,17 @@ class Sender:
             if self._knows(webhook.key_id):
                 await self._send_all(webhook)
             else:
-                await self._owed.put_off(webhook, self._now_ms() + NO_KEY_MS, _NO_KEY)
+                await self._owed.put_off(webhook, self._now_ms() + PUT_OFF_MS, _NO_KEY)
         except asyncio.CancelledError:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._owed.release(webhook, self._now_ms())
             raise
         except DatabaseUnavailable:
             pass  # the claim ends by itself, and what it was for is sent (again)
-        except Exception:  # likewise
+        except Exception:  # what it owes waits for an hour, so that it fails no more often than that
             log.exception("cannot send a webhook", replica=self._replica, webhook=webhook.id)
+            with contextlib.suppress(DatabaseUnavailable):
+                await self._owed.put_off(webhook, self._now_ms() + PUT_OFF_MS, _UNEXPECTED)
         finally:
             self._turns.leave(webhook.id)
             if self._more:
@@ -188,16 +191,14 @@ class Sender:
         body = body_of(delivery.event_id, delivery.event, delivery.object_id, delivery.created, user)
         headers = signing.headers(delivery.id, now // 1000, body, webhook.secrets(now))
         if webhook.url.startswith("http://") and not settings.allow_http:
-            refused = "The URL begins with http://, which an operator has to allow (allow_http)."
-            return Attempt(now, 0, None, refused)
-        attempt = await poster.post(
-            webhook.id,
-            webhook.url,
-            headers,
-            body,
-            allowed=read_networks(settings.allow_private),
-            timeout_s=settings.timeout_ms / 1000,
-        )
+            refused = "The URL begins with http://, which an operator has to allow (webhooks.allow_http)."
+            attempt = Attempt(now, 0, None, refused)
+        else:
+            attempt = await poster.post(
+                *(webhook.id, webhook.url, headers, body),
+                allowed=read_networks(settings.allow_private),
+                timeout_s=settings.timeout_ms / 1000,
+            )
         self._metrics.webhook("taken" if attempt.taken else "failed" if attempt.status is None else "refused")
         return attempt
 

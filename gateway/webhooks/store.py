@@ -52,6 +52,12 @@ async def count(connection: AsyncConnection, owner: Owner) -> int:
     return await connection.scalar(select(func.count()).select_from(webhooks).where(_mine(owner))) or 0
 
 
+async def count_of_key(connection: AsyncConnection, key_id: str) -> int:
+    """How many all users of a key have."""
+    of_key = select(func.count()).select_from(webhooks).where(webhooks.c.key_id == key_id)
+    return await connection.scalar(of_key) or 0
+
+
 async def all_of(connection: AsyncConnection, owner: Owner) -> Sequence[Any]:
     """An owner's webhooks, the oldest first."""
     found = select(webhooks).where(_mine(owner)).order_by(webhooks.c.created, webhooks.c.id)
@@ -195,15 +201,14 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
 
 
 async def _purge_removed(connection: AsyncConnection) -> bool:
-    """Delete a part of what one that was removed has told, and at last itself; whether there was one."""
-    webhook = await connection.scalar(select(webhooks.c.id).where(webhooks.c.key_id == REMOVED).limit(1))
-    if webhook is None:
-        return False
+    """Delete a part of what those that were removed have told, and at last themselves; whether there may be more."""
     columns = webhook_deliveries.c
-    some = select(columns.id).where(columns.webhook == webhook).limit(PURGED_AT_ONCE)
-    if not (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount:
-        await connection.execute(delete(webhooks).where(webhooks.c.id == webhook))
-    return True
+    removed = select(webhooks.c.id).where(webhooks.c.key_id == REMOVED)
+    some = select(columns.id).where(columns.webhook.in_(removed)).limit(PURGED_AT_ONCE)
+    rows = (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount
+    told = select(columns.id).where(columns.webhook == webhooks.c.id).exists()
+    await connection.execute(delete(webhooks).where(webhooks.c.key_id == REMOVED, ~told))
+    return rows > 0
 
 
 async def forget(connection: AsyncConnection, user: str, until: int) -> int:

@@ -52,6 +52,7 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/api/admin/changes/{change_id}/keep", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/take-back", "change_id"): ["nothing"],
         ("/api/admin/endpoints/{name}", "name"): ["nothing"],
+        ("/api/admin/webhooks/{webhook_id}/off", "webhook_id"): ["nothing"],
         ("/api/admin/workers/{worker_id}/drain", "worker_id"): [f"{number:016x}" for number in range(9)],
     }
     for path, operations in document["paths"].items():

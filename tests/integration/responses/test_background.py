@@ -190,7 +190,7 @@ async def test_cancelling_ends_it_wherever_it_is_and_is_fine_again(
         await worker.answer(task, error="cancelled")
         await acme.forget(running["id"])
         assert (await acme.get(running["id"]))["status"] == "cancelled"
-        assert (await acme.get(running["id"]))["error"]["code"] == "CANCELLED"
+        assert (await acme.get(running["id"]))["error"]["error_code"] == "cancelled"
 
 
 async def test_one_that_is_waited_for_is_not_cancelled_by_call(here: Talk, acme: Asker) -> None:

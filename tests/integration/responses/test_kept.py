@@ -272,6 +272,10 @@ async def test_while_sql_takes_nothing_only_what_asks_for_it_is_refused(
     database = talk.served.gateway.database
     writing = database.writing
     monkeypatch.setattr(database, "writing", lambda *_: writing(0.0))
+    database.trouble = None  # nobody has noticed yet
+    asked, _ = await said(acme, worker, "that")
+    assert asked["store"] is False
+    refused(await acme.call("GET", asked["id"]), 404)
     refused(await acme.post(store=True), 503, "DATABASE_UNAVAILABLE")
     refused(await acme.post(background=True), 503, "DATABASE_UNAVAILABLE")
     assert database.trouble is not None
