@@ -103,8 +103,10 @@ class Files:
         refused: bool = True,
         file_id: str | None = None,
     ) -> AsyncIterator["Arriving"]:
-        """A file that is to be written, and finished, within the block; else nothing of it is left. `size`: how large it will be
-        at most, where that is known: so much is set aside at once. `refused`: whether it is, where there is no room for it. Raises as `create`."""
+        """A file that is to be written, and finished, within the block; else nothing of it is left.
+
+        `size`: how large it will be at most, where that is known: so much is set aside at once. `refused`: whether it is, where
+        there is no room for it. Raises as `create`."""
         await self.identify()
         limit = self._settings().max_file_bytes if most is None else most
         now = self._now()
@@ -214,8 +216,9 @@ class Files:
         try:
             await identity.check(self._database, self._storage)
         except (WrongStorage, StorageError) as error:
-            if self._trouble is None or self._trouble[1].facts["cause"] != str(error):
-                log.error("files are not served here", storage=str(self._storage), why=str(error))
+            new = self._trouble is None or self._trouble[1].facts["cause"] != str(error)
+            if new and self._settings().enabled:
+                log.warning("files are not served here", storage=str(self._storage), why=str(error))
             self._trouble = time.monotonic(), _unavailable(error)
             raise self._trouble[1] from error
         self._identified, self._trouble = True, None
