@@ -60,8 +60,8 @@ KEPT_BYTES = 4 << 20
 HELD_BYTES = 4 << 20
 """Of lines that wait to be submitted again: then no further ones are read."""
 AFTER_COLLECTED_MS = 30_000
-"""So long Redis still knows the task of a line of which SQL has the answer. Longer than anybody believes that he leads who does
-not, so a line that he submits late is known."""
+"""So long Redis still knows the task of a line of which SQL has the answer, and for two leases. Longer than anybody believes that
+he leads who does not, so a line that he submits late is known."""
 KEPT_BEHIND_MS = 24 * 3600 * 1000
 """So long behind the end of the batch's window Redis keeps what nobody has collected, as no gateway runs."""
 LOOKED_FOR_AT_ONCE = 500
@@ -320,7 +320,7 @@ class Run:
             if one is not None:
                 one.wait_ms = left_ms
         task.keep_ms = left_ms + KEPT_BEHIND_MS
-        task.after_read_ms = AFTER_COLLECTED_MS
+        task.after_read_ms = max(AFTER_COLLECTED_MS, 2 * tools.current.settings.lease_ms)
         task.archive_ms, task.archive_request = 0, False
         task.again = True
         task.request_id = batch.id

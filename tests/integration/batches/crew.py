@@ -102,9 +102,7 @@ class Caller:
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
-    async def reaches(
-        self, batch_id: str, *statuses: str, deadline_s: float = DEADLINE_S
-    ) -> dict[str, Any]:
+    async def reaches(self, batch_id: str, *statuses: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         """The batch once it has one of these statuses; by default once it has ended."""
         wanted = statuses or ENDED
         shown: dict[str, Any] = {}
