@@ -68,18 +68,17 @@ def too_large(limit: int) -> ApiError:
     return ApiError(413, "BODY_TOO_LARGE", f"The body is larger than the limit of {limit} bytes")
 
 
-_OPENAI_CALL = re.compile(r"/(?:chat/completions|completions|embeddings|models)(?=/*$)")
+_OPENAI_CALL = re.compile(r"/(?:chat/completions|completions|embeddings|models|responses)(?=/*$)")
 _ANTHROPIC_CALL = re.compile(r"/v1/messages(?:/count_tokens)?(?=/*$)")
 _ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
-    "responses": "the Responses API",
+    "responses": "responses that are kept",
     "messages": "message batches",
     "assistants": "the Assistants API",
     "threads": "the Assistants API",
     "realtime": "the Realtime API",
-    "batches": "the Batch API",
     "audio": "audio",
     "images": "images",
     "videos": "videos",
@@ -102,11 +101,8 @@ def no_such_path(method: str, path: str) -> ApiError:
     elif f"{path}/".startswith("/v1/"):
         feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
-        sentence += (
-            ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models"
-        )
-        sentence += " and /v1/files"
-        sentence += ", of Anthropic's /v1/messages and /v1/messages/count_tokens"
+        sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings"
+        sentence += ", /v1/files, /v1/batches and /v1/models, of Anthropic's /v1/messages and /v1/messages/count_tokens"
     else:
         sentence += ". All calls are listed at /docs, and in /openapi.json"
     return ApiError(404, "NOT_FOUND", sentence)

@@ -1,8 +1,8 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
 import math
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Members, parse_object
@@ -23,10 +23,12 @@ from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
+from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
 
 QUEUE_CHUNK_S = 30.0
+Made = TypeVar("Made")
 HOLD_HEAD_S = 1.0
 """How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
@@ -39,6 +41,10 @@ class StreamView(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    def open(self) -> bytes:
+        """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
+        ...
 
     def feed(self, event: Event) -> bytes: ...
 
@@ -116,7 +122,12 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView
+async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
+    """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
+    return await tasks.bodies.take_steps(body, steps, caller=request.opener)
+
+
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -185,6 +196,7 @@ async def answer(
                     tasks.closing,
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
+                    opening=shown.open,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -230,6 +242,9 @@ class TaskStream:
     def feed(self, event: Event) -> bytes:
         self._place = None
         return self._view.feed(event)
+
+    def open(self) -> bytes:
+        return self._view.open()
 
     def notice(self, event: Event) -> bytes:
         """A new place in the queue, as a part of the stream that says nothing else."""

@@ -118,6 +118,7 @@ async def serve(
     headers: Headers,
     keepalive_s: float,
     first: bytes = b"",
+    opening: Callable[[], bytes] = bytes,
     hold_s: float = 0.0,
     resumable: bool = False,
     ending: Callable[[], Ending] | None = None,
@@ -126,8 +127,9 @@ async def serve(
 ) -> bool:
     """Write the stream until it ends. True when it came to its end, False when the caller left or the gateway closes.
 
-    `first`: what it begins with. `hold_s`: the head waits so long for the first bytes; until it is written this raises what has
-    happened instead: Refused, Lost, Interrupted (the gateway stops), and what `Request.gone` says. `resumable`: the client can
+    `first`: what it begins with; `opening` makes it where the head leaves before anything has come. `hold_s`: the head waits so
+    long for the first bytes; until it is written this raises what has happened instead: Refused, Lost, Interrupted (the gateway
+    stops), and what `Request.gone` says. `resumable`: the client can
     read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the end that is pending in the
     stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While the client does not read,
     no more than a page of the log is in hand, and a last frame that all readers of the task share.
@@ -143,6 +145,7 @@ async def serve(
     try:
         if not hold_s:
             await _start(request, head)
+            first = first or opening()
         if first:
             await _write(request.send, first)
         while True:
@@ -167,7 +170,7 @@ async def serve(
                     if events and not body:
                         continue
                     await _start(request, head)
-                    parts = chain((body,), parts)
+                    parts = chain((body or opening(),), parts)
                     del body
                 del events
             except Lost:

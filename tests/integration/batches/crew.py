@@ -14,6 +14,7 @@ from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, http_client,
 from fairlane.workers.sdk import Context, Result, Task, TaskError, Usage, Worker
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES = "/v1/responses"
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -62,6 +63,7 @@ def line(number: int | str, url: str = CHAT, model: str = "echo", **body: Any) -
         CHAT: {"messages": [{"role": "user", "content": f"say {number}"}]},
         COMPLETIONS: {"prompt": f"say {number}"},
         EMBEDDINGS: {"input": f"say {number}"},
+        RESPONSES: {"input": f"say {number}", "instructions": "Shout."},
     }[url]
     return {
         "custom_id": f"id-{number}",
