@@ -113,9 +113,9 @@ class BatchStore:
         """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
         `running` ones, those that are only to be ended, and those that `leader` has."""
         columns = batches.c
+        turn = case((columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0)
         place = func.row_number().over(
-            partition_by=(columns.key_id, columns.user_name),
-            order_by=(columns.status == Status.VALIDATING, columns.id),
+            partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
         )
         of_owner = select(batches, place.label("place")).where(_unended()).subquery()
         found = of_owner.c

@@ -80,8 +80,9 @@ def file_of(lines: Iterable[Any]) -> bytes:
 class Caller:
     """One who makes batches."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, served: Served) -> None:
         self.http = http
+        self.served = served
 
     async def upload(self, data: bytes, purpose: str = "batch") -> str:
         answer = await self.http.post(
@@ -155,4 +156,4 @@ async def stage(
         working(served, crew, slots),
         http_client(served.url) as http,
     ):
-        yield Caller(http), crew
+        yield Caller(http, served), crew
