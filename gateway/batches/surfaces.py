@@ -37,6 +37,8 @@ class Request(NamedTuple):
     payload: bytes
     fields: Members
     view: Callable[[TaskInfo], View]
+    needs: int = 0
+    """Bytes of it that `view` holds."""
 
 
 class Reading(NamedTuple):
@@ -70,7 +72,7 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     steps = chat_steps(fields, stream=False, most=reading.most_bytes)
     asked = await reading.bodies.take_steps(bytes(body), steps, caller=reading.opener)
     view = partial(ResponsesBodyView, echo=asked.echo)
-    return Request("openaiLike", asked.payload, asked.fields, view)
+    return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
 
 
 def _cannot_stream() -> ApiError:

@@ -11,6 +11,8 @@ from tests.hostile.cast import CHAIN, HOSTILE, LAB, LAB_QUEUES, ROUTE, STREAMING
 
 NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """The id of a task that could be and is not."""
+NO_BATCH = f"batch_{'0' * 32}"
+"""The same of a batch."""
 
 
 @dataclass
@@ -88,6 +90,12 @@ def _completion(rng: random.Random, known: Known) -> Valid:
 def _embedding(rng: random.Random, known: Known) -> Valid:
     body = {"model": STREAMING, "input": [words(rng)], "encoding_format": rng.choice(("float", "base64"))}
     return Valid("POST", "/v1/embeddings", "mallory", body)
+
+
+def _batch(rng: random.Random, known: Known) -> Valid:
+    file_id = f"file-{rng.getrandbits(128):032x}"
+    body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return Valid("POST", "/v1/batches", "mallory", {**body, "metadata": {"a": words(rng)}})
 
 
 def _blocks(rng: random.Random) -> list[dict[str, Any]]:
@@ -294,6 +302,14 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/messages"): _messages,
     ("POST", "/v1/responses"): _responses,
     ("POST", "/v1/messages/count_tokens"): _counted,
+    ("POST", "/v1/batches"): _batch,
+    ("GET", "/v1/batches"): _fixed("GET", "/v1/batches?limit=5", "mallory"),
+    ("GET", "/v1/batches/{batch_id}"): _fixed("GET", f"/v1/batches/{NO_BATCH}", "mallory"),
+    ("POST", "/v1/batches/{batch_id}/cancel"): _fixed("POST", f"/v1/batches/{NO_BATCH}/cancel", "mallory"),
+    ("GET", "/api/admin/batches"): _fixed("GET", "/api/admin/batches?state=unended&limit=5", "ops"),
+    ("POST", "/api/admin/batches/{batch_id}/cancel"): _fixed(
+        "POST", f"/api/admin/batches/{NO_BATCH}/cancel", "ops"
+    ),
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("GET", "/v1/models/{model}"): lambda rng, known: Valid(
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
@@ -455,7 +471,8 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
 SUBMITS = tuple(
     call
     for call in CALLS
-    if call[0] == "POST" and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/"))
+    if call[0] == "POST"
+    and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/batches"))
 )
 RARE = {
     ("GET", "/metrics"),

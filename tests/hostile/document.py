@@ -4,7 +4,7 @@ import copy
 from typing import Any, cast
 
 from tests.hostile.cast import LAB, LAB_QUEUES, STREAMING, WORKING
-from tests.hostile.corpus import NOBODYS
+from tests.hostile.corpus import NO_BATCH, NOBODYS
 
 from fairlane.gateway.app import App
 
@@ -49,6 +49,9 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/api/admin/changes/{change_id}/keep", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/take-back", "change_id"): ["nothing"],
         ("/api/admin/endpoints/{name}", "name"): ["nothing"],
+        ("/v1/batches/{batch_id}", "batch_id"): [NO_BATCH],
+        ("/v1/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
+        ("/api/admin/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
         ("/api/admin/workers/{worker_id}/drain", "worker_id"): [f"{number:016x}" for number in range(9)],
     }
     for path, operations in document["paths"].items():

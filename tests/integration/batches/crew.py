@@ -83,6 +83,17 @@ class Caller:
     def __init__(self, http: httpx.AsyncClient, served: Served) -> None:
         self.http = http
         self.served = served
+        self._others: list[Caller] = []
+
+    def other(self, key_secret: str, **headers: str) -> "Caller":
+        """Another one at the same gateway."""
+        http = http_client(self.served.url, headers={"authorization": f"Bearer {key_secret}", **headers})
+        self._others.append(Caller(http, self.served))
+        return self._others[-1]
+
+    async def close(self) -> None:
+        for other in self._others:
+            await other.http.aclose()
 
     async def upload(self, data: bytes, purpose: str = "batch") -> str:
         answer = await self.http.post(
@@ -156,4 +167,8 @@ async def stage(
         working(served, crew, slots),
         http_client(served.url) as http,
     ):
-        yield Caller(http, served), crew
+        caller = Caller(http, served)
+        try:
+            yield caller, crew
+        finally:
+            await caller.close()

@@ -1,5 +1,5 @@
-"""Whoever leads a batch dies behind each thing that it does, one after the other, and another one goes on: each line has one answer,
-was run once, and stands in one file."""
+"""Whoever leads a batch dies behind each thing that it does, one after the other, and another one goes on: each line has one
+answer, was run once, and stands in one file."""
 
 import asyncio
 import dataclasses
