@@ -34,8 +34,8 @@ BLOCK = 512 * 1024
 """Bytes that are written at once."""
 LEASE_MS = 5 * 60_000
 """A file of which nobody has said for so long that it still arrives does so no more."""
-SET_ASIDE = 16 * 1024 * 1024
-"""Bytes that are set aside for a file of unknown size, and again and again as it grows."""
+SET_ASIDE = 1024 * 1024
+"""Bytes that are set aside at first for a file of unknown size; then as many again as it has."""
 REMOVE_AGAIN_MS = 60_000
 READS, WRITES = 2, 1
 """Transactions at once, of all callers: others wait in line, callers in turns."""
@@ -98,18 +98,20 @@ class Files:
         self,
         owner: Owner,
         *,
-        size: int | None = None,
+        size: int = 0,
         most: int | None = None,
         refused: bool = True,
         file_id: str | None = None,
     ) -> AsyncIterator["Arriving"]:
-        """A file that is to be written, and finished, within the block; else nothing of it is left. `size`: how large it will be
-        at most, where that is known. `refused`: whether it is, where there is no room for it. Raises as `create`."""
+        """A file that is to be written, and finished, within the block; else nothing of it is left.
+
+        `size`: how large it will be at most, where that is known: so much is set aside at once. `refused`: whether it is, where
+        there is no room for it. Raises as `create`."""
         await self.identify()
         limit = self._settings().max_file_bytes if most is None else most
         now = self._now()
         file_id = file_id or new_file_id(now)
-        aside = min(SET_ASIDE if size is None else size, limit)
+        aside = min(size, limit)
         async with self._writing(owner) as connection:
             await self._make_room(connection, owner, 1, aside, refused=refused)
             await rows.begin(connection, file_id, owner, aside, now, now + LEASE_MS)
@@ -163,8 +165,8 @@ class Files:
             )
 
     async def delete(self, owner: Owner | None, file_id: str) -> None:
-        """Delete a file of an owner (None: whoever's it is), also one that arrives still: from now on it is not there. Who reads it
-        meanwhile may be cut off."""
+        """Delete a file of an owner (None: whoever's it is), also one that still arrives: from now on it is not there. Who reads
+        it meanwhile may be cut off."""
         gone = False
         if is_file_id(file_id):
             now = self._now()
@@ -337,9 +339,7 @@ class Arriving:
         if self._size > self._most:
             raise file_too_large(self._most)
         if self._size > self._aside:
-            aside = min(max(self._size, self._aside + max(self._aside, SET_ASIDE)), self._most)
-            await self._files.set_aside(self._row, aside, aside - self._aside, refused=self._refused)
-            self._aside = aside
+            await self._set_aside()
         self._pieces.append(data)
         self._waiting += len(data)
         if self._waiting >= BLOCK:
@@ -359,6 +359,18 @@ class Arriving:
         await self._files.finish(row)
         self.finished = True
         return row
+
+    async def _set_aside(self) -> None:
+        """As much again, or where there is no room for that, what has come."""
+        for aside in (min(max(self._size, 2 * self._aside, SET_ASIDE), self._most), self._size):
+            try:
+                await self._files.set_aside(self._row, aside, aside - self._aside, refused=self._refused)
+            except ApiError as error:
+                if error.status not in (429, 507) or aside == self._size:
+                    raise
+            else:
+                self._aside = aside
+                return
 
     async def _store(self) -> None:
         pieces, self._pieces, self._waiting = self._pieces, [], 0

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from fairlane.gateway.files.storage import PIECE, NotStored, StorageError
 from fairlane.gateway.files.threads import OpenFile, Threads, nameless
@@ -18,7 +18,7 @@ from fairlane.gateway.settings import Bucket
 if TYPE_CHECKING:
     from obstore.store import S3Config
 
-PART = 8 << 20
+PART = 5 << 20
 """Bytes of a part of a file, as they are taken to the bucket; a server takes 10,000 of them."""
 PARTS, PUTS = 2, 4
 """Parts of a file, and files, that are taken there at once: together they are in memory."""
@@ -97,20 +97,33 @@ class S3:
         """See `Storage`."""
         self._threads.close()
 
-    async def _put(self, name: str, file: IO[bytes]) -> None:
+    async def _put(self, name: str, file: OpenFile) -> None:
         """Take a whole file to the bucket."""
         import obstore  # noqa: PLC0415
 
         async with self._puts:
+            first = await self._threads.run(lambda: file.read(PART, 0))
             with _told():
-                await obstore.put_async(self._store, name, file, chunk_size=PART, max_concurrency=PARTS)
+                if len(first) < PART:
+                    await obstore.put_async(self._store, name, first)
+                else:
+                    pieces = self._pieces(file, first)
+                    await obstore.put_async(self._store, name, pieces, chunk_size=PART, max_concurrency=PARTS)
+
+    async def _pieces(self, file: OpenFile, first: bytes) -> AsyncGenerator[bytes, None]:
+        """A file, of which the first bytes are read. (The library would hold more of one that it reads itself.)"""
+        piece, at = first, 0
+        while piece:
+            yield piece
+            at += len(piece)
+            piece = await self._threads.run(lambda at=at: file.read(PIECE, at))  # type: ignore[misc]
 
 
 class S3Writer:
     """See `Writer`."""
 
     def __init__(
-        self, name: str, file: OpenFile, threads: Threads, put: Callable[[str, IO[bytes]], Awaitable[None]]
+        self, name: str, file: OpenFile, threads: Threads, put: Callable[[str, OpenFile], Awaitable[None]]
     ) -> None:
         self._name = name
         self._file = file
@@ -123,11 +136,7 @@ class S3Writer:
 
     async def finish(self) -> None:
         """See `Writer`."""
-        reader = await self._threads.run(self._file.reader)
-        try:
-            await self._put(self._name, reader)
-        finally:
-            self._threads.later(reader.close)
+        await self._put(self._name, self._file)
 
     async def close(self) -> None:
         """See `Writer`."""
@@ -148,4 +157,5 @@ def _told() -> Iterator[None]:
 
 
 def _why(error: Exception) -> str:
-    return " ".join(str(error).split())[:500] or type(error).__name__
+    sentence = str(error).partition("\n")[0]  # behind which the library's own types follow
+    return sentence[:500] or type(error).__name__

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from fairlane.gateway.files.storage import NotStored, StorageError, StorageFull
 from fairlane.queues.private import private_directory
@@ -69,13 +69,6 @@ class OpenFile:
         """So many bytes from there on, fewer at the end. Raises OSError."""
         with self._lock:
             return os.pread(self._open(), size, at)
-
-    def reader(self) -> IO[bytes]:
-        """The same file, to be read from its beginning; whoever has it closes it. Raises OSError."""
-        with self._lock:
-            number = os.dup(self._open())
-        os.lseek(number, 0, os.SEEK_SET)
-        return os.fdopen(number, "rb")
 
     def sync(self, path: Path) -> None:
         """Have the file, and its name, on the disk. Raises OSError."""

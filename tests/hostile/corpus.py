@@ -11,6 +11,8 @@ from tests.hostile.cast import CHAIN, HOSTILE, LAB, LAB_QUEUES, ROUTE, STREAMING
 
 NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """The id of a task that could be and is not."""
+NOBODYS_FILE = "file-01a1fc1b02328009a4a9bfa34c29bda8"
+BOUNDARY = "a-boundary"
 NO_BATCH = f"batch_{'0' * 32}"
 """The same of a batch."""
 
@@ -35,13 +37,17 @@ class Valid:
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
     long: bool = False
+    form: bytes | None = None
+    """A body that is a form, and no JSON."""
 
     def head(self, length: int | None) -> bytes:
         """The request head with a body of so many bytes; None: without a word on its length."""
         lines = [f"{self.method} {self.path} HTTP/1.1", "Host: 127.0.0.1"]
         if self.key:
             lines.append(f"Authorization: Bearer {secret(self.key)}")
-        if self.body is not None:
+        if self.form is not None:
+            lines.append(f"Content-Type: multipart/form-data; boundary={BOUNDARY}")
+        elif self.body is not None:
             lines.append("Content-Type: application/json")
         if length is not None and (length or self.body is not None):
             lines.append(f"Content-Length: {length}")
@@ -49,6 +55,8 @@ class Valid:
         return "\r\n".join(lines).encode("utf-8", "surrogatepass") + b"\r\n\r\n"
 
     def payload(self) -> bytes:
+        if self.form is not None:
+            return self.form
         return b"" if self.body is None else json.dumps(self.body).encode()
 
     def bytes(self) -> bytes:
@@ -128,6 +136,29 @@ def _messages(rng: random.Random, known: Known) -> Valid:
 def _counted(rng: random.Random, known: Known) -> Valid:
     body = {"model": _model(rng), "messages": [{"role": "user", "content": _blocks(rng)}]}
     return Valid("POST", "/v1/messages/count_tokens", "mallory", body)
+
+
+def part(name: str, data: bytes, filename: str | None = None) -> bytes:
+    """A part of a form."""
+    named = "" if filename is None else f'; filename="{filename}"'
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{named}\r\n\r\n'
+    return head.encode("utf-8", "surrogatepass") + data + b"\r\n"
+
+
+def file_form(rng: random.Random) -> list[bytes]:
+    """The parts of a form that brings a file, in any order."""
+    parts = [
+        part("file", words(rng).encode() * rng.choice((0, 1, 1, 1000)), f"{words(rng)}.jsonl"),
+        part("purpose", rng.choice((b"batch", b"user_data"))),
+    ]
+    if rng.random() < 0.3:
+        parts += [part("expires_after[anchor]", b"created_at"), part("expires_after[seconds]", b"3600")]
+    return rng.sample(parts, len(parts))
+
+
+def _file(rng: random.Random, known: Known) -> Valid:
+    form = b"".join(file_form(rng)) + f"--{BOUNDARY}--\r\n".encode()
+    return Valid("POST", "/v1/files", "mallory", form=form)
 
 
 def _responses(rng: random.Random, known: Known) -> Valid:
@@ -311,6 +342,13 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "POST", f"/api/admin/batches/{NO_BATCH}/cancel", "ops"
     ),
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
+    ("POST", "/v1/files"): _file,
+    ("GET", "/v1/files"): lambda rng, known: Valid(
+        "GET", f"/v1/files?limit={rng.randint(1, 9)}&order={rng.choice(('asc', 'desc'))}", "mallory"
+    ),
+    ("GET", "/v1/files/{file_id}"): _fixed("GET", f"/v1/files/{NOBODYS_FILE}", "mallory"),
+    ("GET", "/v1/files/{file_id}/content"): _fixed("GET", f"/v1/files/{NOBODYS_FILE}/content", "mallory"),
+    ("DELETE", "/v1/files/{file_id}"): _fixed("DELETE", f"/v1/files/{NOBODYS_FILE}", "mallory"),
     ("GET", "/v1/models/{model}"): lambda rng, known: Valid(
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
     ),
@@ -472,6 +510,7 @@ SUBMITS = tuple(
     call
     for call in CALLS
     if call[0] == "POST"
+    and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/v1/files"))
     and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/batches"))
 )
 RARE = {
