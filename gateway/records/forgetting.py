@@ -15,11 +15,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import archive, audit, files, forgotten, usage, usage_users
 from fairlane.gateway.records.audit import at_of
 from fairlane.gateway.records.batches import forget as forget_batches
 from fairlane.gateway.records.outbox import Table
-from fairlane.gateway.records.usage import adding, insert_rows
+from fairlane.gateway.records.usage import adding
 from fairlane.gateway.webhooks.store import forget as forget_webhooks
 
 FORGOTTEN = "(forgotten)"

@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.database.inserting import insert_keys
+from fairlane.gateway.database.inserting import AT_ONCE, insert_rows
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import ANY, EVERY_USER, delivery_id, event_id
 
 MOST_WAITING = 10_000
 """Deliveries that a webhook may owe. Of more ends it tells nothing, and its owner sees how many those were."""
+
+
+_IF_NEW = "ON CONFLICT (id) DO NOTHING RETURNING id"
 
 
 class Owner(NamedTuple):
@@ -47,7 +50,7 @@ async def announce_all(connection: AsyncConnection, ends: Sequence[End]) -> int:
     into a small table. Raises what the database raises, and nothing of its own.
     """
     found = await _webhooks_of(connection, {end.owner for end in ends})
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     of: dict[str, str] = {}
     missed: Counter[str] = Counter()
     first_due: dict[str, int] = {}
@@ -61,10 +64,13 @@ async def announce_all(connection: AsyncConnection, ends: Sequence[End]) -> int:
                 continue
             room -= 1
             row = row_of(webhook.id, end.event, end.object_id, end.owner.user, end.ended)
-            rows.append(row)
+            rows.append(tuple(row.values()))
             of[row["id"]] = webhook.id
             first_due[webhook.id] = min(first_due.get(webhook.id, end.ended), end.ended)
-    new = Counter(of[key] for (key,) in await insert_keys(connection, webhook_deliveries, rows))
+    new: Counter[str] = Counter()
+    for at in range(0, len(rows), AT_ONCE):
+        written = await insert_rows(connection, webhook_deliveries, rows[at : at + AT_ONCE], _IF_NEW)
+        new.update(of[key] for (key,) in written)
     changes = [
         {
             "of": webhook.id,
@@ -122,7 +128,8 @@ def hears_of(events: str, event: str) -> bool:
 
 
 def row_of(webhook: str, event: str, object_id: str, user: str, at: int, name: str = "") -> dict[str, Any]:
-    """A delivery that is owed from `at` on. `name`: of the event, if it is not the one event of its kind that the object has."""
+    """A delivery that is owed from `at` on: all columns, in their order. `name`: of the event, if it is not the one event of
+    its kind that the object has."""
     name = name or event_id(event, object_id)
     return {
         "id": delivery_id(webhook, name),

@@ -101,15 +101,10 @@ def stand(before: Standing, attempts: list[Attempt], policy: Policy, chance: flo
     retry_after = min(max(attempt.retry_after_ms for attempt in failed), LONGEST_REST_MS)
     if len(failed) < len(attempts):
         return Standing(0, None, last.error, last.over + retry_after if retry_after else 0)
+    fails = before.fails + len(failed)
+    since = failed[0].at if before.failing_since is None else before.failing_since
     if any(attempt.status == GONE for attempt in failed):
-        return Standing(
-            before.fails + len(failed),
-            before.failing_since or last.at,
-            last.error,
-            0,
-            "The receiver answered 410: it is gone.",
-        )
-    fails, since = before.fails + len(failed), before.failing_since or failed[0].at
+        return Standing(fails, since, last.error, 0, "The receiver answered 410: it is gone.")
     if last.over - since >= policy.off_after_ms:
         return Standing(
             fails, since, last.error, 0, f"It failed for {_days(policy.off_after_ms)}: {last.error}"

@@ -5,6 +5,7 @@ With the pieces by which endpoints are called: so what one of them refuses, the 
 """
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 AGENT = "Fairlane-Webhooks"
 MAX_ANSWER_BYTES = 64 * 1024
 """Of an answer's body, which nobody looks at."""
+NO_ADDRESS = (
+    "The receiver's host has no address that may be called. (Those in private networks an operator has to allow: "
+    "webhooks.allow_private.)"
+)
 _SECONDS = 5
 """Digits of a Retry-After that counts."""
 
@@ -62,8 +67,8 @@ class Poster:
             error = f"The receiver did not answer within {timeout_s:g} s."
         except BadTarget as wrong:  # written by another release
             error = f"The URL cannot be called: {wrong}."
-        except TaskError as failed:  # the words of endpoints
-            error = failed.message.replace("The endpoint", "The receiver")
+        except TaskError as failed:
+            error = _error_of(failed)
         except (OSError, h11.RemoteProtocolError):
             error = "The receiver broke off the connection, or does not speak HTTP/1.1."
         return Attempt(at, round((time.monotonic() - began) * 1000), status, error, retry_after_ms)
@@ -88,6 +93,14 @@ class Poster:
         said = first(answer.headers, b"retry-after") or ""
         seconds = int(said) if said.isascii() and said.isdigit() and len(said) <= _SECONDS else 0
         return answer.status, seconds * 1000
+
+
+def _error_of(failed: TaskError) -> str:
+    """What endpoints call it, in a receiver's words. A name that leads nowhere and one that leads to an address that may not be
+    called are told alike: callers choose names, and whether there is one in networks of the operator's is nothing to them."""
+    if failed.code == "ADDRESS_REFUSED" or isinstance(failed.__cause__, socket.gaierror):
+        return NO_ADDRESS
+    return failed.message.replace("The endpoint", "The receiver")
 
 
 def _call(webhook: str, target: Target, allowed: tuple[Network, ...], timeout_s: float) -> Call:

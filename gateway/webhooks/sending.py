@@ -35,9 +35,9 @@ AGAIN_S = 2.0
 """How often it is tried again while SQL does not answer."""
 TURN_S = 10.0
 """After so long a webhook gives its seat to others, and waits for the next one."""
-AT_ONCE = 4
+AT_ONCE = 8
 """Requests to one receiver at a time; one, as long as it takes none."""
-MARGIN_MS = 60_000
+MARGIN_MS = 20_000
 """A claim lasts for as much longer than a request, so that its outcome can be written."""
 CLOSE_S = 5.0
 """On the way down, requests under way have so long."""
@@ -188,16 +188,14 @@ class Sender:
         body = body_of(delivery.event_id, delivery.event, delivery.object_id, delivery.created, user)
         headers = signing.headers(delivery.id, now // 1000, body, webhook.secrets(now))
         if webhook.url.startswith("http://") and not settings.allow_http:
-            refused = "The URL begins with http://, which an operator has to allow (allow_http)."
-            return Attempt(now, 0, None, refused)
-        attempt = await poster.post(
-            webhook.id,
-            webhook.url,
-            headers,
-            body,
-            allowed=read_networks(settings.allow_private),
-            timeout_s=settings.timeout_ms / 1000,
-        )
+            refused = "The URL begins with http://, which an operator has to allow (webhooks.allow_http)."
+            attempt = Attempt(now, 0, None, refused)
+        else:
+            attempt = await poster.post(
+                *(webhook.id, webhook.url, headers, body),
+                allowed=read_networks(settings.allow_private),
+                timeout_s=settings.timeout_ms / 1000,
+            )
         self._metrics.webhook("taken" if attempt.taken else "failed" if attempt.status is None else "refused")
         return attempt
 

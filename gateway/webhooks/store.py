@@ -195,15 +195,14 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
 
 
 async def _purge_removed(connection: AsyncConnection) -> bool:
-    """Delete a part of what one that was removed has told, and at last itself; whether there was one."""
-    webhook = await connection.scalar(select(webhooks.c.id).where(webhooks.c.key_id == REMOVED).limit(1))
-    if webhook is None:
-        return False
+    """Delete a part of what those that were removed have told, and at last themselves; whether there may be more."""
     columns = webhook_deliveries.c
-    some = select(columns.id).where(columns.webhook == webhook).limit(PURGED_AT_ONCE)
-    if not (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount:
-        await connection.execute(delete(webhooks).where(webhooks.c.id == webhook))
-    return True
+    removed = select(webhooks.c.id).where(webhooks.c.key_id == REMOVED)
+    some = select(columns.id).where(columns.webhook.in_(removed)).limit(PURGED_AT_ONCE)
+    rows = (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount
+    told = select(columns.id).where(columns.webhook == webhooks.c.id).exists()
+    await connection.execute(delete(webhooks).where(webhooks.c.key_id == REMOVED, ~told))
+    return rows > 0
 
 
 async def forget(connection: AsyncConnection, user: str, until: int) -> int:

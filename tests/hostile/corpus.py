@@ -304,6 +304,19 @@ def _endpoint(method: str, *bodies: Any) -> Callable[[random.Random, Known], Val
     return make
 
 
+HOOK, DELIVERY = f"hook_{'0' * 24}", f"wh_{'0' * 32}"
+"""A webhook, and one of its deliveries, that could be and are not."""
+
+
+def _hook(method: str, path: str, *bodies: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call about a webhook that is nobody's."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        return Valid(method, f"/api/webhooks/{HOOK}{path}", "mallory", rng.choice(bodies) if bodies else None)
+
+    return make
+
+
 def _fixed(
     method: str, path: str, key: str | None = None, long: bool = False
 ) -> Callable[[random.Random, Known], Valid]:
@@ -461,6 +474,37 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "PATCH", {"concurrency": 3}, {"set_headers": {"X-Test": "a"}}, {"windows": "5/1s"}, {"note": None}
     ),
     ("DELETE", "/api/admin/endpoints/{name}"): _endpoint("DELETE"),
+    ("GET", "/api/webhooks"): _fixed("GET", "/api/webhooks", "mallory"),
+    ("POST", "/api/webhooks"): lambda rng, known: Valid(
+        *("POST", "/api/webhooks", "mallory"),
+        {
+            "url": f"https://h{rng.randint(1, 9)}.example.invalid/{rng.randint(1, 9)}",
+            "events": rng.choice((["*"], ["task.failed", "batch.completed"])),
+            "note": words(rng),
+        },
+    ),
+    ("GET", "/api/webhooks/{webhook_id}"): _hook("GET", ""),
+    ("PATCH", "/api/webhooks/{webhook_id}"): _hook(
+        "PATCH",
+        "",
+        {"enabled": False},
+        {"enabled": True},
+        {"events": ["*"]},
+        {"url": "https://h.example.invalid/"},
+    ),
+    ("DELETE", "/api/webhooks/{webhook_id}"): _hook("DELETE", ""),
+    ("POST", "/api/webhooks/{webhook_id}/rotate"): _hook("POST", "/rotate", {}, {"keepMs": 0}),
+    ("POST", "/api/webhooks/{webhook_id}/test"): _hook("POST", "/test", {}),
+    ("GET", "/api/webhooks/{webhook_id}/deliveries"): _hook("GET", "/deliveries?limit=5&state=waiting"),
+    ("GET", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}"): _hook("GET", f"/deliveries/{DELIVERY}"),
+    ("POST", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"): _hook(
+        "POST", f"/deliveries/{DELIVERY}/redeliver", {}
+    ),
+    ("GET", "/api/admin/webhooks"): _fixed("GET", "/api/admin/webhooks?limit=5", "ops"),
+    ("GET", "/api/admin/webhooks/deliveries"): _fixed("GET", "/api/admin/webhooks/deliveries?limit=5", "ops"),
+    ("POST", "/api/admin/webhooks/{webhook_id}/off"): lambda rng, known: Valid(
+        "POST", f"/api/admin/webhooks/{HOOK}/off", "ops", {}
+    ),
     ("GET", "/api/admin/keys"): _fixed("GET", "/api/admin/keys?limit=5", "ops"),
     ("GET", "/api/admin/keys/{key_id}"): _key("GET", "/api/admin/keys/{key}"),
     ("POST", "/api/admin/keys"): lambda rng, known: Valid(

@@ -4,8 +4,7 @@ import copy
 from typing import Any, cast
 
 from tests.hostile.cast import LAB, LAB_QUEUES, STREAMING, WORKING
-from tests.hostile.corpus import NOBODYS, NOBODYS_FILE
-from tests.hostile.corpus import NO_BATCH, NOBODYS
+from tests.hostile.corpus import NO_BATCH, NOBODYS, NOBODYS_FILE
 
 from fairlane.gateway.app import App
 
@@ -53,6 +52,7 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/api/admin/changes/{change_id}/keep", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/take-back", "change_id"): ["nothing"],
         ("/api/admin/endpoints/{name}", "name"): ["nothing"],
+        ("/api/admin/webhooks/{webhook_id}/off", "webhook_id"): ["nothing"],
         ("/v1/batches/{batch_id}", "batch_id"): [NO_BATCH],
         ("/v1/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
         ("/api/admin/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],

@@ -43,6 +43,7 @@ class Receiver:
     most_at_once: int = 0
     connections: int = 0
     _now: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def ids(self) -> list[str]:
@@ -54,6 +55,10 @@ class Receiver:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._one(reader, writer):
                 pass
@@ -61,7 +66,9 @@ class Receiver:
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)
+        }
         got = Got(head[0].split(" ")[1], headers, await reader.readexactly(int(headers["content-length"])))
         self.got.append(got)
         self._now += 1
@@ -83,7 +90,9 @@ class Receiver:
 
 
 @contextlib.asynccontextmanager
-async def receiving(reply: Callable[[Got], Reply] | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+async def receiving(
+    reply: Callable[[Got], Reply] | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Receiver]:
     """A receiver on a free port of this machine."""
     receiver = Receiver()
     if reply is not None:
@@ -96,3 +105,6 @@ async def receiving(reply: Callable[[Got], Reply] | None = None, tls: ssl.SSLCon
         yield receiver
     finally:
         server.close()
+        for task in receiver._tasks:
+            task.cancel()
+        await asyncio.gather(*receiver._tasks)

@@ -35,6 +35,7 @@ ON_THE_DEMO = {
             "frameworks",
             "batches",
             "messages",
+            "webhooks",
             "idempotency",
             "troubleshooting",
             "breakers",
