@@ -79,7 +79,6 @@ _FEATURES = {
     "assistants": "the Assistants API",
     "threads": "the Assistants API",
     "realtime": "the Realtime API",
-    "batches": "the Batch API",
     "audio": "audio",
     "images": "images",
     "videos": "videos",

@@ -1,6 +1,5 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
@@ -128,15 +127,7 @@ def _metadata(request: Request) -> bytes:
 
 async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
     """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
-    if not is_large(body):
-        return next(made for made in steps if made is not None)
-    async with tasks.bodies.turn(len(body), request.opener) as spent:
-        while True:
-            with spent():
-                made = next(steps, None)
-            if made is not None:
-                return made
-            await asyncio.sleep(0)
+    return await tasks.bodies.take_steps(body, steps, caller=request.opener)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView

@@ -17,11 +17,9 @@ from fairlane.queues.loops import end_tasks
 log = structlog.get_logger("fairlane.gateway")
 
 LOOK_S = 1.0
-LEASE_MS = 12_000
-"""A batch whose leader is not heard of for so long is led by another one."""
-RENEW_S = 3.0
-MARGIN_S = 2.0
-"""So long before its end a leader does not rely on its lease any more."""
+LEAST_LEASE_MS = 1000
+RENEWALS = 4
+"""Of a lease, within its time; a leader does not rely on the last part of it."""
 MOST = 50
 """Batches that one process leads."""
 RELEASE_S = 2.0
@@ -73,7 +71,7 @@ class Leading:
             except Exception:  # batches go on meanwhile, as long as their leases hold
                 log.exception("cannot look for batches", replica=self._replica)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(min(LOOK_S, self._lease_ms / 1000 / RENEWALS)):
                     await self._hurry.wait()
         await self._leave()  # its lines go on; another one takes what comes of them
 
@@ -85,6 +83,16 @@ class Leading:
             with contextlib.suppress(DatabaseUnavailable, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
                     await self._tools.store.release(self._replica)
+
+    @property
+    def _lease_ms(self) -> int:
+        """A batch whose leader is not heard of for so long is led by another one."""
+        return max(self._tools.current.settings.lease_ms, LEAST_LEASE_MS)
+
+    def _led_since(self, began: float, lease_ms: int) -> None:
+        """The leases were taken, or renewed, behind this instant."""
+        part = lease_ms / 1000 / RENEWALS
+        self._until, self._renew_at = began + lease_ms / 1000 - part, began + part
 
     async def _look(self) -> None:
         """Renew what is led, hear of what is cancelled, and take what nobody leads."""
@@ -107,13 +115,12 @@ class Leading:
         return not one.leader or one.leader == self._replica or one.lease < now_ms()
 
     async def _take(self, one: Waiting) -> None:
-        began = time.monotonic()
-        batch = await self._tools.store.take(one, self._replica, now_ms() + LEASE_MS)
+        began, lease_ms = time.monotonic(), self._lease_ms
+        batch = await self._tools.store.take(one, self._replica, now_ms() + lease_ms)
         if batch is None:
             return
         if not self._runs:  # one instant holds for all: the first to be renewed
-            self._until = began + LEASE_MS / 1000 - MARGIN_S
-            self._renew_at = began + RENEW_S
+            self._led_since(began, lease_ms)
         if batch.epoch > 1:
             log.info("batch taken over", batch=batch.id, replica=self._replica, times=batch.epoch - 1)
         run = self._runs[batch.id] = Run(self._tools, batch, self._holds)
@@ -124,9 +131,9 @@ class Leading:
         return time.monotonic() < self._until
 
     async def _renew(self) -> None:
-        began = time.monotonic()
-        still = await self._tools.store.renew(self._replica, [*self._runs], now_ms() + LEASE_MS)
-        self._until, self._renew_at = began + LEASE_MS / 1000 - MARGIN_S, began + RENEW_S
+        began, lease_ms = time.monotonic(), self._lease_ms
+        still = await self._tools.store.renew(self._replica, [*self._runs], now_ms() + lease_ms)
+        self._led_since(began, lease_ms)
         lost = [task for batch_id, task in self._tasks.items() if batch_id not in still and not task.done()]
         for task in lost:
             task.cancel()

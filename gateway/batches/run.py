@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -44,6 +44,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.results import Results
+from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
 
@@ -55,13 +56,19 @@ AGAIN_S = 1.0
 """When something is tried again that the store, the database or the storage did not do."""
 AT_ONCE = 8
 """Calls of the store under way for one batch."""
+WORKED_ON_AT_ONCE, LOOKED_AT_AT_ONCE = 2, 1
+"""Batches of one process, however many it leads: the others wait for their turns, owners in turns."""
 KEPT_BYTES = 4 << 20
 """Of answers that wait to be written."""
 HELD_BYTES = 4 << 20
-"""Of lines that wait to be submitted again: then no further ones are read."""
+"""Of lines that wait to be submitted again, or are to be submitted at the same time: then no further ones are read."""
+NEEDED_BYTES = 16 << 20
+"""Of what answers need of the requests that wait or run: then no further ones are submitted."""
+MOST_OF_A_RECORD = 64 << 20
+"""Bytes: what is larger fits neither the drivers of databases nor the memory of those who read it well."""
 AFTER_COLLECTED_MS = 30_000
-"""So long Redis still knows the task of a line of which SQL has the answer. Longer than anybody believes that he leads who does
-not, so a line that he submits late is known."""
+"""So long Redis still knows the task of a line of which SQL has the answer, and for two leases. Longer than anybody believes that
+he leads who does not, so a line that he submits late is known."""
 KEPT_BEHIND_MS = 24 * 3600 * 1000
 """So long behind the end of the batch's window Redis keeps what nobody has collected, as no gateway runs."""
 LOOKED_FOR_AT_ONCE = 500
@@ -89,6 +96,10 @@ class Tools:
     results: Results
     files: Files
     store: BatchStore
+    working: Turns = field(default_factory=lambda: Turns(WORKED_ON_AT_ONCE))
+    """Whose turn it is to submit and collect lines, of all batches of one process."""
+    looking: Turns = field(default_factory=lambda: Turns(LOOKED_AT_AT_ONCE))
+    """And to have its file looked at."""
 
 
 class InWork(NamedTuple):
@@ -99,6 +110,8 @@ class InWork(NamedTuple):
     custom_id: str
     task_id: str
     view: Callable[[TaskInfo], View]
+    needs: int
+    """Bytes of the request that `view` holds."""
 
 
 class Stopped(Exception):
@@ -180,6 +193,10 @@ class Run:
         return True
 
     async def _findings(self, most_lines: int) -> Findings:
+        async with self._tools.looking.of(self._opener):
+            return await self._look_at(most_lines)
+
+    async def _look_at(self, most_lines: int) -> Findings:
         while True:
             lines = self._lines_from(self.batch)
             try:
@@ -199,15 +216,17 @@ class Run:
         """Run all lines. Raises Stopped."""
         pause = LEAST_PAUSE_S
         while True:
-            began = time.monotonic()
-            await self._feed()
-            collected = await self._collect()
-            await self._keep()
-            if not (self._in_work or self._held) and await self._at_end():
-                return
+            async with self._tools.working.of(self._opener):
+                began = time.monotonic()
+                await self._feed()
+                collected = await self._collect()
+                await self._keep()
+                if not (self._in_work or self._held) and await self._at_end():
+                    return
+                took = time.monotonic() - began
             pause = LEAST_PAUSE_S if collected else min(pause * 1.5, MOST_PAUSE_S)
             # at most half of the time is a batch's
-            await asyncio.sleep(max(pause, min(time.monotonic() - began, MOST_PAUSE_S)))
+            await asyncio.sleep(max(pause, min(took, MOST_PAUSE_S)))
 
     def _check(self) -> None:
         """Raise Stopped where the batch is to end."""
@@ -230,6 +249,8 @@ class Run:
             self._check()
             caller = self._caller()
             room = self._tools.current.settings.batches.window - len(self._in_work)
+            if sum(line.needs for line in self._in_work.values()) > NEEDED_BYTES:
+                room = 0
             lines = await self._ready(min(room, AT_ONCE)) if room > 0 and self._may_act() else []
             if not lines:
                 return
@@ -242,14 +263,14 @@ class Run:
         if self._holds.get("", 0.0) > now:
             return []
         for model, line in self._held:
-            if len(found) < most and self._holds.get(model, 0.0) <= now:
+            if len(found) < most and self._holds.get(model, 0.0) <= now and _bytes(found) <= HELD_BYTES:
                 found.append(line)
             else:
                 waiting.append((model, line))
         self._held = waiting
         window = self._tools.current.settings.batches.window
         while len(found) < most and len(self._held) < window:
-            if sum(len(line.text) for _, line in self._held) > HELD_BYTES:
+            if _bytes(found) + _bytes(line for _, line in self._held) > HELD_BYTES:
                 break
             try:
                 following = await self._next_in_file()
@@ -300,7 +321,7 @@ class Run:
             held = model if error.code in OF_A_MODEL else ""
             self._hold(held, line, max((error.retry_after_ms or 1000) / 1000, AGAIN_S), model)
         else:
-            self._in_work[line.number] = InWork(line.number, line.offset, custom_id, task_id, request.view)
+            self._in_work[line.number] = _in_work(line, custom_id, task_id, request)
 
     def _read(self, asked: Asked) -> Awaitable[Request]:
         reading = Reading(self._tools.bodies, self._tools.current.settings.max_body_bytes, self._opener)
@@ -320,7 +341,7 @@ class Run:
             if one is not None:
                 one.wait_ms = left_ms
         task.keep_ms = left_ms + KEPT_BEHIND_MS
-        task.after_read_ms = AFTER_COLLECTED_MS
+        task.after_read_ms = max(AFTER_COLLECTED_MS, 2 * tools.current.settings.lease_ms)
         task.archive_ms, task.archive_request = 0, False
         task.again = True
         task.request_id = batch.id
@@ -390,7 +411,11 @@ class Run:
         try:
             if record.state is State.COMPLETED:
                 made = await self._tools.results.shown(info, line.view, _show)
-                return answered(line.line, line.custom_id, task_id, made.json)
+                if len(made.json) <= MOST_OF_A_RECORD:
+                    return answered(line.line, line.custom_id, task_id, made.json)
+                sentence = f"The answer is larger than {MOST_OF_A_RECORD} bytes"
+                error = gateway_failed("OUTPUT_TOO_LARGE", sentence, task_id)
+                return refused(line.line, line.custom_id, task_id, error)
             if over and (record.state is State.CANCELLED or record.fields.get("co") == "QUEUE_TIMEOUT"):
                 return None
             failure = (await self._tools.results.end(info)).error
@@ -497,7 +522,7 @@ class Run:
         except (Unfit, ApiError):
             return
         task_id = self._task_id(line.number)
-        self._in_work[line.number] = InWork(line.number, line.offset, asked.custom_id, task_id, request.view)
+        self._in_work[line.number] = _in_work(line, asked.custom_id, task_id, request)
 
     async def _finishing(self, status: Status, problem: Problem | None) -> None:
         """There is nothing more to run."""
@@ -626,6 +651,14 @@ class Run:
                 return await call()
             except StoreError:
                 await asyncio.sleep(AGAIN_S)
+
+
+def _in_work(line: Line, custom_id: str, task_id: str, request: Request) -> InWork:
+    return InWork(line.number, line.offset, custom_id, task_id, request.view, request.needs)
+
+
+def _bytes(lines: Iterable[Line]) -> int:
+    return sum(len(line.text) for line in lines)
 
 
 def _show(view: View) -> bytes:

@@ -113,9 +113,11 @@ class BatchStore:
         """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
         `running` ones, those that are only to be ended, and those that `leader` has."""
         columns = batches.c
+        turn = case(
+            (columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0
+        )
         place = func.row_number().over(
-            partition_by=(columns.key_id, columns.user_name),
-            order_by=(columns.status == Status.VALIDATING, columns.id),
+            partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
         )
         of_owner = select(batches, place.label("place")).where(_unended()).subquery()
         found = of_owner.c
@@ -197,18 +199,17 @@ class BatchStore:
 
     async def records(self, batch_id: str, *, failed: bool) -> AsyncIterator[bytes]:
         """What came of the lines of a batch, by line, a few together."""
-        columns, line, most = batch_results.c, 0, PAGE
+        columns, line = batch_results.c, 0
         while True:
-            wanted = select(columns.line, columns.record).where(
-                columns.batch == batch_id, columns.failed == failed, columns.line > line
-            )
+            behind = and_(columns.batch == batch_id, columns.failed == failed, columns.line > line)
+            sizes = select(columns.line, func.length(columns.record)).where(behind)
             async with self._database.reading() as connection:
-                rows = (await connection.execute(wanted.order_by(columns.line).limit(most))).all()
-            if not rows:
-                return
-            records = [bytes(row.record) for row in rows]
-            line, size = rows[-1].line, sum(map(len, records))
-            most = max(1, min(PAGE, PAGE_BYTES * len(rows) // max(size, 1)))
+                found = (await connection.execute(sizes.order_by(columns.line).limit(PAGE))).all()
+                if not found:
+                    return
+                line = _last_of(PAGE_BYTES, found)
+                wanted = select(columns.record).where(behind, columns.line <= line).order_by(columns.line)
+                records = (await connection.execute(wanted)).scalars().all()
             yield b"".join(records)
 
     async def forget_results(self, batch_id: str) -> bool:
@@ -224,6 +225,17 @@ async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any
     if row is None:
         raise Overtaken
     return _batch(row)
+
+
+def _last_of(most: int, sizes: Sequence[Any]) -> int:
+    """The last line of those that have so many bytes together, and the first one in any case."""
+    last, total = sizes[0][0], 0
+    for line, size in sizes:
+        total += size
+        if total > most:
+            break
+        last = line
+    return int(last)
 
 
 def problems_json(problems: Sequence[Problem]) -> str:

@@ -29,7 +29,7 @@ def list_batches(
 ) -> None:
     """Show batches, the newest first. A gateway with keys wants a viewer's or an admin's.
 
-    fairlane batches --state unended
+    fairlane batches list --state unended
 
     fairlane batches cancel batch_019b...
     """

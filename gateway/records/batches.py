@@ -20,15 +20,18 @@ async def forget_results(connection: AsyncConnection, ids: Collection[str]) -> b
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the batches that ended before; whether there may be more. What came of their lines goes before."""
+    """Delete a part of the batches that ended before, and of what came of the lines of any that have ended, whose leader stopped
+    before it did; whether there may be more."""
     columns = batches.c
+    left = select(batch_results.c.line).where(batch_results.c.batch == columns.id).exists()
+    ended = select(columns.id).where(columns.ended > 0, left).limit(50)
+    if ids := list((await connection.execute(ended)).scalars()):
+        return await forget_results(connection, ids)
     over = select(columns.id).where(columns.ended > 0, columns.ended < now_ms - kept_ms)
     ids = list((await connection.execute(over.order_by(columns.ended).limit(50))).scalars())
-    if not ids:
-        return False
-    if not await forget_results(connection, ids):
+    if ids:
         await connection.execute(delete(batches).where(columns.id.in_(ids)))
-    return True
+    return bool(ids)
 
 
 async def forget(connection: AsyncConnection, user: str, until: int) -> int:

@@ -563,12 +563,13 @@ class BatchSettings(SettingsPart):
     """Requests that the file of a batch may hold; as many as OpenAI takes. A file with more fails as a whole."""
 
     window: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """Requests of one batch that wait or run at the same time; the next one is submitted when one of them has ended. They count in
-    `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
+    """Requests of one batch that wait or run at the same time; the next one is submitted when one of them has ended. They count
+    in `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
     """
 
     per_caller: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Batches of one caller (a key's user) that are worked on at the same time; further ones stay `validating` until one has ended.
+    """Batches of one caller (a key's user) that are worked on at the same time; further ones stay `validating` until one has
+    ended.
     """
 
     max_per_caller: Annotated[int, Field(ge=1, le=100_000)] = 100

@@ -13,6 +13,8 @@ NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """The id of a task that could be and is not."""
 NOBODYS_FILE = "file-01a1fc1b02328009a4a9bfa34c29bda8"
 BOUNDARY = "a-boundary"
+NO_BATCH = f"batch_{'0' * 32}"
+"""The same of a batch."""
 
 
 @dataclass
@@ -98,6 +100,12 @@ def _embedding(rng: random.Random, known: Known) -> Valid:
     return Valid("POST", "/v1/embeddings", "mallory", body)
 
 
+def _batch(rng: random.Random, known: Known) -> Valid:
+    file_id = f"file-{rng.getrandbits(128):032x}"
+    body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return Valid("POST", "/v1/batches", "mallory", {**body, "metadata": {"a": words(rng)}})
+
+
 def _blocks(rng: random.Random) -> list[dict[str, Any]]:
     known = (
         {"type": "text", "text": words(rng), "cache_control": {"type": "ephemeral"}},
@@ -175,6 +183,22 @@ def file_form(rng: random.Random) -> list[bytes]:
 def _file(rng: random.Random, known: Known) -> Valid:
     form = b"".join(file_form(rng)) + f"--{BOUNDARY}--\r\n".encode()
     return Valid("POST", "/v1/files", "mallory", form=form)
+
+
+def _responses(rng: random.Random, known: Known) -> Valid:
+    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
+    ]
+    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
+    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
+    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    return Valid("POST", "/v1/responses", "mallory", body)
 
 
 def _native(rng: random.Random, known: Known) -> Valid:
@@ -359,6 +383,14 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ),
     ("GET", "/api/admin/responses"): _fixed("GET", "/api/admin/responses?limit=5&background=true", "ops"),
     ("POST", "/v1/messages/count_tokens"): _counted,
+    ("POST", "/v1/batches"): _batch,
+    ("GET", "/v1/batches"): _fixed("GET", "/v1/batches?limit=5", "mallory"),
+    ("GET", "/v1/batches/{batch_id}"): _fixed("GET", f"/v1/batches/{NO_BATCH}", "mallory"),
+    ("POST", "/v1/batches/{batch_id}/cancel"): _fixed("POST", f"/v1/batches/{NO_BATCH}/cancel", "mallory"),
+    ("GET", "/api/admin/batches"): _fixed("GET", "/api/admin/batches?state=unended&limit=5", "ops"),
+    ("POST", "/api/admin/batches/{batch_id}/cancel"): _fixed(
+        "POST", f"/api/admin/batches/{NO_BATCH}/cancel", "ops"
+    ),
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("POST", "/v1/files"): _file,
     ("GET", "/v1/files"): lambda rng, known: Valid(
@@ -560,6 +592,7 @@ SUBMITS = tuple(
     for call in CALLS
     if call[0] == "POST"
     and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/v1/files"))
+    and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/batches"))
 )
 RARE = {
     ("GET", "/metrics"),

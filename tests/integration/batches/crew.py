@@ -14,6 +14,7 @@ from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, http_client,
 from fairlane.workers.sdk import Context, Result, Task, TaskError, Usage, Worker
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES = "/v1/responses"
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -62,6 +63,7 @@ def line(number: int | str, url: str = CHAT, model: str = "echo", **body: Any) -
         CHAT: {"messages": [{"role": "user", "content": f"say {number}"}]},
         COMPLETIONS: {"prompt": f"say {number}"},
         EMBEDDINGS: {"input": f"say {number}"},
+        RESPONSES: {"input": f"say {number}", "instructions": "Shout."},
     }[url]
     return {
         "custom_id": f"id-{number}",
@@ -78,8 +80,20 @@ def file_of(lines: Iterable[Any]) -> bytes:
 class Caller:
     """One who makes batches."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, served: Served) -> None:
         self.http = http
+        self.served = served
+        self._others: list[Caller] = []
+
+    def other(self, key_secret: str, **headers: str) -> "Caller":
+        """Another one at the same gateway."""
+        http = http_client(self.served.url, headers={"authorization": f"Bearer {key_secret}", **headers})
+        self._others.append(Caller(http, self.served))
+        return self._others[-1]
+
+    async def close(self) -> None:
+        for other in self._others:
+            await other.http.aclose()
 
     async def upload(self, data: bytes, purpose: str = "batch") -> str:
         answer = await self.http.post(
@@ -102,9 +116,7 @@ class Caller:
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
-    async def reaches(
-        self, batch_id: str, *statuses: str, deadline_s: float = DEADLINE_S
-    ) -> dict[str, Any]:
+    async def reaches(self, batch_id: str, *statuses: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         """The batch once it has one of these statuses; by default once it has ended."""
         wanted = statuses or ENDED
         shown: dict[str, Any] = {}
@@ -155,4 +167,8 @@ async def stage(
         working(served, crew, slots),
         http_client(served.url) as http,
     ):
-        yield Caller(http), crew
+        caller = Caller(http, served)
+        try:
+            yield caller, crew
+        finally:
+            await caller.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .crew import CHAT, COMPLETIONS, EMBEDDINGS, Caller, Crew, file_of, line, stage
+from .crew import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Caller, Crew, file_of, line, stage
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +18,7 @@ async def staged(redis_url: str, tmp_path: Path) -> AsyncIterator[tuple[Caller, 
         yield found
 
 
-@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, EMBEDDINGS])
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES])
 async def test_each_line_is_answered_once(staged: tuple[Caller, Crew], endpoint: str) -> None:
     caller, crew = staged
     lines = [line(number, endpoint) for number in range(250)]
@@ -40,6 +40,9 @@ async def test_each_line_is_answered_once(staged: tuple[Caller, Crew], endpoint:
         assert body["usage"]["total_tokens"] == 5
     elif endpoint == COMPLETIONS:
         assert body["choices"][0]["text"] == "SAY 7"
+    elif endpoint == RESPONSES:
+        assert body["output"][0]["content"][0]["text"] == "SAY 7"
+        assert (body["instructions"], body["store"], body["status"]) == ("Shout.", False, "completed")
     else:
         assert body["data"][0]["embedding"] == [0.5, -0.25]
     times = [ended[f"{name}_at"] for name in ("created", "in_progress", "finalizing", "completed")]
@@ -72,6 +75,22 @@ async def test_lines_that_fail_stand_in_the_error_file(staged: tuple[Caller, Cre
     assert bodies["id-4"]["param"] == "stream"
     assert bodies["id-5"]["code"] == "model_not_found"
     assert {record["error"] for record in errors.values()} == {None}
+
+
+async def test_what_responses_cannot_be_asked_in_a_batch(staged: tuple[Caller, Crew]) -> None:
+    caller, _ = staged
+    lines = [
+        line(1, RESPONSES, background=True),
+        line(2, RESPONSES, store=True),
+        line(3, RESPONSES, previous_response_id="resp_1"),
+        line(4, RESPONSES, tools=[{"type": "web_search"}]),
+        line(5, RESPONSES, store=False),
+    ]
+    ended = await caller.reaches((await caller.batch(lines, RESPONSES))["id"])
+    assert ended["request_counts"] == {"total": 5, "completed": 1, "failed": 4}
+    errors = [record["response"]["body"]["error"] for record in await caller.records(ended["error_file_id"])]
+    told = ["background", "store", "previous_response_id", "tools[0].type"]
+    assert [error["param"] for error in errors] == told
 
 
 async def test_a_bad_file_fails_with_its_lines_and_nothing_is_run(staged: tuple[Caller, Crew]) -> None:

@@ -33,6 +33,7 @@ ON_THE_DEMO = {
             "browser",
             "chains",
             "frameworks",
+            "batches",
             "messages",
             "responses",
             "webhooks",

@@ -1,5 +1,7 @@
 """Splitting a file into its lines, whatever pieces it comes in."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def test_how_a_file_is_cut_into_pieces_does_not_matter(parts: list[bytes], data:
     whole = b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     ends = [0, *cuts, len(whole)]
-    pieces = [whole[at:end] for at, end in zip(ends, ends[1:], strict=False)]
+    pieces = [whole[at:end] for at, end in itertools.pairwise(ends)]
     found = lines_of(pieces)
     assert found == lines_of([whole])
     rows = whole.split(b"\n")
