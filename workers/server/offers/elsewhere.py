@@ -10,6 +10,7 @@ from fairlane.queues.store.link import RedisLink
 from fairlane.queues.survey.presence import read_presence
 from fairlane.queues.tasks import Grant
 from fairlane.workers.server.pool import ANY, Mismatch
+from fairlane.workers.tasktypes import covers, takes
 
 SHARED_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
@@ -30,6 +31,11 @@ class Elsewhere:
             kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Mismatch.SIZE)
             for kind in await self._kinds()
         )
+
+    async def offers(self, models: Iterable[str], task_type: str) -> bool:
+        """Whether a worker elsewhere takes tasks of this type of one of these models. Raises StoreError."""
+        kinds = await self._kinds()
+        return any(kind.takes(model, task_type) for model in models for kind in kinds)
 
     async def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
         """As `Pool.others_do`, of the workers elsewhere. Raises StoreError."""
@@ -71,9 +77,8 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
     unhealthy: str | None = None
 
     def does(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
-        able = self.task_types is None or (task_types is not None and task_types <= set(self.task_types))
         return (
-            able
+            covers(self.task_types, task_types)
             and self._offers(model)
             and self.version >= version
             and not self.draining
@@ -84,7 +89,7 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
         return (
             not self.draining
             and self._offers(model)
-            and (self.task_types is None or task_type in self.task_types)
+            and takes(self.task_types, task_type)
         )
 
     def _offers(self, model: str) -> bool:
