@@ -60,6 +60,11 @@ class ClientGone(Exception):
     """The caller closed the connection; nobody reads the answer."""
 
 
+class AnswerCut(Exception):
+    """An answer has begun and says nothing of failures, such as audio: its connection is cut, which is how its client learns of
+    one."""
+
+
 def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, "INVALID_REQUEST", message, param=param)
 

@@ -470,6 +470,8 @@ class _Screen:
             self._result = item
         elif isinstance(item, str):
             self._text(item)
+        elif isinstance(item, bytes):
+            self._line(f"{len(item)} bytes")
         elif isinstance(item, Delta) and item.content and item == Delta(content=item.content):
             self._text(item.content)
         else:

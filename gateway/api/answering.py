@@ -8,12 +8,12 @@ from typing import NamedTuple, Protocol
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, parse_object
-from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said, name_task
 from fairlane.gateway.calls.intake import Options, check_metadata, make_task, read_model
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.errors import Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
@@ -23,10 +23,12 @@ from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.workers.tasktypes import MEDIA
 
 QUEUE_CHUNK_S = 30.0
 HOLD_HEAD_S = 1.0
@@ -49,7 +51,7 @@ class StreamView(Protocol):
         ...
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log."""
+        """The end of a stream that fails beside its task's log. Raises CutShort where nothing can tell it."""
         ...
 
 
@@ -127,7 +129,7 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | MediaBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -139,12 +141,13 @@ async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callab
         result = await waited.answer()  # held until it is written: others may share it
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
-    ids = [JSON, *_ids(waited.task_id), *ran_by(task, waited.end.info)]
-    await request.respond(200, result.json, [*ids, *waited.headers])
+    kind, body = split_typed(result.json) if task.task_type in MEDIA else (JSON[1], result.json)
+    ids = [(JSON[0], kind), *_ids(waited.task_id), *ran_by(task, waited.end.info)]
+    await request.respond(200, body, [*ids, *waited.headers])
 
 
 def _show(view: Body) -> bytes:
-    return view.body()
+    return view.typed() if isinstance(view, MediaBodyView) else view.body()
 
 
 class Asking(NamedTuple):
@@ -154,6 +157,8 @@ class Asking(NamedTuple):
     streamed: Callable[[TaskInfo], StreamView] | None
     """None: it waits for the whole."""
     whole: Callable[[TaskInfo], Body]
+    kind: Headers = SSE_HEADERS
+    """What the head of a stream says of its type."""
 
 
 async def answer(
@@ -164,7 +169,7 @@ async def answer(
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole = await read(tasks, caller, request)
+    task, streamed, whole, kind = await read(tasks, caller, request)
     if streamed is None:
         await wait(tasks, request, task, whole)
         return
@@ -185,8 +190,8 @@ async def answer(
             shown = TaskStream(streamed(info), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000
-            # one that waits in the queue says so at once
-            hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
+            # one that waits in the queue says so at once; bytes have no other place for it than the status
+            hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
             del task, submitted, place, read, streamed, whole  # it may be long
             try:
                 came_to_end = await serve(
@@ -196,6 +201,7 @@ async def answer(
                     tasks.closing,
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
+                    kind=kind,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -211,6 +217,14 @@ async def answer(
                 raise gateway_failed("STORE_LOST", LOST, task_id) from None
             except Interrupted:
                 raise tasks.going.refusal(task_id) from None
+            except TimeoutError:
+                raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id) from None
+            except (MisfitError, CutShort) as error:
+                came_to_end = True
+                if request.started:
+                    raise AnswerCut from None
+                code = error.code if isinstance(error, CutShort) else "JSON_PARSE_FAILED"
+                raise gateway_failed(code, str(error), task_id) from None
             finally:
                 if shown.was_lost and not joined:
                     tasks.submit.lost(info, (queue, model), request.id.decode(), enqueued_ms)
