@@ -8,6 +8,8 @@ from collections.abc import Collection
 
 ANY_TYPE = "*"
 
+TEXT = ("openaiLike", "openaiCompletion", "openaiEmbedding")
+"""Of OpenAI's calls for texts."""
 MODERATION = "openaiModeration"
 TRANSCRIPTION = "openaiTranscription"
 TRANSLATION = "openaiTranslation"

@@ -1,24 +1,22 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
 import math
-import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import NamedTuple, Protocol
 
-from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, has_image, parse_object
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.bodies import Members, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import Said, name_task
-from fairlane.gateway.calls.intake import Options, check_metadata, make_task, read_model
+from fairlane.gateway.calls.idempotency import Said
+from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
-from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
@@ -66,10 +64,16 @@ def task_of(
     stream: bool,
 ) -> TaskSpec:
     """The task of a request with this body, whose members are `fields`. Raises ApiError."""
-    name, caller = read_model(fields, caller.only_model), caller.named(fields)
+    caller = caller.named(fields)
     tasks.calls.name(request, caller)
-    check_model(caller, name)
-    options = Options(
+    task = make(tasks.current, caller, task_type, body, fields, options_of(request, stream=stream), said)
+    trace(request, task)
+    return task
+
+
+def options_of(request: Request, *, stream: bool) -> Options:
+    """What a request's headers say of its task. Raises ApiError(400)."""
+    return Options(
         wait=True,
         stream=stream,
         timeout=_number(request, b"x-fairlane-timeout"),
@@ -81,21 +85,6 @@ def task_of(
         repair=_flag(request, b"x-fairlane-repair"),
         on_v1=True,
     )
-    task_id = new_task_id(time.time_ns() // 1_000_000)
-    task = make_task(
-        tasks.settings,
-        caller,
-        tasks.current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),
-        task_id=task_id,
-        task_type=task_type,
-        payload=body,
-        fields=fields,
-        options=options,
-        tell_model=True,
-    )
-    name_task(task, said)
-    trace(request, task)
-    return task
 
 
 def _number(request: Request, name: bytes) -> int | float | None:
@@ -156,7 +145,8 @@ class Asking(NamedTuple):
     task: TaskSpec
     streamed: Callable[[TaskInfo], StreamView] | None
     """None: it waits for the whole."""
-    whole: Callable[[TaskInfo], Body]
+    whole: Callable[[TaskInfo], Body] | None
+    """None: it is never told as a whole."""
     kind: Headers = SSE_HEADERS
     """What the head of a stream says of its type."""
 
@@ -171,6 +161,7 @@ async def answer(
     nothing of the body. Raises as `wait`, until something is shown."""
     task, streamed, whole, kind = await read(tasks, caller, request)
     if streamed is None:
+        assert whole is not None
         await wait(tasks, request, task, whole)
         return
     # one with an idempotency key may be come back to
@@ -220,7 +211,7 @@ async def answer(
             except TimeoutError:
                 raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id) from None
             except (MisfitError, CutShort) as error:
-                came_to_end = True
+                came_to_end = shown.ended
                 if request.started:
                     raise AnswerCut from None
                 code = error.code if isinstance(error, CutShort) else "JSON_PARSE_FAILED"

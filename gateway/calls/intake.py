@@ -16,8 +16,8 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.fixed import Bound, at_most, fixed, hold_output, object_of
-from fairlane.gateway.calls.media.weights import text_bytes
 from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
+from fairlane.gateway.calls.weights import text_bytes
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule

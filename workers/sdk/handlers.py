@@ -92,7 +92,7 @@ class Registry:
 
     @property
     def task_types(self) -> list[str] | None:
-        """All task types as a gateway is told them. Where some handler takes any, None, or `"*"` with those that must be named."""
+        """All task types as a gateway is told them. Where a handler takes any: None, or `"*"` with those that must be named."""
         found: dict[str, None] = {}
         for route in self._routes:
             found.update(dict.fromkeys(route.task_types or (ANY_TYPE,)))

@@ -6,8 +6,8 @@
         async for piece in synthesize(asked.input, asked.voice, asked.response_format):
             yield piece  # bytes
 
-A handler gets such tasks only where it names their types. Values here are JSON: return one, or yield `Result` of it. Bytes in them
-are base64 on the way. What was used is told as ever (`Usage`); where a model counts seconds and not tokens:
+A handler gets such tasks only where it names their types. Values here are JSON: return one, or yield `Result` of it. Bytes in
+them are base64 on the way. What was used is told as ever (`Usage`); where a model counts seconds and not tokens:
 `Usage(details={"type": "duration", "seconds": 12.5})`.
 """
 

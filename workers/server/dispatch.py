@@ -95,11 +95,9 @@ class Dispatcher:
             scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, silence, settings
         )
 
-    async def offers(self, models: Collection[str], task_type: str) -> bool:
-        """Whether some worker, here or elsewhere, takes tasks of this type of one of these models. Raises StoreError."""
-        pool = self.pool
-        here = any(pool.anybody_takes(model, task_type, "") for model in models)
-        return here or await self._elsewhere.offers(models, task_type)
+    async def takes(self, models: Collection[str] | None, task_type: str) -> bool:
+        """Whether some worker, here or elsewhere, takes tasks of a type of one of these models, or of any. Raises StoreError."""
+        return self.pool.offers(models, task_type) or await self._elsewhere.offers(models, task_type)
 
     def use_chains(self, chains: Chains) -> None:
         """Who knows what follows a stage of a chain. Once, before the start."""

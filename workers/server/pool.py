@@ -638,6 +638,12 @@ class Pool:
             for worker in kind.members.values()
         )
 
+    def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
+        """Whether some worker here takes tasks of a type, of one of these models (None: of any), now or when it is free."""
+        if models is None:
+            return any(kind.takes(task_type) for kind in self._kinds.values())
+        return any(kind.takes(task_type) for model in models for kind in self._serving(model))
+
     def _serving(self, model: str) -> Iterator[Kind]:
         yield from self._by_model.get(model, ())
         if model != ANY and not is_reserved(model):

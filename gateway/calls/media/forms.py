@@ -44,8 +44,8 @@ Node = dict[str, Any]
 
 
 def member_steps(parts: list[WholePart]) -> Iterator[Members | None]:
-    """The members of the payload of a form, in steps: None after each part, and the members last. Raises ApiError(400) for names that
-    make no sense together, and values that are none. Parts are taken out of their list, as each may be long.
+    """The members of the payload of a form, in steps: None after each part, and the members last. Raises ApiError(400) for names
+    that make no sense together, and values that are none. Parts are taken out of their list, as each may be long.
     """
     root: Node = {}
     while parts:

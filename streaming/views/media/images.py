@@ -6,13 +6,7 @@ A worker tells an unfinished one in `extra` of a delta: `{"partial_image": {"b64
 from fairlane.streaming.events import Event, read_chunk, read_done
 from fairlane.streaming.jsontext import items, join_object, kind_of, members
 from fairlane.streaming.views.choice import what_came
-from fairlane.streaming.views.media.typed import (
-    JSON,
-    MediaBodyView,
-    MediaStreamView,
-    frame,
-    with_media_usage,
-)
+from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame, with_media_usage
 from fairlane.streaming.views.sse import error_frame
 from fairlane.streaming.views.task import TaskInfo
 
@@ -22,7 +16,7 @@ _OF_ALL = ("background", "output_format", "quality", "size")
 
 
 class ImageBodyView(MediaBodyView):
-    """The images of a completed task: a result with a list of `data`, or that list itself. Raises MisfitError for anything else."""
+    """The images of a completed task: a result with a list of `data`, or that list. Raises MisfitError for anything else."""
 
     def body(self) -> tuple[bytes, bytes]:
         result = self.result
@@ -32,7 +26,9 @@ class ImageBodyView(MediaBodyView):
         elif found is None or kind_of(found.get("data")) != "[":
             raise self.misfit("images")
         if not kind_of((found or {}).get("created")):
-            told = {name: bytes(value) for name, value in (members(result) or {}).items() if name != "created"}
+            told = {
+                name: bytes(value) for name, value in (members(result) or {}).items() if name != "created"
+            }
             result = join_object([("created", b"%d" % self.info.created), *told.items()])
         return JSON, with_media_usage(result or b"", self.usage)
 

@@ -17,13 +17,12 @@ class ModerationBodyView(MediaBodyView):
             told = {"results": result}
         else:
             raise self.misfit("moderations")
-        own = {
-            "id": json_string(f"modr-{self.info.task_id}"),
-            "model": json_string(self.info.model),
-        }
+        own = {"id": json_string(f"modr-{self.info.task_id}"), "model": json_string(self.info.model)}
         if kind_of(told.get("id")) == kind_of(told.get("model")) == '"' and not self.info.falls:
             return JSON, result or b""
         told = own | {name: value for name, value in told.items() if kind_of(value)}
-        if self.info.falls:  # its caller named a route: which model answered is told by the name that it has here
+        if (
+            self.info.falls
+        ):  # its caller named a route: which model answered is told by the name that it has here
             told["model"] = own["model"]
         return JSON, join_object(told.items())

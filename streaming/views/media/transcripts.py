@@ -62,7 +62,9 @@ class TranscriptBodyView(MediaBodyView):
             return JSON, join_object([("text", text), *([("usage", usage)] if usage else [])])
         if self._format == "text" or found is None:
             said = _string.decode(text)
-            return TEXT, f"{said}\n".encode(errors="replace") if found is not None else said.encode(errors="replace")
+            return TEXT, f"{said}\n".encode(errors="replace") if found is not None else said.encode(
+                errors="replace"
+            )
         segments = _segments_of(found.get("segments"))
         lines = subtitles(segments) if self._format == "srt" else captions(segments)
         return TEXT, "".join(lines).encode(errors="replace")
@@ -100,7 +102,7 @@ class TranscriptStreamView(MediaStreamView):
             if done.result is not None:
                 sentence = f"The worker answered with {what_came(done.result)}, not with a transcript"
                 return error_frame(sentence, "JSON_PARSE_FAILED")
-            text = b'"%b"' % self._said
+            text = b'"%b"' % bytes(self._said)
         elif not self._said and text != EMPTY_STRING:
             frames = frame(b"transcript.text.delta", [("delta", text)])
         usage = self.usage(done.usage, done.result)

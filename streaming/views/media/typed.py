@@ -29,10 +29,7 @@ class MediaBodyView(ResultView, ABC):
 
     def misfit(self, wanted: str) -> MisfitError:
         """That the worker answered with something else."""
-        if self.result is None:
-            came = "text" if self.has_chunks else "nothing"
-        else:
-            came = what_came(self.result)
+        came = what_came(self.result) if self.result or not self.has_chunks else "text"
         return MisfitError(f"The worker answered with {came}, not with {wanted}")
 
 
@@ -43,9 +40,9 @@ def split_typed(typed: bytes) -> tuple[bytes, bytes]:
 
 
 class MediaStreamView(ABC):
-    """A stream of typed events from all events of a task in order: `event` is the `type` in each one's data. The last one says the
-    end; a failure, a cancellation and lost events end it with an error, as OpenAI's streams do. After the end, `ended` is true and
-    every event is ignored."""
+    """A stream of typed events from all events of a task in order: `event` is the `type` in each one's data. The last one says
+    the end; a failure, a cancellation and lost events end it with an error, as OpenAI's streams do. After the end, `ended` is
+    true and every event is ignored."""
 
     silence = KEEPALIVE
     pending = None
@@ -123,4 +120,6 @@ def with_media_usage(body: bytes, usage: bytes | None) -> bytes:
     found = members(body) or {}
     if kind_of(found.get("usage")) or (told := media_usage(usage)) is None:
         return body
-    return join_object([*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", told)])
+    return join_object(
+        [*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", told)]
+    )

@@ -32,9 +32,11 @@ class Elsewhere:
             for kind in await self._kinds()
         )
 
-    async def offers(self, models: Iterable[str], task_type: str) -> bool:
-        """Whether a worker elsewhere takes tasks of this type of one of these models. Raises StoreError."""
+    async def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
+        """As `Pool.offers`, of the workers elsewhere. Raises StoreError."""
         kinds = await self._kinds()
+        if models is None:
+            return any(not kind.draining and takes(kind.task_types, task_type) for kind in kinds)
         return any(kind.takes(model, task_type) for model in models for kind in kinds)
 
     async def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
@@ -86,11 +88,7 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
         )
 
     def takes(self, model: str, task_type: str) -> bool:
-        return (
-            not self.draining
-            and self._offers(model)
-            and takes(self.task_types, task_type)
-        )
+        return not self.draining and self._offers(model) and takes(self.task_types, task_type)
 
     def _offers(self, model: str) -> bool:
         return model in self.models or (ANY in self.models and not is_reserved(model))

@@ -822,8 +822,8 @@ class Attempt:
         return used._replace(output=used.output + since, estimated=True) if since else used
 
     def _wrote(self) -> int:
-        """Tokens that the worker wrote, estimated: most send a delta for each, and a token is four bytes of text or so. Of media 0:
-        what they hold is no text, as a rule."""
+        """Tokens that the worker wrote, estimated: most send a delta for each, and a token is four bytes of text or so. Of media
+        0: what they hold is no text, as a rule."""
         if self.grant.task_type in MEDIA:
             return 0
         writer = self.writer
@@ -835,8 +835,7 @@ class Attempt:
             told = normalise_usage(self._told_usage)
         if told.input is None and told.output is None:
             return Used()
-        counts = (told.cached, told.reasoning)
-        return Used(told.input or 0, told.output or 0, *(-1 if count is None else count for count in counts))
+        return Used(told.input or 0, told.output or 0, -1 if told.cached is None else told.cached)
 
     def _completed(self, told: Counts, wrote: int) -> Used:
         """What is told, with an estimate of the input and `wrote` for the output where it is not. Endpoints have no tokens."""
