@@ -82,8 +82,7 @@ def _speech(fields: Members) -> Told:
         raise bad_request("response_format must be a string", "response_format")
     if _choice(fields, "stream_format", ("audio", "sse")) == "sse":
         return Told(None, SpeechEventsView)
-    kind = [(b"content-type", type_of(named or "mp3")), (b"x-content-type-options", b"nosniff")]
-    return Told(None, SpeechBytesView, kind)
+    return Told(None, SpeechBytesView, [(b"content-type", type_of(named or "mp3"))])
 
 
 def _images(kind: str, fields: Members) -> Told:

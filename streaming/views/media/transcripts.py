@@ -31,6 +31,8 @@ FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 """Of a transcription; a translation knows no speakers."""
 _JSON_FORMATS = frozenset({"json", "verbose_json", "diarized_json"})
 MOST_SEGMENTS = 50_000
+MOST_S = 359_999.999
+"""The latest that a subtitle can say: 99:59:59."""
 
 
 class _Segment(msgspec.Struct):
@@ -131,7 +133,7 @@ def _lines(segment: _Segment) -> str:
 
 
 def _time(seconds: float, point: str) -> str:
-    ms = min(max(round(seconds * 1000), 0), 100 * 3_600_000 - 1) if seconds == seconds else 0
+    ms = round(min(max(seconds, 0.0), MOST_S) * 1000)
     return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"
 
 
