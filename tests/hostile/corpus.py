@@ -122,6 +122,27 @@ def _counted(rng: random.Random, known: Known) -> Valid:
     return Valid("POST", "/v1/messages/count_tokens", "mallory", body)
 
 
+def _media(path: str, **members: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call with a JSON body for audio, images or moderations; nobody offers them here."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        body = {"model": _model(rng), **{name: words(rng) for name in members}}
+        body |= rng.choice(({}, {"stream": True}, {"n": 2}, {"stream_format": "sse"}))
+        return Valid("POST", path, "mallory", body)
+
+    return make
+
+
+def _form(path: str, file: str) -> Callable[[random.Random, Known], Valid]:
+    """One with a form, which is no JSON: a body that is sent as JSON is refused."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        body = {"model": _model(rng), file: {"filename": "a", "data": "aGk="}, "prompt": words(rng)}
+        return Valid("POST", path, "mallory", body)
+
+    return make
+
+
 def _native(rng: random.Random, known: Known) -> Valid:
     body: dict[str, Any] = {"model": _model(rng), "messages": [_message(rng)]}
     body |= rng.choice(({}, {"stream": True}, {"async": True}, {"async": True, "stream": True}))
@@ -275,6 +296,13 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/chat/completions"): _chat,
     ("POST", "/v1/completions"): _completion,
     ("POST", "/v1/embeddings"): _embedding,
+    ("POST", "/v1/moderations"): _media("/v1/moderations", input=1),
+    ("POST", "/v1/audio/speech"): _media("/v1/audio/speech", input=1, voice=1),
+    ("POST", "/v1/images/generations"): _media("/v1/images/generations", prompt=1),
+    ("POST", "/v1/audio/transcriptions"): _form("/v1/audio/transcriptions", "file"),
+    ("POST", "/v1/audio/translations"): _form("/v1/audio/translations", "file"),
+    ("POST", "/v1/images/edits"): _form("/v1/images/edits", "image"),
+    ("POST", "/v1/images/variations"): _form("/v1/images/variations", "image"),
     ("POST", "/v1/messages"): _messages,
     ("POST", "/v1/messages/count_tokens"): _counted,
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
