@@ -44,6 +44,7 @@ RELOADED = (
     "audit_retention_days",
     "archive",
     "archive_ttl_ms",
+    "responses",
     "structured_output",
     "structured_repair",
     "result_ttl_after_read_ms",

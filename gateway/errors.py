@@ -96,7 +96,6 @@ _FEATURES = {
     "threads": "the Assistants API",
     "realtime": "the Realtime API",
     "batches": "the Batch API",
-    "files": "files",
     "audio": "other calls for audio",
     "images": "other calls for images",
     "videos": "videos",
@@ -119,7 +118,7 @@ def no_such_path(method: str, path: str) -> ApiError:
         feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
         sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, "
-        sentence += "/v1/moderations and those for audio and images"
+        sentence += "/v1/files, /v1/moderations and those for audio and images"
         sentence += ", of Anthropic's /v1/messages and /v1/messages/count_tokens"
     else:
         sentence += ". All calls are listed at /docs, and in /openapi.json"

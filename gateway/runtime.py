@@ -30,6 +30,9 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.endpoints.payloads import completed
+from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.opening import storage_of
+from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
@@ -240,6 +243,7 @@ class Gateway:
         background = self.dispatcher.background
         holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
+        files = Files(self.database, storage_of(settings), lambda: current.settings.files)
         self.tasks = Tasks(
             current=current,
             calls=self.calls,
@@ -260,6 +264,7 @@ class Gateway:
             going=going,
             allowances=allowances,
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
+            files=files,
         )
 
         # what operators see and do
@@ -355,6 +360,7 @@ class Gateway:
             audit,
             *records.parts,
             archive,
+            FileSweep(files),
             minutes,
             checker,
             self.dispatcher,

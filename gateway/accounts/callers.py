@@ -481,6 +481,8 @@ class Callers:
                 websocket=websocket,
                 allowed_hosts=self._allowed_hosts,
                 allowed_origins=self._allowed_origins,
+                path=str(scope.get("path", "")),
+                site=header(b"sec-fetch-site"),
             )
         name = host_name(host)
         own = websocket and name == self._listens_on  # as the workers dial that this gateway starts

@@ -1,6 +1,6 @@
 """The hot calls: raw ASGI, found and carried out before FastAPI, which describes them in its document."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query
 from fastapi.responses import StreamingResponse
@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import (
+    files,
     media,
     media_models,
     messages,
@@ -250,6 +251,87 @@ def _check(path: str, parameters: dict[str, Any], says: str) -> HotRoute:
     )
 
 
+FILE_ID = {"file_id": Annotated[str, Path()]}
+FILE_FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"enum": [*files.PURPOSES]},
+                        "expires_after[anchor]": {"const": "created_at"},
+                        "expires_after[seconds]": {
+                            "type": "integer",
+                            "minimum": files.LEAST_EXPIRY_S,
+                            "maximum": files.MOST_EXPIRY_S,
+                        },
+                    },
+                }
+            }
+        },
+    }
+}
+FILE_PAGE = {
+    "limit": Annotated[int | models.Left, Query(ge=1, le=files.MOST_OF_PAGE, description="files in a page")],
+    "after": Annotated[Text, Query(description="the id behind which the page begins")],
+    "order": Annotated[Literal["asc", "desc"] | models.Left, Query(description="by time; the newest first")],
+    "purpose": Annotated[Text, Query(description="only those")],
+}
+
+
+def _file(method: str, path: str, call: Any, whole: Any, says: str, *more: int, **described: Any) -> HotRoute:
+    return HotRoute(
+        *(method, path, call, Access.CALLER),
+        description=says,
+        response_model=whole,
+        responses=refusals(401, 403, 404, 429, 503, *more, openai=True) | described.pop("responses", {}),
+        tags=["openai"],
+        **described,
+    )
+
+
+FILES = (
+    _file(
+        *("POST", "/v1/files", files.create, models.FileObject),
+        "Brings a file, as a form: `file`, `purpose` and, if it is to expire sooner than by the settings, `expires_after`. It is "
+        "written to the storage as it comes, and there when the answer is.",
+        *(400, 408, 413, 415, 507),
+        openapi_extra=FILE_FORM,
+    ),
+    _file(
+        *("GET", "/v1/files", files.listed, models.FileList, "The caller's files, by time.", 400),
+        parameters=FILE_PAGE,
+    ),
+    _file(
+        *("GET", "/v1/files/{file_id}", files.retrieve, models.FileObject, "One of the caller's files."),
+        parameters=FILE_ID,
+    ),
+    _file(
+        *("GET", "/v1/files/{file_id}/content", files.content, None),
+        "What is in a file: all of it, or with `Range` a part.",
+        416,
+        parameters=FILE_ID | {"range": Annotated[Text, Header(alias="Range", description="bytes=FROM-TO")]},
+        response_class=StreamingResponse,
+        responses={
+            200: {
+                "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+            },
+            206: {
+                "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+            },
+        },
+    ),
+    _file(
+        *("DELETE", "/v1/files/{file_id}", files.delete, models.FileDeleted, "Deletes a file."),
+        parameters=FILE_ID,
+    ),
+)
+
 ROUTES = (
     _openai(
         "/v1/chat/completions",
@@ -457,5 +539,6 @@ ROUTES = (
         responses=_with_limits(refusals(*READ, openai=True, model=EITHER)),
         tags=["openai"],
     ),
+    *FILES,
 )
 """In the order in which patterns are tried."""

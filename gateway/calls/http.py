@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -292,9 +292,9 @@ class Request:
             _check_digest(self.signature, seen)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def body_parts(self, limit: int) -> AsyncIterator[bytes]:
-        """The body as it comes: nothing of it is held, and no more of it is read than whoever asks takes. Only when it has come to
-        its end it is known to be the one that was signed.
+    async def body_parts(self, limit: int) -> AsyncGenerator[bytes, None]:
+        """The body as it comes: nothing of it is held, and no more of it is read than whoever asks takes. Only when it has come
+        to its end it is known to be the one that was signed.
 
         Raises ApiError (413, 408; 401 where another one was signed, or the key was taken away) or ClientGone.
         """

@@ -1,7 +1,7 @@
 """Forms (`multipart/form-data`), read part by part as they come: nothing of them is held.
 
-What a client decides is bounded: how many parts, how long their heads and fields, and by the body's limit the rest. A form that is
-cut off, or is none, is a 400 that says what is wrong.
+What a client decides is bounded: how many parts, how long their heads and fields, and by the body's limit the rest. A form that
+is cut off, or is none, is a 400 that says what is wrong.
 """
 
 from collections import deque
@@ -230,8 +230,8 @@ class WholePart(NamedTuple):
 
 
 async def read_whole(request: Request, limit: int, arriving: Budget) -> list[WholePart]:
-    """All parts of a form, held in memory: `limit` bytes of them together, which `arriving` counts until the form is whole. A field
-    may be as long as FIELD_BYTES.
+    """All parts of a form, held in memory: `limit` bytes of them together, which `arriving` counts until the form is whole. A
+    field may be as long as FIELD_BYTES.
 
     Raises ApiError (as `Form`; 503 when too many large ones come at once) and ClientGone.
     """

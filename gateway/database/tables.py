@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0015"
+HEAD = "0017"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -330,3 +330,59 @@ forgotten = Table(
     comment="Users who were forgotten: what their tasks of before leave is written without their names",
 )
 """`hash`: of the database's identifier and the user."""
+
+# ---- responses that are kept (gateway/responses/) ----------
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("task", Text, primary_key=True),
+    _text("key_id"),
+    _text("user_name"),
+    _number("created"),
+    _number("expires"),
+    Column("background", Boolean, nullable=False),
+    _text("model"),
+    Column("falls", Boolean, nullable=False),
+    _text("previous"),
+    _number("size"),
+    Column("ended", BigInteger, comment="Null: its log is not here yet"),
+    _text("status"),
+    Column("echo", LargeBinary, nullable=False),
+    Column("input", LargeBinary, nullable=False),
+    Column("output", LargeBinary, comment="Null: its log is not here yet"),
+    Index("ix_responses_expires", "expires"),
+    Index("ix_responses_created_task", "created", "task"),
+    Index("ix_responses_user_name_key_id_created_size", "user_name", "key_id", "created", "size"),
+    comment="Responses that are kept, in the background or not: what was asked, and how it ended",
+)
+"""Content. `task` is its id without `resp_`; `previous` the task of the response that it goes on from, empty: none. `model`: as its
+caller named it; `falls`: another one may have run. `size`: of all content, bytes. `status`: as Responses tell it, empty until it has
+ended. `echo`: what its object repeats of its request, JSON; `input` and `output`: items, JSON arrays."""
+
+response_logs = Table(
+    "response_logs",
+    metadata,
+    Column("task", Text, ForeignKey("responses.task", ondelete="CASCADE"), nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("events", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("task", "part", name="pk_response_logs"),
+    comment="The event logs of responses that have ended, in parts from 0",
+)
+"""`events`: as `gateway/responses/logs.py` packs them."""
+
+
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *(_text(name) for name in ("key_id", "user_name", "name", "purpose")),
+    *(_number(name) for name in ("bytes", "created")),
+    Column("expires", BigInteger, comment="Null: it is kept until it is deleted"),
+    _text("state"),
+    Column("due", BigInteger, comment="Null: nothing is to be done with it"),
+    Index("ix_files_key_id_user_name_id", "key_id", "user_name", "id"),
+    Index("ix_files_due", "due"),
+    comment="Files of callers, and of batches; their bytes are in the storage, by their ids",
+)
+"""See `files/rows.py`."""

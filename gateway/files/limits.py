@@ -32,7 +32,7 @@ def check_room(held: Held, most: Most, *, files: int, size: int) -> None:
         raise _caller_full(f"You have {held.files} files, and may have {most.files}: delete some first")
     if held.bytes + size > most.bytes:
         raise _caller_full(
-            f"Your files take {held.bytes} bytes; with {size} more they would be above the limit of {most.bytes}: delete some first"
+            f"Your files take {held.bytes} bytes, and may take {most.bytes}: {size} more have no room; delete some first"
         )
     others = held.all_files - held.files, held.all_bytes - held.bytes
     if 2 * (held.files + files) > most.all_files - others[0] or 2 * (held.bytes + size) > (
@@ -47,4 +47,6 @@ def _caller_full(message: str) -> ApiError:
 
 def storage_full() -> ApiError:
     """There is no room, whoever's files take it."""
-    return ApiError(507, "STORAGE_FULL", "There is too little room for this file: the operator must make some")
+    return ApiError(
+        507, "STORAGE_FULL", "There is too little room for this file: the operator must make some"
+    )

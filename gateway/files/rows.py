@@ -6,8 +6,8 @@ that leads to it, also when a gateway died in between, and nobody ever has to li
     arriving -> ready -> deleted -> (no row)
     arriving -----------> deleted
 
-`due` is when something is to be done with it: an arriving one is renewed before that, or its writer is taken for dead; a ready one
-expires; of a deleted one the bytes are removed (again).
+`due` is when something is to be done with it: an arriving one is renewed before that, or its writer is taken for dead; a ready
+one expires; of a deleted one the bytes are removed (again).
 """
 
 import re
@@ -76,8 +76,8 @@ def is_file_id(text: str) -> bool:
 
 
 async def held(connection: AsyncConnection, owner: Owner) -> tuple[int, int, int, int]:
-    """How many files an owner has and how many bytes they take, and the same of all owners; what is still arriving and what is not
-    removed yet are among them. On PostgreSQL others who ask wait until the end of the transaction, as they do on SQLite."""
+    """How many files an owner has and how many bytes they take, and the same of all owners; what is still arriving and what is
+    not removed yet are among them. On PostgreSQL others who ask wait until the end of the transaction, as they do on SQLite."""
     if connection.dialect.name == "postgresql":
         await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     sums = func.count(), func.coalesce(func.sum(files.c.bytes), 0)
@@ -86,7 +86,9 @@ async def held(connection: AsyncConnection, owner: Owner) -> tuple[int, int, int
     return int(own[0]), int(own[1]), int(every[0]), int(every[1])
 
 
-async def begin(connection: AsyncConnection, file_id: str, owner: Owner, size: int, now: int, due: int) -> None:
+async def begin(
+    connection: AsyncConnection, file_id: str, owner: Owner, size: int, now: int, due: int
+) -> None:
     """A file begins to arrive, for which so many bytes are set aside."""
     row = {"id": file_id, "key_id": owner.key_id, "user_name": owner.user, "name": "", "purpose": ""}
     await connection.execute(
@@ -111,8 +113,9 @@ async def finish(connection: AsyncConnection, row: FileRow) -> bool:
 
 
 async def drop(connection: AsyncConnection, file_id: str, owner: Owner | None, now: int, due: int) -> bool:
-    """A ready file is there no more, if it was, and is the owner's (None: whoever's it is)."""
-    is_there = and_(_ready(now), files.c.id == file_id, *(() if owner is None else (_of(owner),)))
+    """A file is there no more, if it was, or arrives still, and is the owner's (None: whoever's it is)."""
+    alive = and_(files.c.state != DELETED, or_(files.c.due.is_(None), files.c.due > now))
+    is_there = and_(alive, files.c.id == file_id, *(() if owner is None else (_of(owner),)))
     values = {"state": DELETED, "due": due}
     return (await connection.execute(update(files).where(is_there).values(values))).rowcount > 0
 
@@ -129,8 +132,8 @@ async def remove(connection: AsyncConnection, file_id: str) -> None:
 
 
 async def due(connection: AsyncConnection, now: int, next_due: int, most: int) -> Sequence[Due]:
-    """Take files whose time has come: they are there no more, and their bytes are to be removed. They are due again at `next_due`,
-    if that comes to nothing."""
+    """Take files whose time has come: they are there no more, and their bytes are to be removed. If that comes to nothing, they
+    are due again at `next_due`."""
     columns = files.c
     oldest = select(columns.id, columns.state, columns.key_id, columns.user_name)
     oldest = oldest.where(columns.due <= now).order_by(columns.due).limit(most)
@@ -197,4 +200,4 @@ def _rows() -> Any:
 
 def _row(found: Any) -> FileRow:
     *fields, key_id, user = found
-    return FileRow(*fields, owner=Owner(key_id, user))
+    return FileRow._make((*fields, Owner(key_id, user)))

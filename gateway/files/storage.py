@@ -1,6 +1,6 @@
 """What keeps the bytes of files: one way to ask for it, and how it fails."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 PIECE = 256 * 1024
@@ -46,7 +46,7 @@ class Storage(Protocol):
         """Begin to write; whatever is there by this name is replaced. Raises StorageError."""
         ...
 
-    def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
+    def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """The bytes from `start` to before `end`, in pieces of PIECE or less. Raises StorageError, NotStored."""
         ...
 

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import archive, audit, forgotten, usage, usage_users
+from fairlane.gateway.database.tables import archive, audit, files, forgotten, usage, usage_users
 from fairlane.gateway.records.audit import at_of
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding, insert_rows
@@ -182,6 +182,13 @@ async def _archived(connection: AsyncConnection, user: str, until: int) -> int:
     return (await connection.execute(delete(archive).where(archive.c.task.in_(tasks)))).rowcount
 
 
+async def _files(connection: AsyncConnection, user: str, until: int) -> int:
+    """They are there no more; who sweeps removes their bytes within a minute or two, and then the rows."""
+    named = select(files.c.id).where(files.c.user_name == user, files.c.created <= until).limit(200)
+    gone = {"user_name": FORGOTTEN, "key_id": "", "name": "", "state": "deleted", "due": until}
+    return (await connection.execute(update(files).where(files.c.id.in_(named)).values(gone))).rowcount
+
+
 async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     named = '"user":' + msgspec.json.encode(user).decode()
     find = func.instr if connection.dialect.name == "sqlite" else func.strpos
@@ -199,5 +206,11 @@ async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     return len(rows)
 
 
-PARTS: Mapping[str, Part] = {"usage": _usage, "days": _days, "archived": _archived, "audit": _acts}
+PARTS: Mapping[str, Part] = {
+    "usage": _usage,
+    "days": _days,
+    "archived": _archived,
+    "audit": _acts,
+    "files": _files,
+}
 """By the name by which it is told how many rows they were. A table that names users joins here."""

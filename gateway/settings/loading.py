@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.endpoints import EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins
@@ -18,6 +19,7 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    ResponseSettings,
     UpstreamSettings,
     WorkerKey,
     part_of,
@@ -50,6 +52,8 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "workers": WorkerKey,
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
+    "responses": ResponseSettings,
+    "files": FilesSettings,
 }
 
 

@@ -24,6 +24,7 @@ from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.chains import ChainSettings, wrong_in
 from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
@@ -45,6 +46,7 @@ from fairlane.gateway.settings.parts import (
     MsOrZero,
     PriceSettings,
     QueueSettings,
+    ResponseSettings,
     UpstreamSettings,
     WorkerKey,
 )
@@ -404,6 +406,12 @@ class Settings(BaseModel):
     endpoints. Gateways that share a Redis each start one, so their slots add up. A call takes memory for its request and its
     answer. 0: it starts none, and the calls are made where `fairlane worker http` runs.
     """
+
+    responses: ResponseSettings = ResponseSettings()
+    """What is kept of `/v1/responses`."""
+
+    files: FilesSettings = FilesSettings()
+    """Files of callers, and of batches."""
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)

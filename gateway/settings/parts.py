@@ -563,3 +563,23 @@ class UpstreamSettings(SettingsPart):
                 f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {provider.key_env}`"
             )
         return self
+
+
+class ResponseSettings(SettingsPart):
+    """What is kept of `/v1/responses`."""
+
+    store: bool = True
+    """Responses are kept in the SQL database, to be read, resumed and gone on from later, unless their request says
+    `store: false`: as OpenAI does it. Then prompts and answers lie in the database. `false`: nothing is kept, and requests that need
+    it (`store: true`, `background`, `previous_response_id`) are refused (400).
+    """
+
+    ttl_ms: Ms = 30 * 24 * HOUR_MS
+    """Milliseconds from its submission that a response is kept, and with it what others go on from. It holds for those that come
+    from now on. Too little: conversations that rest for longer cannot be gone on with.
+    """
+
+    max_bytes_per_caller: Bytes = 1024 * MIB
+    """Bytes of content that is kept of one caller (a key's user), about: beyond it the oldest responses go first. Too little: they go
+    before their time; too much: one caller may fill the database.
+    """

@@ -20,7 +20,14 @@ SPOKEN = [b"ID3\x00", b"\xff\xfb\x90\x64" * 500, b"the end"]
 """What is spoken, in the pieces in which it leaves."""
 HEARD = ["The ", "quick ", "fox ü"]
 PICTURE = b"\x89PNG\r\n\x1a\n picture"
-REFUSED = {"error": {"message": "no such language", "type": "invalid_request_error", "param": "language", "code": None}}
+REFUSED = {
+    "error": {
+        "message": "no such language",
+        "type": "invalid_request_error",
+        "param": "language",
+        "code": None,
+    }
+}
 
 
 class MediaUpstream:

@@ -37,7 +37,11 @@ async def test_a_transcription_in_each_format(client: Sdk) -> None:
     assert "simulated answer" in told.text
     assert told.usage.type == "duration"
     verbose = await client.call(
-        call, model="sim", file=file, response_format="verbose_json", timestamp_granularities=["segment", "word"]
+        call,
+        model="sim",
+        file=file,
+        response_format="verbose_json",
+        timestamp_granularities=["segment", "word"],
     )
     assert verbose.text == " ".join(segment.text for segment in verbose.segments)
     assert verbose.duration > 0
@@ -124,7 +128,10 @@ async def test_what_was_uploaded_reaches_the_handler(media: Media, client: Sdk) 
 
 async def test_images_stream_unfinished_ones_first(client: Sdk) -> None:
     events = await client.chunks("images.generate", model="painter", prompt="a queue", partial_images=1)
-    assert [event.type for event in events] == ["image_generation.partial_image", "image_generation.completed"]
+    assert [event.type for event in events] == [
+        "image_generation.partial_image",
+        "image_generation.completed",
+    ]
     assert [b64decode(event.b64_json) for event in events] == [b"PART", b"WHOLE"]
     assert events[0].partial_image_index == 0
     assert (events[1].quality, events[1].usage.output_tokens) == ("low", 100)
@@ -163,7 +170,9 @@ async def test_a_server_behind_the_adapter_gets_what_openai_would(media: Media, 
         event.delta for event in events[:-1]
     ) == "".join(HEARD)
     assert events[-1].usage.input_tokens == 14
-    spoken = await client.call("audio.speech.create", model="far", voice="ash", input="hi", instructions="calm")
+    spoken = await client.call(
+        "audio.speech.create", model="far", voice="ash", input="hi", instructions="calm"
+    )
     assert spoken.content == b"".join(SPOKEN)
     assert media.upstream.seen.pop() == (
         "/audio/speech",

@@ -47,8 +47,7 @@ async def test_a_form_with_the_same_key_is_one_task_whatever_its_boundary(
 ) -> None:
     headers = {"Idempotency-Key": "order-7"}
     answers = [
-        await http.post(HEAR, data={"model": "ear"}, files=FILE, headers=headers, params={})
-        for _ in range(2)
+        await http.post(HEAR, data={"model": "ear"}, files=FILE, headers=headers, params={}) for _ in range(2)
     ]
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[0].request.headers["content-type"] != answers[1].request.headers["content-type"]
@@ -117,7 +116,9 @@ async def test_native_callers_have_the_same_types(media: Media, http: httpx.Asyn
     body = {"type": "openaiTranscription", "model": "ear", "payload": payload}
     answer = await http.post("/api/tasks", json=body)
     assert answer.json()["content"] == "One two drüi"
-    refused = await http.post("/api/tasks", json={"type": "openaiSpeech", "model": "chat-only", "payload": {}})
+    refused = await http.post(
+        "/api/tasks", json={"type": "openaiSpeech", "model": "chat-only", "payload": {}}
+    )
     assert (refused.status_code, refused.json()["code"]) == (500, "TYPE_NOT_OFFERED")
 
 
@@ -135,7 +136,9 @@ async def test_the_first_bytes_come_while_the_worker_speaks(media: Media, http: 
         assert b"".join([piece async for piece in pieces]) == b"second"
 
 
-async def test_a_failure_after_the_first_bytes_cuts_the_connection(media: Media, http: httpx.AsyncClient) -> None:
+async def test_a_failure_after_the_first_bytes_cuts_the_connection(
+    media: Media, http: httpx.AsyncClient
+) -> None:
     async with http.stream("POST", SPEECH, json=speak("hoarse")) as answer:
         pieces = answer.aiter_raw()
         assert await anext(pieces) == b"half of i"
@@ -187,7 +190,7 @@ async def test_speech_as_events(http: httpx.AsyncClient) -> None:
     answer = await http.post(SPEECH, json=speak("pieces", stream_format="sse"))
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
-    from base64 import b64decode  # noqa: PLC0415
+    from base64 import b64decode
 
     assert b"".join(b64decode(event["audio"]) for event in events[:-1]) == b"".join(PIECES)
     assert events[-1] == {
@@ -208,7 +211,12 @@ async def test_speech_as_events(http: httpx.AsyncClient) -> None:
         (HEAR, {"files": FILE}, 400, "model parameter"),
         (HEAR, {"data": {"model": "ear", "temperature": "hot"}, "files": FILE}, 400, "must be a number"),
         (HEAR, {"data": {"model": "ear", "stream": "yes"}, "files": FILE}, 400, "true or false"),
-        (HEAR, {"data": {"model": "ear", "response_format": "docx"}, "files": FILE}, 400, "one of json, text"),
+        (
+            HEAR,
+            {"data": {"model": "ear", "response_format": "docx"}, "files": FILE},
+            400,
+            "one of json, text",
+        ),
         (HEAR, {"data": {"model": "ear", "a[b][c][d][e]": "x"}, "files": FILE}, 400, "in brackets"),
         (HEAR, {"data": {"model": ["ear", "sim"]}, "files": FILE}, 400, "model must be a string"),
         (HEAR, {"data": {"model": "deaf", "response_format": "vtt"}, "files": FILE}, 502, "without segments"),
@@ -228,7 +236,9 @@ async def test_what_makes_no_sense_is_refused_in_a_sentence(
     assert words in answer.json()["error"]["message"]
 
 
-async def test_a_form_whose_files_are_too_large_as_base64_is_a_413(media: Media, http: httpx.AsyncClient) -> None:
+async def test_a_form_whose_files_are_too_large_as_base64_is_a_413(
+    media: Media, http: httpx.AsyncClient
+) -> None:
     for size in (310_000, 500_000):
         answer = await http.post(HEAR, data={"model": "ear"}, files={"file": ("a", b"x" * size)})
         assert answer.status_code == 413, answer.text

@@ -79,7 +79,9 @@ def test_a_file_is_an_object_with_base64() -> None:
     told = {"filename": 'a "b".wav', "contentType": "audio/wav", "data": b64encode(data).decode()}
     assert payload(part) == {"file": told}
     assert payload(part._replace(name="image[]"), part._replace(name="image[]"))["image"] == [told, told]
-    assert payload(part._replace(content_type="a\r\nb: c"))["file"]["contentType"] == "application/octet-stream"
+    assert (
+        payload(part._replace(content_type="a\r\nb: c"))["file"]["contentType"] == "application/octet-stream"
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,13 +146,7 @@ def test_a_payload_survives_the_way_through_a_form(said: dict[str, Any]) -> None
 
 @pytest.mark.parametrize(
     "value",
-    [
-        {"filename": "a", "data": "no base64!"},
-        {"a[b": "x"},
-        {"": "x"},
-        [[[[["deep"]]]]],
-        ["x"] * 2000,
-    ],
+    [{"filename": "a", "data": "no base64!"}, {"a[b": "x"}, {"": "x"}, [[[[["deep"]]]]], ["x"] * 2000],
 )
 def test_what_no_form_can_say_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"base64|name of a field|deeper|fields"):

@@ -104,7 +104,11 @@ def test_a_result_that_is_no_transcript_is_told_so(result: Any, response_format:
 
 @given(st.floats(), st.floats(), st.text())
 def test_any_times_and_texts_make_subtitles_that_can_be_read(start: float, end: float, text: str) -> None:
-    segment = json.loads(json.dumps({"start": start, "end": end, "text": text}).replace("NaN", "0").replace("Infinity", "1e300"))
+    segment = json.loads(
+        json.dumps({"start": start, "end": end, "text": text})
+        .replace("NaN", "0")
+        .replace("Infinity", "1e300")
+    )
     log = Log().start().done({"text": "x", "segments": [segment]})
     for response_format in ("srt", "vtt"):
         body = transcript(log, response_format)[1].decode()
@@ -117,11 +121,7 @@ def test_a_transcription_as_events() -> None:
     assert frames(TranscriptStreamView(INFO), log) == [
         {"type": "transcript.text.delta", "delta": "One "},
         {"type": "transcript.text.delta", "delta": "two"},
-        {
-            "type": "transcript.text.done",
-            "text": "One two",
-            "usage": {"type": "duration", "seconds": 2.5},
-        },
+        {"type": "transcript.text.done", "text": "One two", "usage": {"type": "duration", "seconds": 2.5}},
     ]
     whole = frames(TranscriptStreamView(INFO), Log().start().done(HEARD))
     assert [event["type"] for event in whole] == ["transcript.text.delta", "transcript.text.done"]
@@ -211,7 +211,11 @@ def test_images_whole() -> None:
     listed = [{"b64_json": "QQ=="}]
     for result in (listed, {"data": listed}, {"data": listed, "created": None}):
         assert image(Log().start().done(result)) == {"created": INFO.created, "data": listed}
-    theirs = {"created": 7, "data": listed, "usage": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}}
+    theirs = {
+        "created": 7,
+        "data": listed,
+        "usage": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+    }
     assert image(Log().start().done(theirs)) == theirs
     for wrong in (None, "text", {"images": []}):
         with pytest.raises(MisfitError):
@@ -229,7 +233,11 @@ def test_images_as_events() -> None:
         "b64_json": "UA==",
         "partial_image_index": 0,
     }
-    assert (finished["type"], finished["b64_json"], finished["size"]) == ("image_edit.completed", "QQ==", "8x8")
+    assert (finished["type"], finished["b64_json"], finished["size"]) == (
+        "image_edit.completed",
+        "QQ==",
+        "8x8",
+    )
     assert finished["usage"]["total_tokens"] == 3
     assert "error" in frames(ImageStreamView(INFO), Log().start().done("text"))[-1]
 
@@ -238,7 +246,9 @@ def test_moderations_are_given_what_they_lack() -> None:
     results = [{"flagged": False}]
 
     def told(result: Any) -> Any:
-        return json.loads(split_typed(fold(ModerationBodyView(INFO), Log().start().done(result).events).typed())[1])
+        return json.loads(
+            split_typed(fold(ModerationBodyView(INFO), Log().start().done(result).events).typed())[1]
+        )
 
     own = {"id": f"modr-{TASK}", "model": "small-model", "results": results}
     assert told(results) == told({"results": results}) == own
