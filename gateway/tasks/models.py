@@ -18,7 +18,7 @@ KEPT_S = 5.0
 
 class Models:
     """What is configured, and what is offered now. `offered` and `workers` (as the admin view shows them) read the latter;
-    `takes`: whether a worker of these models (None: of any) takes tasks of a type; `since`: when this gateway began, s since
+    `takes`: whether a worker of these models (None: of any) takes tasks of a type ('': of any); `since`: when this gateway began, s since
     1970."""
 
     def __init__(
@@ -54,22 +54,25 @@ class Models:
         }
 
     async def check_type(self, task: TaskSpec) -> None:
-        """Raise ApiError(404) for a task of media that nobody would take: no worker of its model names its type, or, of a model
-        that nobody knows, no worker at all. Of a configured model whose workers are away nothing is said: they may come. Raises
-        StoreError."""
+        """Raise ApiError(404) for a task of media that nobody would take.
+
+        1 A worker of its model names its type. 2 Workers of the model are connected, and none does. 3 The model is known, and its
+        workers are away: they may come back. 4 Nobody knows the model, and no worker at all names the type. (Where some do, or
+        none is connected, it is refused as any other model would be.) Raises StoreError.
+        """
+        kind, takes = task.task_type, self._takes
         names = {task.model, *(line.partition("\t")[0] for line in task.fallbacks.splitlines())}
         if task.otherwise is not None:
             names.add(task.otherwise.model)
-        if await self._takes(names, task.task_type):
+        if await takes(names, kind):  # 1
             return
-        offered = set(await self._offered())
-        if "*" not in offered and not names & offered:
-            if task.asked or self._current.settings.lists(task.model):
-                return
-            if await self._takes(None, task.task_type):
-                return
-            raise type_not_offered("", MEDIA[task.task_type], task.task_type)
-        raise type_not_offered(task.asked or task.model, MEDIA[task.task_type], task.task_type)
+        if await takes(names, ""):  # 2
+            raise type_not_offered(task.asked or task.model, MEDIA[kind], kind)
+        known = task.asked or self._current.settings.lists(task.model)
+        if known or names & set(await self._offered()):  # 3
+            return
+        if not await takes(None, kind) and await takes(None, ""):  # 4
+            raise type_not_offered("", MEDIA[kind], kind)
 
     def _row(self, name: str, configured: bool) -> dict[str, Any]:
         configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0

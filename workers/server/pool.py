@@ -639,7 +639,7 @@ class Pool:
         )
 
     def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
-        """Whether some worker here takes tasks of a type, of one of these models (None: of any), now or when it is free."""
+        """Whether a worker here takes tasks of a type ('': any), of one of these models (None: of any), now or later."""
         if models is None:
             return any(kind.takes(task_type) for kind in self._kinds.values())
         return any(kind.takes(task_type) for model in models for kind in self._serving(model))

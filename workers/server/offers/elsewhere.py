@@ -12,6 +12,8 @@ from fairlane.queues.tasks import Grant
 from fairlane.workers.server.pool import ANY, Mismatch
 from fairlane.workers.tasktypes import covers, takes
 
+KEPT_S = 1.0
+"""For so long what they told answers whoever asks before a submission: callers could have it read all the time."""
 SHARED_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
 
@@ -24,6 +26,8 @@ class Elsewhere:
         self._keys = keys
         self._me = me
         self._reading: asyncio.Task[set[_RemoteWorker]] | None = None
+        self._kept: set[_RemoteWorker] = set()
+        self._kept_until = 0.0
 
     async def takes(self, grant: Grant, why: Mismatch) -> bool:
         """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
@@ -33,11 +37,13 @@ class Elsewhere:
         )
 
     async def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
-        """As `Pool.offers`, of the workers elsewhere. Raises StoreError."""
-        kinds = await self._kinds()
+        """As `Pool.offers`, of the workers elsewhere, as they were a moment ago. Raises StoreError."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._kept_until:
+            self._kept, self._kept_until = await self._kinds(), now + KEPT_S
         if models is None:
-            return any(not kind.draining and takes(kind.task_types, task_type) for kind in kinds)
-        return any(kind.takes(model, task_type) for model in models for kind in kinds)
+            return any(not kind.draining and kind.does_type(task_type) for kind in self._kept)
+        return any(kind.takes(model, task_type) for model in models for kind in self._kept)
 
     async def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
         """As `Pool.others_do`, of the workers elsewhere. Raises StoreError."""
@@ -88,7 +94,10 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
         )
 
     def takes(self, model: str, task_type: str) -> bool:
-        return not self.draining and self._offers(model) and takes(self.task_types, task_type)
+        return not self.draining and self._offers(model) and self.does_type(task_type)
+
+    def does_type(self, task_type: str) -> bool:
+        return not task_type or takes(self.task_types, task_type)
 
     def _offers(self, model: str) -> bool:
         return model in self.models or (ANY in self.models and not is_reserved(model))
