@@ -96,8 +96,8 @@ class Dispatcher:
         )
 
     async def takes(self, models: Collection[str] | None, task_type: str) -> bool:
-        """Whether some worker, here or elsewhere, takes tasks of a type ('': any) of one of these models (None: of any). Elsewhere:
-        as it was a moment ago. Raises StoreError."""
+        """Whether a worker, here or elsewhere, takes tasks of a type ('': any) of one of these models (None: of any). Of those
+        elsewhere it says how it was a moment ago. Raises StoreError."""
         return self.pool.offers(models, task_type) or await self._elsewhere.offers(models, task_type)
 
     def use_chains(self, chains: Chains) -> None:

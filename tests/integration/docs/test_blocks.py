@@ -34,6 +34,7 @@ ON_THE_DEMO = {
             "chains",
             "frameworks",
             "messages",
+            "media",
             "idempotency",
             "troubleshooting",
             "breakers",
