@@ -63,7 +63,7 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
             if "purpose" not in fields:
                 raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}", "purpose")
             row = await arriving.finish(name, fields["purpose"], _expires_s(fields))
-    await _answer(request, told(row))
+    await _answer(tasks, caller, request, told(row))
 
 
 async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -86,6 +86,8 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
     rows = await files.list(owner, purpose=purpose, after=after, descending=order == "desc", limit=most + 1)
     shown = [told(row) for row in rows[:most]]
     await _answer(
+        tasks,
+        caller,
         request,
         {
             "object": "list",
@@ -100,14 +102,14 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files/{file_id}."""
     row = await _files(tasks, caller).row(_visible(caller), request.path_params["file_id"])
-    await _answer(request, told(row))
+    await _answer(tasks, caller, request, told(row))
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
     """DELETE /v1/files/{file_id}."""
     file_id = request.path_params["file_id"]
     await _files(tasks, caller).delete(_visible(caller), file_id)
-    await _answer(request, {"id": file_id, "object": "file", "deleted": True})
+    await _answer(tasks, caller, request, {"id": file_id, "object": "file", "deleted": True})
 
 
 async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -118,6 +120,7 @@ async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
     with _held(tasks, request), contextlib.closing(request.leaving(lambda: None)) as departure:
         async with contextlib.aclosing(files.pieces(row, start, end)) as pieces:
             piece = await anext(pieces, b"")  # what fails before it begins is told by a status
+            request.standing = await tasks.allowances.standing(caller)
             await request.start(status, [*headers, (b"content-length", b"%d" % max(end - start, 0))])
             while piece:
                 if departure.gone:
@@ -226,5 +229,6 @@ def _held(tasks: Tasks, request: Request) -> Iterator[None]:
         arriving.give(opener, HELD)
 
 
-async def _answer(request: Request, body: dict[str, Any]) -> None:
+async def _answer(tasks: Tasks, caller: Caller, request: Request, body: dict[str, Any]) -> None:
+    request.standing = await tasks.allowances.standing(caller)
     await request.respond(200, msgspec.json.encode(body), [JSON, NO_STORE])

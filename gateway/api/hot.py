@@ -284,12 +284,21 @@ FILE_PAGE = {
 }
 
 
-def _file(method: str, path: str, call: Any, whole: Any, says: str, *more: int, **described: Any) -> HotRoute:
+def _file(
+    method: str,
+    path: str,
+    call: Any,
+    whole: Any,
+    says: str,
+    *more: int,
+    answers: Any = None,
+    **described: Any,
+) -> HotRoute:
     return HotRoute(
         *(method, path, call, Access.CALLER),
         description=says,
         response_model=whole,
-        responses=refusals(401, 403, 404, 429, 503, *more, openai=True) | described.pop("responses", {}),
+        responses=_with_limits(refusals(401, 403, 404, 429, 503, *more, openai=True) | (answers or {})),
         tags=["openai"],
         **described,
     )
@@ -317,13 +326,11 @@ FILES = (
         416,
         parameters=FILE_ID | {"range": Annotated[Text, Header(alias="Range", description="bytes=FROM-TO")]},
         response_class=StreamingResponse,
-        responses={
-            200: {
+        answers={
+            status: {
                 "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-            },
-            206: {
-                "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-            },
+            }
+            for status in (200, 206)
         },
     ),
     _file(

@@ -356,9 +356,9 @@ responses = Table(
     Index("ix_responses_user_name_key_id_created_size", "user_name", "key_id", "created", "size"),
     comment="Responses that are kept, in the background or not: what was asked, and how it ended",
 )
-"""Content. `task` is its id without `resp_`; `previous` the task of the response that it goes on from, empty: none. `model`: as its
-caller named it; `falls`: another one may have run. `size`: of all content, bytes. `status`: as Responses tell it, empty until it has
-ended. `echo`: what its object repeats of its request, JSON; `input` and `output`: items, JSON arrays."""
+"""Content. `task` is its id without `resp_`; `previous` the task of the response that it goes on from, empty: none. `model`: with
+which it was submitted; `falls`: another one may have run. `size`: of all content, bytes. `status`: as Responses tell it, empty
+until it has ended. `echo`: what its object repeats of its request, JSON; `input` and `output`: items, JSON arrays."""
 
 response_logs = Table(
     "response_logs",

@@ -103,8 +103,10 @@ class Files:
         refused: bool = True,
         file_id: str | None = None,
     ) -> AsyncIterator["Arriving"]:
-        """A file that is to be written, and finished, within the block; else nothing of it is left. `size`: how large it will be
-        at most, where that is known: so much is set aside at once. `refused`: whether it is, where there is no room for it. Raises as `create`."""
+        """A file that is to be written, and finished, within the block; else nothing of it is left.
+
+        `size`: how large it will be at most, where that is known: so much is set aside at once. `refused`: whether it is, where
+        there is no room for it. Raises as `create`."""
         await self.identify()
         limit = self._settings().max_file_bytes if most is None else most
         now = self._now()

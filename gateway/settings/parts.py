@@ -570,8 +570,8 @@ class ResponseSettings(SettingsPart):
 
     store: bool = True
     """Responses are kept in the SQL database, to be read, resumed and gone on from later, unless their request says
-    `store: false`: as OpenAI does it. Then prompts and answers lie in the database. `false`: nothing is kept, and requests that need
-    it (`store: true`, `background`, `previous_response_id`) are refused (400).
+    `store: false`: as OpenAI does it. Then prompts and answers lie in the database. `false`: nothing is kept, and requests that
+    need it (`store: true`, `background`, `previous_response_id`) are refused (400).
     """
 
     ttl_ms: Ms = 30 * 24 * HOUR_MS
@@ -580,6 +580,6 @@ class ResponseSettings(SettingsPart):
     """
 
     max_bytes_per_caller: Bytes = 1024 * MIB
-    """Bytes of content that is kept of one caller (a key's user), about: beyond it the oldest responses go first. Too little: they go
-    before their time; too much: one caller may fill the database.
+    """Bytes of content that is kept of one caller (a key's user), about: beyond it the oldest responses go first. Too little:
+    they go before their time; too much: one caller may fill the database.
     """

@@ -18,8 +18,8 @@ KEPT_S = 5.0
 
 class Models:
     """What is configured, and what is offered now. `offered` and `workers` (as the admin view shows them) read the latter;
-    `takes`: whether a worker of these models (None: of any) takes tasks of a type ('': of any); `since`: when this gateway began, s since
-    1970."""
+    `takes`: whether a worker of these models (None: of any) takes tasks of a type ('': of any); `since`: when this gateway
+    began, s since 1970."""
 
     def __init__(
         self,

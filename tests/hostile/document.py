@@ -4,7 +4,7 @@ import copy
 from typing import Any, cast
 
 from tests.hostile.cast import LAB, LAB_QUEUES, STREAMING, WORKING
-from tests.hostile.corpus import NOBODYS
+from tests.hostile.corpus import NOBODYS, NOBODYS_FILE
 
 from fairlane.gateway.app import App
 
@@ -45,6 +45,9 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/api/admin/models/{name}", "name"): [LAB],
         ("/static/{file}", "file"): ["common/api.js", "common/base.css", "nothing"],
         ("/v1/models/{model}", "model"): list(WORKING),
+        **{(f"/v1/files/{{file_id}}{rest}", "file_id"): [NOBODYS_FILE] for rest in ("", "/content")},
+        ("/v1/files", "after"): [NOBODYS_FILE],
+        ("/v1/files", "purpose"): ["batch"],
         ("/api/admin/changes/{change_id}", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/keep", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/take-back", "change_id"): ["nothing"],

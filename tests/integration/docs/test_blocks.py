@@ -38,6 +38,7 @@ ON_THE_DEMO = {
             "idempotency",
             "troubleshooting",
             "breakers",
+            "files",
         )
     ),
 }

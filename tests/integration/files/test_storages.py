@@ -19,7 +19,7 @@ from fairlane.gateway.files.storage import PIECE, NotStored, Storage, StorageErr
 from fairlane.gateway.settings import Bucket, FilesSettings, parse_storage
 
 from .test_bad_uploads import nothing_left
-from .uploads import MIB, send, part, PURPOSE, FILE, form, upload
+from .uploads import FILE, MIB, PURPOSE, form, send, upload
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 Make = Callable[..., AbstractAsyncContextManager[Talk]]

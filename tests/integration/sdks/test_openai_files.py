@@ -42,13 +42,13 @@ async def test_openai_python(stage: Stage, sdk: Sdk, tmp_path: Path) -> None:
     waited = await sdk.call("files.wait_for_processing", id=last.id)
     assert waited.id == last.id
     page = await sdk.call("files.list", limit=2)
-    assert [file.id for file in page.data][0] == last.id
+    assert page.data[0].id == last.id
     assert page.has_next_page()
     following = await sdk.next_page(page)
     assert len(following.data) == 2
     assert not {file.id for file in following.data} & {file.id for file in page.data}
     oldest = await sdk.call("files.list", purpose="batch", order="asc")
-    assert [file.filename for file in oldest.data][0] == "lines.jsonl"
+    assert oldest.data[0].filename == "lines.jsonl"
     assert len(oldest.data) == 5
     gone = await sdk.call("files.delete", file_id=last.id)
     assert (gone.id, gone.deleted) == (last.id, True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, TimeoutError
 from tests.support.browser import chromium
 from tests.support.talk import Talk, talking
 
@@ -116,7 +116,13 @@ async def accessible(page: Page) -> None:
     assert serious == []
 
 
+WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
 async def fits(page: Page) -> None:
-    """Assert that nothing makes the page wider than its window."""
-    wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    """Assert that nothing makes the page wider than its window, once it has been drawn for it: charts hear of a new width by
+    an observer, after the layout."""
+    with contextlib.suppress(TimeoutError):
+        await page.wait_for_function(f"{WIDE} <= 0", timeout=5000)
+    wide = await page.evaluate(WIDE)
     assert wide <= 0, f"the page is {wide} px too wide"

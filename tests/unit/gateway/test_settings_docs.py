@@ -15,7 +15,7 @@ from fairlane.gateway.settings import (
     WorkerKey,
 )
 from fairlane.gateway.settings.docs import settings_table
-from fairlane.gateway.settings.sources import SEED_NAMES, env_name
+from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,12 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     for name in Settings.model_fields:
         if name not in (
             *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
-            *("upstreams", "endpoints"),
+            *("upstreams", "endpoints", *SINGLE),
         ):
             assert f"| `{name}` | `{env_name(name)}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
+    assert "| `files.max_file_bytes` | `FAIRLANE_FILES__MAX_FILE_BYTES` | 536870912 |" in table
     assert "`queues.<name>.weight`" in table
     assert "| 40 (0 to 1000) |" in table
     assert "`STREAM_TTL_SECONDS` (seconds)" in table
