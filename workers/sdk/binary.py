@@ -3,8 +3,8 @@
 import base64
 from collections.abc import Iterator
 
-MOST = 48 * 1024
-"""Bytes in one delta, which is then 64 KiB of text."""
+MOST = 36 * 1024
+"""Bytes in one delta, which is then 48 KiB of text: an event of 64 KiB would be brought to other replicas in two steps."""
 
 
 class Base64Pieces:

@@ -299,3 +299,11 @@ async def test_a_gateway_whose_workers_only_chat_says_so(redis_url: str, tmp_pat
 
 async def _chat(task: Task, context: Context) -> str:
     raise AssertionError("it was given a task of media")
+
+
+async def test_speech_that_breaks_off_behind_the_adapter_is_cut_here(
+    media: Media, http: httpx.AsyncClient
+) -> None:
+    media.upstream.cut.set()
+    with pytest.raises(httpx.RemoteProtocolError):
+        await http.post(SPEECH, json=speak("far"))
