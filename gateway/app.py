@@ -48,6 +48,7 @@ from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Reque
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import (
+    AnswerCut,
     ApiError,
     ClientGone,
     InsufficientQuota,
@@ -177,6 +178,8 @@ class App(FastAPI):
             await self._begin(request)
         except ClientGone:
             pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
+        except AnswerCut:
+            pass  # the server cuts an answer that is not whole; its task's failure has its own line in the log
         except Exception as error:
             told = self._told(request, error)
             if request.started:

@@ -297,7 +297,9 @@ class Gateway:
             current=current,
             calls=self.calls,
             bodies=bodies,
-            models=Models(current, self.surveyor.offered, self.surveyor.workers, started_at),
+            models=Models(
+                current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
+            ),
             submit=submit,
             wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
             poll=poll,

@@ -10,6 +10,8 @@ from fairlane.gateway.access import Access
 from fairlane.gateway.api import (
     files,
     kept_responses,
+    media,
+    media_models,
     messages,
     messages_models,
     models,
@@ -168,6 +170,50 @@ def _kept(
         response_model=whole,
         responses=_with_limits(responses),
         tags=["openai"],
+    )
+
+
+NAMES_ITS_TYPE = (
+    "\n\nWhere no connected worker names the type of its tasks the answer is a 404 (`TYPE_NOT_OFFERED`)."
+)
+TYPED_EVENTS = _stream(
+    {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    }
+)
+PLAIN_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+AUDIO = {
+    kind: {"schema": {"type": "string", "format": "binary"}}
+    for kind in ("audio/*", "application/octet-stream")
+}
+
+
+def _media(
+    path: str,
+    call: Any,
+    body: Any,
+    whole: Any,
+    says: str,
+    *,
+    form: bool = False,
+    others: dict[str, Any] | None = None,
+) -> HotRoute:
+    """A call for audio, images or moderations. `others`: answers of other types than JSON."""
+    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
+    if others:
+        responses[200] = {"content": others}
+    described = {"openapi_extra": media_models.form_of(body)} if form else {"body": body}
+    return HotRoute(
+        *("POST", path, call, Access.CALLER),
+        submits=True,
+        parameters=OURS,
+        description=says + NAMES_ITS_TYPE,
+        response_model=whole,
+        responses=_with_limits(responses),
+        tags=["openai"],
+        **described,
     )
 
 
@@ -365,6 +411,64 @@ ROUTES = (
         models.EmbeddingList,
         None,
         "OpenAI's embeddings." + AS_IT_CAME,
+    ),
+    _media(
+        "/v1/moderations",
+        media.moderations,
+        media_models.ModerationRequest,
+        media_models.Moderations,
+        "OpenAI's moderations." + AS_IT_CAME,
+    ),
+    _media(
+        "/v1/audio/transcriptions",
+        media.transcriptions,
+        media_models.TranscriptionForm,
+        media_models.Transcript,
+        "OpenAI's transcriptions of audio: as JSON, text or subtitles, or with `stream` its events.",
+        form=True,
+        others=PLAIN_TEXT | TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/audio/translations",
+        media.translations,
+        media_models.TranslationForm,
+        media_models.Transcript,
+        "OpenAI's translations of audio into English: as JSON, text or subtitles.",
+        form=True,
+        others=PLAIN_TEXT,
+    ),
+    _media(
+        "/v1/audio/speech",
+        media.speech,
+        media_models.SpeechRequest,
+        None,
+        "OpenAI's speech: audio as it comes, or with `stream_format: sse` its events." + AS_IT_CAME,
+        others=AUDIO | TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/generations",
+        media.generations,
+        media_models.ImageRequest,
+        media_models.Images,
+        "OpenAI's images: all of them, or with `stream` as events." + AS_IT_CAME,
+        others=TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/edits",
+        media.edits,
+        media_models.EditForm,
+        media_models.Images,
+        "OpenAI's edits of images: all of them, or with `stream` as events.",
+        form=True,
+        others=TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/variations",
+        media.variations,
+        media_models.VariationForm,
+        media_models.Images,
+        "OpenAI's variations of an image.",
+        form=True,
     ),
     _anthropic(
         "/v1/messages",
