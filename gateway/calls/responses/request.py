@@ -347,7 +347,7 @@ def _output(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
         form = read(wanted.format, _format, "text.format")
         if form.type == "json_schema":
             schema = _schema(form)
-            chat["response_format"] = Raw(named_schema(schema))
+            chat["response_format"] = Raw(_named_schema(schema))
             told = [("format", join_object([("type", b'"json_schema"'), *_all_of(schema)]))]
         elif form.type == "json_object":
             told = [("format", b'{"type":"json_object"}')]
@@ -374,7 +374,7 @@ def _schema(form: shapes.Format) -> dict[str, bytes]:
     return {**schema, "schema": bytes(form.json_schema)}
 
 
-def named_schema(schema: Mapping[str, bytes]) -> bytes:
+def _named_schema(schema: Mapping[str, bytes]) -> bytes:
     """A schema as chat's `response_format`."""
     return join_object([("type", b'"json_schema"'), ("json_schema", join_object(schema.items()))])
 

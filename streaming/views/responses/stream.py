@@ -50,6 +50,8 @@ class ResponsesStreamView(BlockStreamView):
 
     silence = KEEPALIVE
     """What says that the stream goes on."""
+    place_every_s = 5.0
+    """How often a new place is told at most: with all that a response repeats."""
 
     def __init__(self, info: TaskInfo, echo: bytes, *, starting_after: int = -1) -> None:
         super().__init__(info)
