@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
 from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, kind_of, members, one_line
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
 from fairlane.streaming.views.choice import THOUGHTS, Choice, choices_of_result
-from fairlane.streaming.views.responses import items as told
 from fairlane.streaming.views.responses.body import Ended, is_summarised, response
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.thoughts import signed, text_of
