@@ -44,7 +44,7 @@ async def test_each_end_in_the_background_is_told_once_and_others_are_not(talk: 
         for status, end in (
             ("completed", {}),
             ("failed", {"error": "no such luck"}),
-            ("incomplete", {"finishReason": "length"}),
+            ("incomplete", {"result": {"content": "some", "finishReason": "length"}}),
         ):
             wanted[(await acme.ask(background=True))["id"]] = f"response.{status}"
             await answer_with(worker, "some", **end)
