@@ -28,7 +28,7 @@ const scenarios = {
     return { text, usage, finishReason, id: response.id, streamed: await streamed(asked('talk')) };
   },
   async tools() {
-    const more = { tools: { weather }, stopWhen: stepCountIs(3), providerOptions: { openai: { store: false } } };
+    const more = { tools: { weather }, stopWhen: stepCountIs(3) };
     const { text, steps } = await generateText(asked('tools-once', more));
     return { text, steps: steps.map((step) => step.finishReason), streamed: await streamed(asked('tools-once', more)) };
   },
