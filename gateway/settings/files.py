@@ -110,8 +110,8 @@ class FilesSettings(SettingsPart):
     """
 
     max_bytes: Bytes = 50 * 1024 * MIB
-    """Bytes of them, likewise. Set it to what the directory has room for: a disk with less than 512 MiB left is a 507 as well, for
-    everybody.
+    """Bytes of them, likewise. Set it to what the directory has room for: a disk with less than 512 MiB left is a 507 as well,
+    for everybody.
     """
 
     ttl_ms: Ms | None = 30 * 24 * HOUR_MS
