@@ -342,7 +342,9 @@ def _file(
         *(method, path, call, Access.CALLER),
         description=says,
         response_model=whole,
-        responses=_with_limits(refusals(401, 403, 404, 429, 503, *more, openai=True) | (answers or {})),
+        responses=_with_limits(
+            refusals(401, 403, 404, 429, 503, *more, openai=True, files=True) | (answers or {})
+        ),
         tags=["openai"],
         **described,
     )
