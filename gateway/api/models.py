@@ -1063,6 +1063,7 @@ class Forgotten(Answer):
     days: int
     archived: int
     audit: int
+    batches: int = Field(description="batches that had ended")
     webhooks: int = Field(description="of webhooks of this user, and of what any told of this user's ends")
     results: int
     ledger: int = Field(
