@@ -60,6 +60,7 @@ from fairlane.gateway.errors import (
     speaks_openai,
 )
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 
 log = structlog.get_logger("fairlane.gateway")
@@ -243,13 +244,15 @@ class App(FastAPI):
             request.path = request.scope["path"] = bare
             return found
 
-    async def _framed(self, tasks: object, caller: object, request: Request) -> None:  # noqa: ARG002
+    async def _framed(self, tasks: Tasks, caller: Caller | None, request: Request) -> None:
         """A call that is a route of FastAPI."""
+        if caller is not None and request.path.startswith("/v1/"):
+            request.standing = await tasks.allowances.standing(caller)
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.started, request.status = True, message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request.id)]
+                message["headers"] = [*message["headers"], *request.own_headers()]
             await request.send(message)
 
         scope = {**request.scope, REQUEST: request}

@@ -7,6 +7,7 @@ from fastapi import Request as Framed
 
 from fairlane.gateway.api import batches_models, models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.hot import with_limits
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.batches.batch import UNENDED, Status, told, told_to_operators
@@ -21,7 +22,7 @@ After = Annotated[str, Query(max_length=64, pattern=r"^(batch_[0-9a-f]{1,32})?$"
 router = APIRouter(
     tags=["openai"],
     dependencies=[Depends(KEY)],
-    responses=refusals(400, 401, 403, 404, 429, 503, openai=True),
+    responses=with_limits(refusals(400, 401, 403, 404, 429, 503, openai=True)),
 )
 operators = APIRouter(
     tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
@@ -39,7 +40,7 @@ TheBatches = Annotated[Batches, Depends(_batches)]
 @router.post(
     "/v1/batches",
     response_model=batches_models.Batch,
-    responses=refusals(408, 413, 415, openai=True),
+    responses=with_limits(refusals(408, 413, 415, openai=True)),
     openapi_extra=models.body_of(batches_models.NewBatch),
 )
 async def create(

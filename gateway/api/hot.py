@@ -240,6 +240,10 @@ def _with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, 
     return {status: {**responses.get(status, {}), **told.get(status, {})} for status in (*responses, *told)}
 
 
+with_limits = _with_limits
+"""For calls of /v1 that are FastAPI's own."""
+
+
 def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
     responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, submits=True)
     responses[200] = {

@@ -1082,6 +1082,7 @@ class Forgotten(Answer):
     archived: int
     audit: int
     responses: int
+    batches: int = Field(description="batches that had ended")
     webhooks: int = Field(description="of webhooks of this user, and of what any told of this user's ends")
     results: int
     ledger: int = Field(

@@ -41,6 +41,8 @@ class Batches:
         """A new batch, whose file is looked at from now on. Raises ApiError: 400 that names the field, 403, 404, 429."""
         if caller.claims is not None:
             raise TokenForbids("With a token no batches can be made: make them with the key that signed it")
+        if not self._current.settings.files.enabled:
+            raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled), and so no batches")
         for name in said:
             if name not in MEMBERS:
                 raise bad_request(f"There is no {name[:100]!r}{suggestion(name, MEMBERS)}", name)

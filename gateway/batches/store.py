@@ -215,7 +215,7 @@ class BatchStore:
     async def forget_results(self, batch_id: str) -> bool:
         """Delete a part of what came of the lines of a batch, whose files are written; whether there may be more."""
         async with self._database.writing() as connection:
-            return await forget_results(connection, [batch_id])
+            return await forget_results(connection, batch_id)
 
 
 async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any]) -> Batch:

@@ -1,8 +1,6 @@
 """Forgets batches that have ended, and what came of their lines."""
 
-from collections.abc import Collection
-
-from sqlalchemy import and_, delete, select
+from sqlalchemy import and_, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.tables import batch_results, batches
@@ -10,13 +8,13 @@ from fairlane.gateway.database.tables import batch_results, batches
 PURGED_AT_ONCE = 500
 
 
-async def forget_results(connection: AsyncConnection, ids: Collection[str]) -> bool:
-    """Delete a part of what came of the lines of these batches; whether there may be more."""
+async def forget_results(connection: AsyncConnection, batch_id: str) -> bool:
+    """Delete a part of what came of the lines of a batch; whether there may be more."""
     columns = batch_results.c
-    lines = select(columns.batch, columns.line).where(columns.batch.in_(ids)).limit(PURGED_AT_ONCE).subquery()
-    part = and_(columns.batch == lines.c.batch, columns.line == lines.c.line)
-    where = select(lines.c.line).where(part).exists()
-    return (await connection.execute(delete(batch_results).where(where))).rowcount > 0
+    part = select(columns.line).where(columns.batch == batch_id).order_by(columns.line)
+    last = select(func.max(part.limit(PURGED_AT_ONCE).subquery().c.line)).scalar_subquery()
+    which = and_(columns.batch == batch_id, columns.line <= last)
+    return (await connection.execute(delete(batch_results).where(which))).rowcount > 0
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
@@ -24,9 +22,9 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     before it did; whether there may be more."""
     columns = batches.c
     left = select(batch_results.c.line).where(batch_results.c.batch == columns.id).exists()
-    ended = select(columns.id).where(columns.ended > 0, left).limit(50)
-    if ids := list((await connection.execute(ended)).scalars()):
-        return await forget_results(connection, ids)
+    ended = select(columns.id).where(columns.ended > 0, left).limit(1)
+    if (found := await connection.scalar(ended)) is not None:
+        return await forget_results(connection, found)
     over = select(columns.id).where(columns.ended > 0, columns.ended < now_ms - kept_ms)
     ids = list((await connection.execute(over.order_by(columns.ended).limit(50))).scalars())
     if ids:
@@ -42,6 +40,7 @@ async def forget(connection: AsyncConnection, user: str, until: int) -> int:
     ids = list((await connection.execute(wanted.limit(50))).scalars())
     if not ids:
         return 0
-    while await forget_results(connection, ids):
-        pass
+    for batch_id in ids:
+        while await forget_results(connection, batch_id):
+            pass
     return (await connection.execute(delete(batches).where(columns.id.in_(ids)))).rowcount

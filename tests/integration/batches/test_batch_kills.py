@@ -79,8 +79,8 @@ async def test_whoever_is_killed_each_line_has_one_answer_and_nobody_waits_for_i
                 output = await play.anywhere(http, "GET", f"/v1/files/{shown['output_file_id']}/content")
                 over.set()
                 await beside
+            _show(play, (alone, began, ended), shown)
             await _check(database_url, batch_id)
-    _show(play, (alone, began, ended), shown)
     assert shown["status"] == "completed", shown
     assert shown["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
     records = [json.loads(text) for text in output.content.split(b"\n") if text]
