@@ -82,7 +82,7 @@ def too_large_encoded(limit: int, size: int) -> ApiError:
 
 
 _OPENAI_CALL = re.compile(
-    r"/(?:chat/completions|completions|embeddings|models|moderations|audio/(?:transcriptions|translations|speech)"
+    r"/(?:chat/completions|completions|embeddings|models|responses|moderations|audio/(?:transcriptions|translations|speech)"
     r"|images/(?:generations|edits|variations))(?=/*$)"
 )
 _ANTHROPIC_CALL = re.compile(r"/v1/messages(?:/count_tokens)?(?=/*$)")
@@ -90,7 +90,7 @@ _ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
-    "responses": "the Responses API",
+    "responses": "responses that are kept",
     "messages": "message batches",
     "assistants": "the Assistants API",
     "threads": "the Assistants API",
@@ -117,8 +117,8 @@ def no_such_path(method: str, path: str) -> ApiError:
     elif f"{path}/".startswith("/v1/"):
         feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
-        sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, "
-        sentence += "/v1/files, /v1/moderations and those for audio and images"
+        sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, "
+        sentence += "/v1/models, /v1/files, /v1/moderations and those for audio and images"
         sentence += ", of Anthropic's /v1/messages and /v1/messages/count_tokens"
     else:
         sentence += ". All calls are listed at /docs, and in /openapi.json"

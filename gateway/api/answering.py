@@ -1,11 +1,12 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Members, parse_object
+from fairlane.gateway.calls.bodies import Members, is_large, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said
 from fairlane.gateway.calls.intake import Options, check_metadata
@@ -24,11 +25,13 @@ from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
+from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.workers.tasktypes import MEDIA
 
 QUEUE_CHUNK_S = 30.0
+Made = TypeVar("Made")
 HOLD_HEAD_S = 1.0
 """How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
@@ -41,6 +44,10 @@ class StreamView(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    def open(self) -> bytes:
+        """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
+        ...
 
     def feed(self, event: Event) -> bytes: ...
 
@@ -118,7 +125,20 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | MediaBodyView
+async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
+    """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
+    if not is_large(body):
+        return next(made for made in steps if made is not None)
+    async with tasks.bodies.turn(len(body), request.opener) as spent:
+        while True:
+            with spent():
+                made = next(steps, None)
+            if made is not None:
+                return made
+            await asyncio.sleep(0)
+
+
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | MediaBodyView | ResponsesBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -193,6 +213,7 @@ async def answer(
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
                     kind=kind,
+                    opening=shown.open,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -246,6 +267,9 @@ class TaskStream:
     def feed(self, event: Event) -> bytes:
         self._place = None
         return self._view.feed(event)
+
+    def open(self) -> bytes:
+        return self._view.open()
 
     def notice(self, event: Event) -> bytes:
         """A new place in the queue, as a part of the stream that says nothing else."""

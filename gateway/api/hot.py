@@ -18,6 +18,8 @@ from fairlane.gateway.api import (
     openai,
     permits,
     plain,
+    responses,
+    responses_models,
 )
 from fairlane.gateway.api.framing import HotRoute, refusals
 
@@ -77,6 +79,7 @@ def stream_schemas() -> dict[str, Any]:
             ("NativeEvent", "serialization", TypeAdapter(NativeEvent)),
             ("ChatCompletionChunk", "serialization", TypeAdapter(models.ChatCompletionChunk)),
             ("MessageEvent", "serialization", TypeAdapter(messages_models.MessageEvent)),
+            ("ResponseEvent", "serialization", TypeAdapter(responses_models.ResponseEvent)),
         ],
         ref_template=REF,
     )
@@ -104,8 +107,9 @@ def _chunks(name: str) -> dict[str, Any]:
     return _stream({"type": "object", "required": ["data"], "properties": {"data": data}})
 
 
-def _message_events() -> dict[str, Any]:
-    data = _json_text({"$ref": REF.format(model="MessageEvent")})
+def _named_events(name: str) -> dict[str, Any]:
+    """Events that are named by their types."""
+    data = _json_text({"$ref": REF.format(model=name)})
     members = {"event": {"type": "string"}, "data": data}
     return _stream({"type": "object", "required": ["event", "data"], "properties": members})
 
@@ -173,11 +177,28 @@ def _media(
     )
 
 
+def _responses(says: str) -> HotRoute:
+    refused: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
+    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
+    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
+    refused[200] = {"content": _stream({"anyOf": [data, done]})}
+    return HotRoute(
+        *("POST", "/v1/responses", responses.responses, Access.CALLER),
+        submits=True,
+        body=responses_models.ResponsesRequest,
+        parameters=OURS,
+        description=says,
+        response_model=responses_models.ResponseObject,
+        responses=_with_limits(refused),
+        tags=["openai"],
+    )
+
+
 def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submits: bool) -> HotRoute:
     statuses = (*SUBMIT, 529) if submits else (*READ, 408, 413, 415)
     responses = refusals(*statuses, submits=submits, model=messages_models.AnthropicError)
     if submits:
-        responses[200] = {"content": _message_events()}
+        responses[200] = {"content": _named_events("MessageEvent")}
     return HotRoute(
         *("POST", path, call, Access.CALLER),
         submits=submits,
@@ -347,6 +368,10 @@ ROUTES = (
         models.ChatCompletion,
         "ChatCompletionChunk",
         "OpenAI's chat completions: a whole answer, or with `stream` its chunks." + AS_IT_CAME,
+    ),
+    _responses(
+        "OpenAI's Responses: a whole response, or with `stream` its events. What a model for chat completions cannot be told is "
+        "refused, by its name."
     ),
     _openai(
         "/v1/completions",

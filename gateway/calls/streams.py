@@ -119,6 +119,7 @@ async def serve(
     keepalive_s: float,
     kind: Headers = SSE_HEADERS,
     first: bytes = b"",
+    opening: Callable[[], bytes] = bytes,
     hold_s: float = 0.0,
     resumable: bool = False,
     ending: Callable[[], Ending] | None = None,
@@ -127,12 +128,12 @@ async def serve(
 ) -> bool:
     """Write the stream until it ends. True when it came to its end, False when the caller left or the gateway closes.
 
-    `kind`: what its head says of its type, and `headers` besides. `first`: what it begins with. `hold_s`: the head waits so long
-    for the first bytes; until it is written this raises what has happened instead: Refused, Lost, Interrupted (the gateway
-    stops), TimeoutError at `give_up`, and what `Request.gone` says. `resumable`: the client can read the rest elsewhere, so a
-    gateway that stops need not wait for its end. `ending`: makes the end that is pending in the stream. `overdue`: the end of a
-    stream of which nothing comes at `give_up` (the loop's time). While the client does not read, no more than a page of the log
-    is in hand, and a last frame that all readers of the task share.
+    `kind`: what its head says of its type, and `headers` besides. `first`: what it begins with; `opening` makes it where the head
+    leaves before anything has come. `hold_s`: the head waits so long for the first bytes; until it is written this raises what
+    has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone` says.
+    `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the
+    end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While
+    the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task share.
     """
     interrupt = reader.interrupt
     departure = Departure(request, interrupt)
@@ -145,6 +146,7 @@ async def serve(
     try:
         if not hold_s:
             await _start(request, head)
+            first = first or opening()
         if first:
             await _write(request.send, first)
         while True:
@@ -172,7 +174,7 @@ async def serve(
                     if not body and (events or now() < hold_until):
                         continue
                     await _start(request, head)
-                    parts = chain((body,), parts)
+                    parts = chain((body or opening(),), parts)
                     del body
                 del events
             except Lost:

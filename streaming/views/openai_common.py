@@ -108,6 +108,11 @@ class OpenAIStreamView(ABC):
             return self._end(event)
         return b""
 
+    @staticmethod
+    def open() -> bytes:
+        """Nothing stands before the first output."""
+        return b""
+
     def _feed_extra(self, index: int, found: dict[str, Raw]) -> bytes:
         response = found.pop("response", None)
         if response is not None:

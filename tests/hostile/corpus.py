@@ -183,6 +183,22 @@ def _upload(path: str, file: str) -> Callable[[random.Random, Known], Valid]:
     return make
 
 
+def _responses(rng: random.Random, known: Known) -> Valid:
+    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
+    ]
+    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
+    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
+    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    return Valid("POST", "/v1/responses", "mallory", body)
+
+
 def _native(rng: random.Random, known: Known) -> Valid:
     body: dict[str, Any] = {"model": _model(rng), "messages": [_message(rng)]}
     body |= rng.choice(({}, {"stream": True}, {"async": True}, {"async": True, "stream": True}))
@@ -344,6 +360,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/images/edits"): _upload("/v1/images/edits", "image"),
     ("POST", "/v1/images/variations"): _upload("/v1/images/variations", "image"),
     ("POST", "/v1/messages"): _messages,
+    ("POST", "/v1/responses"): _responses,
     ("POST", "/v1/messages/count_tokens"): _counted,
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("POST", "/v1/files"): _file,

@@ -35,6 +35,7 @@ ON_THE_DEMO = {
             "frameworks",
             "messages",
             "media",
+            "responses",
             "idempotency",
             "troubleshooting",
             "breakers",

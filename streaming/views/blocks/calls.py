@@ -1,4 +1,4 @@
-"""Tool calls as Anthropic's blocks, of which one is open at a time, out of deltas that may take turns. Pure."""
+"""Tool calls of which one is open at a time, out of deltas that may take turns. Pure."""
 
 import bisect
 import re
