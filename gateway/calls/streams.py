@@ -156,7 +156,8 @@ async def serve(
     has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone`
     says. `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes
     the end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time).
-    While the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task share.
+    While the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task
+    share.
     """
     interrupt = reader.interrupt
     departure = Departure(request, interrupt)

@@ -1,5 +1,6 @@
 """Media that nobody made: tones, silence, squares of one colour, judgements that depend on the input alone. Pure, and cheap."""
 
+import functools
 import hashlib
 import math
 import struct
@@ -27,7 +28,7 @@ _TONES = (220.0, 247.0, 262.0, 294.0, 330.0, 349.0, 392.0)
 _MP3_FRAME = b"\xff\xf3\x84\xc4".ljust(192, b"\0")
 """24 ms of silence: MPEG 2, layer III, 64 kbit/s, 24 kHz, mono."""
 _MP3_FRAME_S = 0.024
-MOST_SIDE = 1024
+MOST_SIDE = 512
 """Of an image, pixels."""
 MOST_IMAGES = 10
 _WORDS_OF_SEGMENT = 8
@@ -68,6 +69,7 @@ def speech(text: str, response_format: str) -> Iterator[bytes]:
         yield _tone(_TONES[_number(word) % len(_TONES)])
 
 
+@functools.lru_cache(16)
 def _tone(hertz: float) -> bytes:
     count = round(RATE * WORD_S)
     step = 2 * math.pi * hertz / RATE

@@ -79,6 +79,10 @@ class SpeechBytesView:
                 raise CutShort(*why_failed(event))
         return b""
 
+    def open(self) -> bytes:
+        """What stands before everything else: nothing."""
+        return b""
+
     def queue_chunk(self, place: Place) -> bytes:  # noqa: ARG002
         """Nothing: there is no place for it among the bytes."""
         return b""

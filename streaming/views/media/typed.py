@@ -69,6 +69,10 @@ class MediaStreamView(ABC):
             return self.failed(*why_failed(event))
         return b""
 
+    def open(self) -> bytes:
+        """What stands before everything else: nothing."""
+        return b""
+
     def queue_chunk(self, place: Place) -> bytes:  # noqa: ARG002 - clients of these streams know of no places
         """What keeps clients from giving up while the task waits."""
         return KEEPALIVE
