@@ -34,10 +34,12 @@ from fairlane.gateway.api import (
     operators,
     pages,
     quota,
+    responses_admin,
     routes,
     settings,
     usage,
     users,
+    webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid
@@ -70,12 +72,15 @@ ROUTERS = (
     (audit.router, Access.ADMIN),
     (users.router, Access.ADMIN),
     (archive.router, Access.ADMIN),
+    (responses_admin.router, Access.ADMIN),
     (settings.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
     (routes.router, Access.KEY),
     (routes.operators, Access.ADMIN),
     (usage.own, Access.KEY),
+    (webhooks.router, Access.CALLER),
+    (webhooks.operators, Access.ADMIN),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )

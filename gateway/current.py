@@ -44,6 +44,8 @@ RELOADED = (
     "audit_retention_days",
     "archive",
     "archive_ttl_ms",
+    "responses",
+    "webhooks",
     "structured_output",
     "structured_repair",
     "result_ttl_after_read_ms",

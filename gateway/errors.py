@@ -74,7 +74,7 @@ _ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
-    "responses": "responses that are kept",
+    "responses": "this part of the Responses API",
     "messages": "message batches",
     "assistants": "the Assistants API",
     "threads": "the Assistants API",
@@ -310,11 +310,17 @@ def native_answer(error: ApiError) -> Answer:
     return Answer(error.status, headers, msgspec.json.encode(body))
 
 
+_OPENAI_CODES = {"PREVIOUS_RESPONSE_NOT_FOUND": "previous_response_not_found"}
+"""Its own, of refusals; those of failures stand in their table."""
+
+
 def openai_answer(error: ApiError) -> Answer:
     """An error on OpenAI's surfaces, its body always of the same four keys."""
     error, status, retry_after_ms = _as_on_v1(error)
     kind, code = openai_kind(status), failure_row(error.code).code
-    if isinstance(error, RateLimited):
+    if error.code in _OPENAI_CODES:
+        code = _OPENAI_CODES[error.code]
+    elif isinstance(error, RateLimited):
         kind, code = error.counts, "rate_limit_exceeded"
     elif isinstance(error, InsufficientQuota):
         kind = code = "insufficient_quota"

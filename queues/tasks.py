@@ -69,6 +69,10 @@ class TaskSpec:
     """How long the archive shall keep its end; 0 = it is not archived."""
     archive_request: bool = False
     """Its payload, too."""
+    archive_log: bool = False
+    """Not its end: its log, as it is a response that is kept."""
+    announced: bool = False
+    """Whether webhooks of its caller are told of its end."""
     after_read_ms: int = 0
     """How long record and log are kept when its caller has read its end, if that is less; 0 = as ever."""
     key_limits: str = ""

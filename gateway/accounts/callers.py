@@ -418,6 +418,10 @@ class Callers:
         secrets = self._secrets if caller.key_id in self._configured else self._stored
         return (caller.key_id, caller.secret_id) in secrets
 
+    def has_key(self, key_id: str) -> bool:
+        """Whether a caller's key of this id is valid; of an open gateway, where there is none, that none is named."""
+        return not key_id if self.open else key_id in self._by_id
+
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
         """Whose worker it is, or None when it may not connect. An open gateway takes any, and knows its own all the same."""
         if own := self._find(self._own, authorization):

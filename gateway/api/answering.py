@@ -2,24 +2,22 @@
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, has_image, is_large, parse_object
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.bodies import Members, is_large, parse_object
 from fairlane.gateway.calls.http import JSON, Request
-from fairlane.gateway.calls.idempotency import Said, name_task
-from fairlane.gateway.calls.intake import Options, check_metadata, make_task, read_model
+from fairlane.gateway.calls.idempotency import Said
+from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
-from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
@@ -69,13 +67,22 @@ def task_of(
     fields: Members,
     said: Said | None,
     stream: bool,
+    *,
+    wait: bool = True,
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. Raises ApiError."""
-    name, caller = read_model(fields, caller.only_model), caller.named(fields)
+    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. Raises ApiError."""
+    caller = caller.named(fields)
     tasks.calls.name(request, caller)
-    check_model(caller, name)
-    options = Options(
-        wait=True,
+    options = options_of(request, stream=stream, wait=wait)
+    task = make(tasks.current, caller, task_type, body, fields, options, said)
+    trace(request, task)
+    return task
+
+
+def options_of(request: Request, *, stream: bool, wait: bool = True) -> Options:
+    """What a request's headers say of its task. Raises ApiError(400)."""
+    return Options(
+        wait=wait,
         stream=stream,
         timeout=_number(request, b"x-fairlane-timeout"),
         mode=request.header(b"x-fairlane-mode"),
@@ -86,21 +93,6 @@ def task_of(
         repair=_flag(request, b"x-fairlane-repair"),
         on_v1=True,
     )
-    task_id = new_task_id(time.time_ns() // 1_000_000)
-    task = make_task(
-        tasks.settings,
-        caller,
-        tasks.current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),
-        task_id=task_id,
-        task_type=task_type,
-        payload=body,
-        fields=fields,
-        options=options,
-        tell_model=True,
-    )
-    name_task(task, said)
-    trace(request, task)
-    return task
 
 
 def _number(request: Request, name: bytes) -> int | float | None:
@@ -174,6 +166,8 @@ class Asking(NamedTuple):
     streamed: Callable[[TaskInfo], StreamView] | None
     """None: it waits for the whole."""
     whole: Callable[[TaskInfo], Body]
+    instead: Callable[[], Awaitable[None]] | None = None
+    """What answers in place of both: without waiting."""
 
 
 async def answer(
@@ -184,7 +178,10 @@ async def answer(
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole = await read(tasks, caller, request)
+    task, streamed, whole, instead = await read(tasks, caller, request)
+    if instead is not None:
+        await instead()
+        return
     if streamed is None:
         await wait(tasks, request, task, whole)
         return
@@ -207,7 +204,7 @@ async def answer(
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
             hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place, read, streamed, whole  # it may be long
+            del task, submitted, place, read, streamed, whole, instead  # it may be long
             try:
                 came_to_end = await serve(
                     request,

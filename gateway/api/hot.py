@@ -1,6 +1,6 @@
 """The hot calls: raw ASGI, found and carried out before FastAPI, which describes them in its document."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query
 from fastapi.responses import StreamingResponse
@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import (
+    kept_responses,
     messages,
     messages_models,
     models,
@@ -19,6 +20,7 @@ from fairlane.gateway.api import (
     responses_models,
 )
 from fairlane.gateway.api.framing import HotRoute, refusals
+from fairlane.gateway.responses.items import MOST_OF_PAGE
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
 READ = (400, 401, 403, 404, 429, 503)
@@ -132,9 +134,7 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
 
 def _responses(says: str) -> HotRoute:
     refused: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
-    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
-    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
-    refused[200] = {"content": _stream({"anyOf": [data, done]})}
+    refused[200] = {"content": _response_content()}
     return HotRoute(
         *("POST", "/v1/responses", responses.responses, Access.CALLER),
         submits=True,
@@ -143,6 +143,29 @@ def _responses(says: str) -> HotRoute:
         description=says,
         response_model=responses_models.ResponseObject,
         responses=_with_limits(refused),
+        tags=["openai"],
+    )
+
+
+def _response_content() -> dict[str, Any]:
+    """The events of a response."""
+    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
+    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
+    return _stream({"anyOf": [data, done]})
+
+
+def _kept(
+    method: str, path: str, call: Any, whole: Any, says: str, query: dict[str, Any] | None = None
+) -> HotRoute:
+    responses: dict[int | str, dict[str, Any]] = refusals(*READ, openai=True)
+    if query and "starting_after" in query:
+        responses[200] = {"content": _response_content()}
+    return HotRoute(
+        *(method, f"/v1/responses/{{response_id}}{path}", call, Access.CALLER),
+        parameters={"response_id": Annotated[str, Path()], **(query or {})},
+        description=says,
+        response_model=whole,
+        responses=_with_limits(responses),
         tags=["openai"],
     )
 
@@ -377,6 +400,39 @@ ROUTES = (
         response_model=models.ModelRow | messages_models.ModelInfo,
         responses=_with_limits(refusals(*READ, openai=True, model=EITHER)),
         tags=["openai"],
+    ),
+    _kept(
+        *("GET", "", kept_responses.retrieve, responses_models.ResponseObject),
+        "A response that is kept, as it stands now; or with `stream` its events, from the first or behind `starting_after`, then "
+        "as they come.",
+        {
+            "stream": Annotated[bool | models.Left, Query(description="its events")],
+            "starting_after": Annotated[
+                int | models.Left,
+                Query(
+                    ge=0, description="with `stream`: the `sequence_number` of the last event that was seen"
+                ),
+            ],
+        },
+    ),
+    _kept(
+        *("DELETE", "", kept_responses.delete, responses_models.ResponseDeleted),
+        "Deletes a response that is kept. One that runs is cancelled.",
+    ),
+    _kept(
+        *("POST", "/cancel", kept_responses.cancel, responses_models.ResponseObject),
+        "Cancels a response in the background. One that has ended stays as it is.",
+    ),
+    _kept(
+        *("GET", "/input_items", kept_responses.input_items, responses_models.InputItems),
+        "The items of a response's input, without those that it goes on from.",
+        {
+            "limit": Annotated[int | models.Left, Query(ge=1, le=MOST_OF_PAGE, description="of items, 20")],
+            "order": Annotated[
+                Literal["asc", "desc"] | models.Left, Query(description="newest first, `desc`")
+            ],
+            "after": Annotated[Text, Query(description="the id of the item behind which the page begins")],
+        },
     ),
 )
 """In the order in which patterns are tried."""

@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0015"
+HEAD = "0019"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -330,3 +330,112 @@ forgotten = Table(
     comment="Users who were forgotten: what their tasks of before leave is written without their names",
 )
 """`hash`: of the database's identifier and the user."""
+
+# ---- responses that are kept (gateway/responses/) ----------
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("task", Text, primary_key=True),
+    _text("key_id"),
+    _text("user_name"),
+    _number("created"),
+    _number("expires"),
+    Column("background", Boolean, nullable=False),
+    _text("model"),
+    Column("falls", Boolean, nullable=False),
+    _text("previous"),
+    _number("size"),
+    Column("ended", BigInteger, comment="Null: its log is not here yet"),
+    _text("status"),
+    Column("echo", LargeBinary, nullable=False),
+    Column("input", LargeBinary, nullable=False),
+    Column("output", LargeBinary, comment="Null: its log is not here yet"),
+    Index("ix_responses_expires", "expires"),
+    Index("ix_responses_created_task", "created", "task"),
+    Index("ix_responses_user_name_key_id_created_size", "user_name", "key_id", "created", "size"),
+    comment="Responses that are kept, in the background or not: what was asked, and how it ended",
+)
+"""Content. `task` is its id without `resp_`; `previous` the task of the response that it goes on from, empty: none. `model`: with
+which it was submitted; `falls`: another one may have run. `size`: of all content, bytes. `status`: as Responses tell it, empty
+until it has ended. `echo`: what its object repeats of its request, JSON; `input` and `output`: items, JSON arrays."""
+
+response_logs = Table(
+    "response_logs",
+    metadata,
+    Column("task", Text, ForeignKey("responses.task", ondelete="CASCADE"), nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("events", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("task", "part", name="pk_response_logs"),
+    comment="The event logs of responses that have ended, in parts from 0",
+)
+"""`events`: as `gateway/responses/logs.py` packs them."""
+
+
+# ---- webhooks ----------
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _text("key_id"),
+    _text("user_name"),
+    _text("url"),
+    _text("events"),
+    _text("note"),
+    _text("secret"),
+    _text("old_secret"),
+    _number("old_until"),
+    _number("created"),
+    _number("changed"),
+    Column("off_since", BigInteger, comment="Since when; null: it is on"),
+    _text("off_why"),
+    _number("fails"),
+    Column("failing_since", BigInteger, comment="Null: it does not"),
+    _text("error"),
+    Column("delivered", BigInteger, comment="When last; null: never"),
+    _number("waiting"),
+    _number("missed"),
+    Column(
+        "due", BigInteger, comment="When a replica has something to do for it next; null: nothing is owed"
+    ),
+    _number("not_before"),
+    _text("claim"),
+    Index("ix_webhooks_due", "due"),
+    Index("ix_webhooks_key_id_user_name", "key_id", "user_name"),
+    comment="Addresses that callers want to be told of ends at",
+)
+"""`user_name`: whose ends, or EVERY_USER of the key. `events`: names, with blanks between. `secret`: what it signs with, as its
+owner was told it; `old_secret` signs besides until `old_until`. `fails`: attempts since the last one that was taken; `error`:
+what the last one came to. `waiting`: its deliveries that are owed; `missed`: ends that were not written down, as there were too
+many of those. `not_before`: when a receiver that fails is asked next. `claim`: who sends; then `due` is when that is over, if
+it does not end."""
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _text("webhook"),
+    _text("event_id"),
+    _text("event"),
+    _text("object_id"),
+    _text("user_name"),
+    _number("created"),
+    _text("state"),
+    _number("began"),
+    Column("tries", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due", BigInteger, comment="When it is sent next; null: not any more"),
+    Column("ended", BigInteger, comment="When it was taken, or given up; null: it is owed"),
+    Column("status", Integer, comment="Of the last answer; null: there was none"),
+    _text("error"),
+    _text("log"),
+    Index("ix_webhook_deliveries_webhook_due", "webhook", "due"),
+    Index("ix_webhook_deliveries_webhook_created_id", "webhook", "created", "id"),
+    Index("ix_webhook_deliveries_created", "created"),
+    Index("ix_webhook_deliveries_user_name", "user_name"),
+    comment="What webhooks have told, and are still to tell",
+)
+"""`id`: the webhook-id of all of its requests. `state`: waiting, delivered or failed. `user_name`: whose end it was. `created`:
+when that was. `began`: when this series of tries began, of which there were `tries`, of `attempts` in all. `log`: the last
+attempts, JSON."""

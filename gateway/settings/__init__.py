@@ -26,6 +26,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     Scope,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "TemplateSettings",
     "Unpriced",
     "UpstreamSettings",
+    "WebhookSettings",
     "WorkerKey",
     "hide_password",
     "load_settings",

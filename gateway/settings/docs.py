@@ -14,12 +14,14 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
 from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
-from fairlane.gateway.settings.sources import SEED_NAMES, env_name
+from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
 
 _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "models": ("models.<name>", ModelSettings),
@@ -32,6 +34,8 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "workers": ("workers[]", WorkerKey),
     "upstreams": ("upstreams.<name>", UpstreamSettings),
     "endpoints": ("endpoints.<name>", EndpointSettings),
+    "responses": ("responses", ResponseSettings),
+    "webhooks": ("webhooks", WebhookSettings),
 }
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")
@@ -112,6 +116,8 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 
 
 def _nested_env(group: str, part: str) -> str:
+    if group in SINGLE:
+        return f"`{env_name(group)}__{part.upper()}`"
     if group in ("models", "queues", "upstreams"):
         return f"`{env_name(group)}__<NAME>__{part.upper()}`"
     return f"`{env_name(group)}` (JSON)"

@@ -32,7 +32,7 @@ def leaves(settings: Settings, only: Collection[str] = Settings.model_fields) ->
     """All settings, in the order of their reference, or those of `only` some top-level ones. Of a template and a
     chain there is one: what it is, without its texts."""
     said, usual = settings.model_dump(mode="json", include=set(only)), _usual(Settings)
-    for name, part, _ in _shape(Settings):
+    for name, part, by_name in _shape(Settings):
         if name not in said:
             continue
         value = said[name]
@@ -44,6 +44,8 @@ def leaves(settings: Settings, only: Collection[str] = Settings.model_fields) ->
                 yield Leaf((name, key), f"{name}.{key}", chain_text(chain), None)
         elif part is None:
             yield _leaf((name,), name, value, usual.get(name))
+        elif isinstance(value, dict) and not by_name:
+            yield from _within(part, value, _usual(part), (name,), name)
         elif isinstance(value, dict):
             for key, entry in value.items():
                 defaults = _usual(part)

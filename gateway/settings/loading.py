@@ -18,7 +18,9 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -50,6 +52,8 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "workers": WorkerKey,
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
+    "responses": ResponseSettings,
+    "webhooks": WebhookSettings,
 }
 
 

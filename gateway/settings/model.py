@@ -45,7 +45,9 @@ from fairlane.gateway.settings.parts import (
     MsOrZero,
     PriceSettings,
     QueueSettings,
+    ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
@@ -404,6 +406,12 @@ class Settings(BaseModel):
     endpoints. Gateways that share a Redis each start one, so their slots add up. A call takes memory for its request and its
     answer. 0: it starts none, and the calls are made where `fairlane worker http` runs.
     """
+
+    responses: ResponseSettings = ResponseSettings()
+    """What is kept of `/v1/responses`."""
+
+    webhooks: WebhookSettings = WebhookSettings()
+    """Requests by which callers are told of ends."""
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)

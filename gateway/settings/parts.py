@@ -24,6 +24,7 @@ from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
 from fairlane.queues.windows import read_windows
+from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.providers import PROVIDERS
 
 KIB = 1024
@@ -552,4 +553,80 @@ class UpstreamSettings(SettingsPart):
             raise ValueError(
                 f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {provider.key_env}`"
             )
+        return self
+
+
+class ResponseSettings(SettingsPart):
+    """What is kept of `/v1/responses`."""
+
+    store: bool = True
+    """Responses are kept in the SQL database, to be read, resumed and gone on from later, unless their request says
+    `store: false`: as OpenAI does it. Then prompts and answers lie in the database. `false`: nothing is kept, and requests that
+    need it (`store: true`, `background`, `previous_response_id`) are refused (400).
+    """
+
+    ttl_ms: Ms = 30 * 24 * HOUR_MS
+    """Milliseconds from its submission that a response is kept, and with it what others go on from. It holds for those that come
+    from now on. Too little: conversations that rest for longer cannot be gone on with.
+    """
+
+    max_bytes_per_caller: Bytes = 1024 * MIB
+    """Bytes of content that is kept of one caller (a key's user), about: beyond it the oldest responses go first. Too little:
+    they go before their time; too much: one caller may fill the database.
+    """
+
+
+class WebhookSettings(SettingsPart):
+    """Requests by which callers are told of ends."""
+
+    enabled: bool = True
+    """Whether callers may have webhooks. `false`: they can make none and none is sent; what is owed waits, and is given up at its
+    time.
+    """
+
+    allow_private: Annotated[list[str], Field(max_length=64)] = Field(default=[])
+    """Networks (`10.1.0.0/16`) in which receivers may lie although their addresses are none of the public internet. Whoever may
+    call may then have requests sent there. None: a name that leads to a private, local or metadata address is refused at each
+    request.
+    """
+
+    allow_http: bool = False
+    """Whether URLs may begin with `http://`. Then the ids in webhooks can be read on their way; signatures hold all the same."""
+
+    max_per_caller: Annotated[int, Field(ge=1, le=100)] = 10
+    """Webhooks of one caller (a key's user)."""
+
+    timeout_ms: Annotated[int, Field(ge=100, le=60 * SECOND_MS)] = 15 * SECOND_MS
+    """Milliseconds that a receiver may take, from the connection to the end of its answer. Too little: what has come is sent
+    again."""
+
+    retry_ms: Annotated[int, Field(ge=10, le=HOUR_MS)] = 5 * SECOND_MS
+    """Milliseconds after which what was not taken is sent again at first; then after three times as long, up to a day."""
+
+    give_up_ms: Ms = 72 * HOUR_MS
+    """Milliseconds after its event for which a delivery is tried; with the last try at that time it is given up."""
+
+    off_after_ms: Ms = 5 * 24 * HOUR_MS
+    """Milliseconds for which a webhook fails, without a success between, until it is switched off."""
+
+    log_ms: Ms = 14 * 24 * HOUR_MS
+    """Milliseconds after its event for which a delivery stands in the log, and can be sent again."""
+
+    at_once: Annotated[int, Field(ge=1, le=1000)] = 32
+    """Webhooks that a replica sends to at the same time. At most half of them is for such as fail, and three quarters are for
+    those of one key.
+    """
+
+    @field_validator("allow_private")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        try:
+            return [str(network) for network in read_networks(value)]
+        except ValueError:
+            raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.log_ms < self.give_up_ms:
+            raise ValueError("log_ms must be give_up_ms at least: what is owed stands in the log")
         return self

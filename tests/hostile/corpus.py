@@ -135,7 +135,17 @@ def _responses(rng: random.Random, known: Known) -> Valid:
     tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
     body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
     body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    previous = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+    body |= rng.choice(({}, {"store": False}, {"background": True}, {"previous_response_id": previous}))
     return Valid("POST", "/v1/responses", "mallory", body)
+
+
+def _on_response(method: str, path: str) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        response = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+        return Valid(method, f"/v1/responses/{response}{path}", "mallory", {} if method == "POST" else None)
+
+    return make
 
 
 def _native(rng: random.Random, known: Known) -> Valid:
@@ -265,6 +275,19 @@ def _endpoint(method: str, *bodies: Any) -> Callable[[random.Random, Known], Val
     return make
 
 
+HOOK, DELIVERY = f"hook_{'0' * 24}", f"wh_{'0' * 32}"
+"""A webhook, and one of its deliveries, that could be and are not."""
+
+
+def _hook(method: str, path: str, *bodies: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call about a webhook that is nobody's."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        return Valid(method, f"/api/webhooks/{HOOK}{path}", "mallory", rng.choice(bodies) if bodies else None)
+
+    return make
+
+
 def _fixed(
     method: str, path: str, key: str | None = None, long: bool = False
 ) -> Callable[[random.Random, Known], Valid]:
@@ -293,6 +316,19 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/embeddings"): _embedding,
     ("POST", "/v1/messages"): _messages,
     ("POST", "/v1/responses"): _responses,
+    ("GET", "/v1/responses/{response_id}"): lambda rng, known: rng.choice(
+        (
+            _read("/v1/responses/resp_{task}"),
+            _read("/v1/responses/resp_{task}?stream=true", long=True),
+            _read("/v1/responses/resp_{task}?stream=true&starting_after=2", long=True),
+        )
+    )(rng, known),
+    ("DELETE", "/v1/responses/{response_id}"): _on_response("DELETE", ""),
+    ("POST", "/v1/responses/{response_id}/cancel"): _on_response("POST", "/cancel"),
+    ("GET", "/v1/responses/{response_id}/input_items"): _read(
+        "/v1/responses/resp_{task}/input_items?limit=2&order=asc"
+    ),
+    ("GET", "/api/admin/responses"): _fixed("GET", "/api/admin/responses?limit=5&background=true", "ops"),
     ("POST", "/v1/messages/count_tokens"): _counted,
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("GET", "/v1/models/{model}"): lambda rng, known: Valid(
@@ -407,6 +443,37 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "PATCH", {"concurrency": 3}, {"set_headers": {"X-Test": "a"}}, {"windows": "5/1s"}, {"note": None}
     ),
     ("DELETE", "/api/admin/endpoints/{name}"): _endpoint("DELETE"),
+    ("GET", "/api/webhooks"): _fixed("GET", "/api/webhooks", "mallory"),
+    ("POST", "/api/webhooks"): lambda rng, known: Valid(
+        *("POST", "/api/webhooks", "mallory"),
+        {
+            "url": f"https://h{rng.randint(1, 9)}.example.invalid/{rng.randint(1, 9)}",
+            "events": rng.choice((["*"], ["task.failed", "batch.completed"])),
+            "note": words(rng),
+        },
+    ),
+    ("GET", "/api/webhooks/{webhook_id}"): _hook("GET", ""),
+    ("PATCH", "/api/webhooks/{webhook_id}"): _hook(
+        "PATCH",
+        "",
+        {"enabled": False},
+        {"enabled": True},
+        {"events": ["*"]},
+        {"url": "https://h.example.invalid/"},
+    ),
+    ("DELETE", "/api/webhooks/{webhook_id}"): _hook("DELETE", ""),
+    ("POST", "/api/webhooks/{webhook_id}/rotate"): _hook("POST", "/rotate", {}, {"keepMs": 0}),
+    ("POST", "/api/webhooks/{webhook_id}/test"): _hook("POST", "/test", {}),
+    ("GET", "/api/webhooks/{webhook_id}/deliveries"): _hook("GET", "/deliveries?limit=5&state=waiting"),
+    ("GET", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}"): _hook("GET", f"/deliveries/{DELIVERY}"),
+    ("POST", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"): _hook(
+        "POST", f"/deliveries/{DELIVERY}/redeliver", {}
+    ),
+    ("GET", "/api/admin/webhooks"): _fixed("GET", "/api/admin/webhooks?limit=5", "ops"),
+    ("GET", "/api/admin/webhooks/deliveries"): _fixed("GET", "/api/admin/webhooks/deliveries?limit=5", "ops"),
+    ("POST", "/api/admin/webhooks/{webhook_id}/off"): lambda rng, known: Valid(
+        "POST", f"/api/admin/webhooks/{HOOK}/off", "ops", {}
+    ),
     ("GET", "/api/admin/keys"): _fixed("GET", "/api/admin/keys?limit=5", "ops"),
     ("GET", "/api/admin/keys/{key_id}"): _key("GET", "/api/admin/keys/{key}"),
     ("POST", "/api/admin/keys"): lambda rng, known: Valid(

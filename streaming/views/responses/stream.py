@@ -89,7 +89,8 @@ class ResponsesStreamView(BlockStreamView):
         return self.open() + _frame(b"response.queued", _QUEUED, told_place)
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log: an `error` event. The response may go on."""
+        """The end of a stream that fails beside its task's log: an `error` event. The response may go on, so it has the number of
+        the last event before it: who resumes behind that misses nothing."""
         body = error_body(message, code)
         error = members((members(body) or {}).get("error")) or {}
         pairs = b'"code":%b,"message":%b,"param":null,%b' % (
@@ -97,7 +98,7 @@ class ResponsesStreamView(BlockStreamView):
             bytes(error["message"]),
             body[1:-1],
         )
-        return _frame(b"error", self._number, pairs)
+        return _frame(b"error", max(self._number - 1, self._after, 0), pairs)
 
     def _started(self) -> bytes:
         self._begun = self._begun or self._info

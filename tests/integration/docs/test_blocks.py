@@ -35,6 +35,7 @@ ON_THE_DEMO = {
             "frameworks",
             "messages",
             "responses",
+            "webhooks",
             "idempotency",
             "troubleshooting",
             "breakers",
