@@ -72,8 +72,8 @@ class Asker:
         await link.command("UNLINK", KEYS("task", id=task), KEYS("log", id=task))
 
 
-def good(answer: httpx.Response) -> dict[str, Any]:
-    assert answer.status_code == 200, answer.text
+def good(answer: httpx.Response, status: int = 200) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
     told: dict[str, Any] = answer.json()
     return told
 
