@@ -248,11 +248,12 @@ async def test_limits_are_taken_over_while_running_and_the_storage_at_the_next_s
 async def test_what_comes_and_goes_counts_for_its_caller_until_it_is_over(
     here: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = await upload(here.http, b"z" * (32 << 20))
+    told = await upload(here.http, b"z" * (16 << 20))
     arriving = here.served.gateway.tasks.bodies.arriving
     monkeypatch.setattr(bodies, "MAX_ARRIVING", 2 * HELD)
     async with here.http.stream("GET", f"/v1/files/{told['id']}/content") as stream:
-        await anext(stream.aiter_raw(1000))
+        pieces = stream.aiter_raw(1000)  # (kept: the stream is closed with it)
+        await anext(pieces)
         assert arriving.total == HELD
         for answer in (
             await send(here.http, form(FILE, PURPOSE)),
