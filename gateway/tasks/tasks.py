@@ -9,6 +9,7 @@ from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.calls.waiting import QueueWatch
 from fairlane.gateway.current import Current
+from fairlane.gateway.files.files import Files
 from fairlane.gateway.going import Going
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.settings import Settings
@@ -17,6 +18,7 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.wait import Wait
 from fairlane.streaming.hub import Hub
@@ -45,6 +47,8 @@ class Tasks:
     going: Going
     allowances: Allowances
     gate: Gate
+    responses: Responses
+    files: Files
 
     @property
     def settings(self) -> Settings:

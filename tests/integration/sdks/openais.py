@@ -21,8 +21,16 @@ class Sdk(Client, Protocol):
         """The events and the final completion of `chat.completions.stream()`."""
         ...
 
+    async def response(self, **arguments: Any) -> tuple[list[Any], Any]:
+        """The events and the final response of `responses.stream()`."""
+        ...
+
     async def leave(self, **arguments: Any) -> str:
         """The first text of a chat stream, which is closed then."""
+        ...
+
+    async def next_page(self, page: Any) -> Any:
+        """The page behind one of a list."""
         ...
 
 
@@ -38,6 +46,11 @@ class AsyncSdk(AsyncClient):
             events = [event async for event in stream]
             return events, await stream.get_final_completion()
 
+    async def response(self, **arguments: Any) -> tuple[list[Any], Any]:
+        async with self.client.responses.stream(**arguments) as stream:
+            events = [event async for event in stream]
+            return events, await stream.get_final_response()
+
     async def leave(self, **arguments: Any) -> str:
         async with await self.client.chat.completions.create(stream=True, **arguments) as stream:
             async for chunk in stream:
@@ -45,9 +58,15 @@ class AsyncSdk(AsyncClient):
                     return str(chunk.choices[0].delta.content)
         raise AssertionError("the stream ended without a text")
 
+    async def next_page(self, page: Any) -> Any:
+        return await page.get_next_page()
+
 
 class SyncSdk(SyncClient):
     make, make_http = OpenAI, DefaultHttpxClient
+
+    async def next_page(self, page: Any) -> Any:
+        return await asyncio.to_thread(page.get_next_page)
 
     async def chunks(self, path: str, **arguments: Any) -> list[Any]:
         def run() -> list[Any]:
@@ -59,6 +78,13 @@ class SyncSdk(SyncClient):
         def run() -> tuple[list[Any], Any]:
             with self.client.chat.completions.stream(**arguments) as stream:
                 return list(stream), stream.get_final_completion()
+
+        return await asyncio.to_thread(run)
+
+    async def response(self, **arguments: Any) -> tuple[list[Any], Any]:
+        def run() -> tuple[list[Any], Any]:
+            with self.client.responses.stream(**arguments) as stream:
+                return list(stream), stream.get_final_response()
 
         return await asyncio.to_thread(run)
 

@@ -13,16 +13,18 @@ from fairlane.gateway.settings import (
     TemplateMessage,
     TemplateSettings,
     WorkerKey,
+    part_of,
 )
 from fairlane.gateway.settings.docs import settings_table
-from fairlane.gateway.settings.sources import SEED_NAMES, env_name
+from fairlane.gateway.settings.parts import ResponseSettings
+from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
 
 
 @pytest.mark.parametrize(
     "model",
     [
         *(Settings, ModelSettings, QueueSettings, RouteSettings, TemplateMessage, TemplateSettings),
-        *(PriceSettings, CallerKey, KeyQuota, WorkerKey),
+        *(PriceSettings, CallerKey, KeyQuota, WorkerKey, ResponseSettings),
     ],
 )
 def test_every_setting_says_what_it_does(model: type[Settings]) -> None:
@@ -37,16 +39,25 @@ def test_settings_with_a_unit_in_their_name_say_it() -> None:
             assert "millisecond" in (field.description or "").lower(), name
 
 
+def _parts_of(group: str) -> list[str]:
+    part = part_of(Settings.model_fields[group])
+    assert part is not None
+    return list(part.model_fields)
+
+
 def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     table = settings_table()
     for name in Settings.model_fields:
         if name not in (
             *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
-            *("upstreams", "endpoints", "responses", "webhooks"),
+            *("upstreams", "endpoints", *SINGLE),
         ):
-            assert f"| `{name}` | `{env_name(name)}`" in table
+            for inner in (f".{part}" for part in _parts_of(name)) if name in SINGLE else ("",):
+                variable = env_name(name) + inner.upper().replace(".", "__")
+                assert f"| `{name}{inner}` | `{variable}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
+    assert "| `files.max_file_bytes` | `FAIRLANE_FILES__MAX_FILE_BYTES` | 536870912 |" in table
     assert "`queues.<name>.weight`" in table
     assert "| 40 (0 to 1000) |" in table
     assert "`STREAM_TTL_SECONDS` (seconds)" in table

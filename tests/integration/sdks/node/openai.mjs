@@ -1,9 +1,14 @@
 // Scenarios with the official OpenAI SDK for Node.
-import OpenAI from 'openai';
+import fs from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import OpenAI, { toFile } from 'openai';
 import { all, failure, messages, run, settings, statuses } from './shared.mjs';
 
 const client = new OpenAI(settings);
 const chat = (model, more = {}) => client.chat.completions.create({ model, messages, ...more });
+const respond = (model, more = {}) => client.responses.create({ model, input: 'hi', ...more });
+const functions = ['weather', 'clock'].map((name) => ({ type: 'function', name, parameters: { type: 'object' }, strict: false }));
 
 const scenarios = {
   create: () => chat('talk', { user: 'somebody', fun_level: { high: 11 } }),
@@ -33,6 +38,26 @@ const scenarios = {
   async thinker() {
     return { whole: await chat('thinker'), chunks: await all(chat('thinker', { stream: true })) };
   },
+  async responses() {
+    const whole = await respond('talk', { instructions: 'Be brief.' });
+    const runner = client.responses.stream({ model: 'talk', input: 'hi' });
+    const deltas = [];
+    runner.on('response.output_text.delta', (event) => deltas.push(event.delta));
+    return { whole, text: whole.output_text, events: await all(respond('talk', { stream: true })), deltas, final: (await runner.finalResponse()).output_text };
+  },
+  async responses_tools() {
+    const input = [{ role: 'user', content: 'hi' }];
+    const called = await respond('tools', { input, tools: functions });
+    const streamed = await client.responses.stream({ model: 'tools', input, tools: functions }).finalResponse();
+    const results = called.output.map((item) => ({ type: 'function_call_output', call_id: item.call_id, output: 'fair' }));
+    const answer = await respond('talk', { input: [...input, ...called.output, ...results] });
+    return { called: called.output, streamed: streamed.output, answer: answer.output_text };
+  },
+  responses_bad_request: () => failure(() => respond('talk', { tools: [{ type: 'web_search' }] })),
+  async responses_break() {
+    const events = await all(respond('breaks', { stream: true }));
+    return events.at(-1);
+  },
   async completions() {
     const create = (more) => client.completions.create({ model: 'talk', prompt: 'Once', ...more });
     return { whole: await create(), chunks: await all(create({ stream: true })) };
@@ -49,6 +74,32 @@ const scenarios = {
   async ids() {
     const { data, response, request_id } = await chat('talk').withResponse();
     return { request_id, inBody: data._request_id, header: response.headers.get('x-request-id'), task: response.headers.get('x-task-id') };
+  },
+  async files() {
+    const line = '{"custom_id": "1"}\n';
+    const file = path.join(fs.mkdtempSync(path.join(os.tmpdir(), 'files-')), 'stream.jsonl');
+    fs.writeFileSync(file, line);
+    const { files } = client;
+    const made = [
+      await files.create({ file: fs.createReadStream(file), purpose: 'batch' }),
+      await files.create({ file: await toFile(Buffer.from(line), 'made.jsonl'), purpose: 'batch' }),
+      await files.create({
+        file: new File([line], 'blob.bin'),
+        purpose: 'user_data',
+        expires_after: { anchor: 'created_at', seconds: 3600 },
+      }),
+    ];
+    const page = [];
+    for await (const one of files.list({ limit: 2 })) page.push(one.id);
+    return {
+      made,
+      page,
+      retrieved: await files.retrieve(made[0].id),
+      waited: await files.waitForProcessing(made[0].id),
+      content: await (await files.content(made[0].id)).text(),
+      deleted: await files.delete(made[0].id),
+      missing: await failure(() => files.retrieve(made[0].id)),
+    };
   },
   unauthorized: () => failure(() => chat('talk')),
   unknown_model: () => failure(() => chat('nobody-has-this')),
