@@ -3,7 +3,6 @@
 A request is a chat request in other words (gateway/calls/messages), its task one that any worker for chat runs.
 """
 
-import asyncio
 from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.api.answering import Asking, answer, task_of
-from fairlane.gateway.calls.bodies import Members, is_large
+from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
+from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag, read_model
-from fairlane.gateway.calls.messages.request import Asked, chat_steps, made
+from fairlane.gateway.calls.messages.request import Asked, chat_steps
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
@@ -94,14 +93,6 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
 async def _chat_of(
     tasks: Tasks, request: Request, body: bytes, fields: Members, *, stream: bool, bounded: bool = True
 ) -> Asked:
-    """The chat request. A large one takes its turn, and is no larger in chat's words than a body may be."""
+    """The chat request, which is no larger in chat's words than a body may be."""
     steps = chat_steps(fields, stream=stream, bounded=bounded, most=tasks.settings.max_body_bytes)
-    if not is_large(body):
-        return made(steps)
-    async with tasks.bodies.turn(len(body), request.opener) as spent:
-        while True:
-            with spent():
-                asked = next(steps, None)
-            if asked is not None:
-                return asked
-            await asyncio.sleep(0)
+    return await in_steps(tasks, request, body, steps)

@@ -10,6 +10,8 @@ from fairlane.streaming.jsontext import as_text, items, kind_of, members, string
 
 NOT_EXTRA = frozenset({"index", "message", "delta", "text", "finish_reason"})
 NOT_EXTRA_IN_MESSAGE = frozenset({"role", "content", "refusal", "reasoning_content", "tool_calls"})
+THOUGHTS = "thinking_blocks"
+"""The member of a chat message with thoughts as Anthropic told them, which must come back so."""
 
 _STOP = b'"stop"'
 _TOOL_CALLS = b'"tool_calls"'

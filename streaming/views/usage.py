@@ -162,6 +162,32 @@ def anthropic_usage(
     return usage
 
 
+def responses_usage(
+    raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
+) -> bytes | None:
+    """The usage object of OpenAI's Responses; None when nothing is known. What is not told is 0; `estimated` where the gateway
+    counted itself."""
+    picked = _pick(raw, result, latest)
+    if picked is None or picked[2] == (None, None):
+        return None
+    _, found, told = picked
+    counts = _counts(found, told)
+    cached, written = counts.cached or 0, _detail(found, _WRITTEN, _INPUT_DETAILS, _WRITTEN[0]) or 0
+    read, wrote = counts.input or 0, counts.output or 0
+    if _ANTHROPIC_CACHE & found.keys() and not _ALL_INPUT & found.keys():
+        read += cached + written
+    usage: dict[str, Any] = {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "output_tokens": wrote,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning or 0},
+        "total_tokens": read + wrote,
+    }
+    if bytes(found.get("estimated", b"")) == b"true":
+        usage["estimated"] = True
+    return msgspec.json.encode(usage)
+
+
 def with_usage(body: bytes, usage: bytes | None) -> bytes:
     """An OpenAI object as it is, or with this usage if it has none."""
     found = members(body) or {}

@@ -11,9 +11,21 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.messages import shapes
-from fairlane.gateway.calls.messages.shapes import Budget, Shape, is_null, read, refused, text
+from fairlane.gateway.calls.reading import (
+    LARGE,
+    NOT_HERE,
+    Budget,
+    Shape,
+    Typed,
+    is_null,
+    named,
+    read,
+    refused,
+    string,
+    text,
+)
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, items, join_object, json_string, kind_of, members
-from fairlane.streaming.views.messages.content import THOUGHTS
+from fairlane.streaming.views.choice import THOUGHTS
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _user = Decoder(list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult | shapes.ToolResult])
@@ -24,9 +36,7 @@ _image_source = Decoder(shapes.Base64Source | shapes.UrlSource)
 _document_source = Decoder(shapes.Base64Source | shapes.TextSource | shapes.ContentSource)
 _part = Decoder(list[shapes.Text | shapes.Image])
 _messages = Decoder(list[shapes.Message])
-_typed = Decoder(shapes.Typed)
-LARGE = 64 * 1024
-"""Bytes of a message that takes a millisecond."""
+_typed = Decoder(Typed)
 _BETWEEN = rb"\n\n"
 
 
@@ -127,14 +137,14 @@ class Conversation:
             elif isinstance(block, shapes.ToolUse):
                 calls.append(self._call(block, at))
             elif isinstance(block, shapes.RedactedThinking):
-                thoughts.append(_named(type="redacted_thinking", data=_string(block.data, f"{at}.data")))
+                thoughts.append(named(type="redacted_thinking", data=string(block.data, f"{at}.data")))
             elif isinstance(block, shapes.Thinking):
-                thought = _string(block.thinking, f"{at}.thinking")
-                signature = NULL if is_null(block.signature) else _string(block.signature, f"{at}.signature")
+                thought = string(block.thinking, f"{at}.thinking")
+                signature = NULL if is_null(block.signature) else string(block.signature, f"{at}.signature")
                 if signature in (NULL, EMPTY_STRING):
                     unsigned.append(thought[1:-1])
                 else:
-                    thoughts.append(_named(type="thinking", thinking=thought, signature=signature))
+                    thoughts.append(named(type="thinking", thinking=thought, signature=signature))
         more = []
         if unsigned:
             more.append(("reasoning_content", b'"%b"' % b"".join(unsigned)))
@@ -154,10 +164,10 @@ class Conversation:
                 raise refused(f"{place}.caller", "only tools that the model calls itself are known here")
         self._budget.check_escaped(block.input)
         arguments = json_string(bytes(block.input).decode())
-        function = join_object([("name", _string(block.name, f"{place}.name")), ("arguments", arguments)])
+        function = join_object([("name", string(block.name, f"{place}.name")), ("arguments", arguments)])
         return join_object(
             [
-                ("id", _string(block.id, f"{place}.id")),
+                ("id", string(block.id, f"{place}.id")),
                 ("type", b'"function"'),
                 ("function", function),
                 *self._cached(block),
@@ -183,7 +193,7 @@ class Conversation:
             return [self._text(_said(block, place), block)]
         if isinstance(block, shapes.Image):
             if not is_null(block.transformations) and members(block.transformations) != {}:
-                raise refused(f"{place}.transformations", shapes.NOT_HERE)
+                raise refused(f"{place}.transformations", NOT_HERE)
             return [self._image(block, place)]
         if isinstance(block, shapes.SearchResult):
             return [self._search_result(block, place)]
@@ -197,10 +207,10 @@ class Conversation:
         source = read(block.source, _image_source, f"{place}.source")
         self.inline += 1
         if isinstance(source, shapes.UrlSource):
-            url = _string(source.url, f"{place}.source.url")
+            url = string(source.url, f"{place}.source.url")
         else:
             url = self._data_url(source, f"{place}.source")
-        return join_object([("type", b'"image_url"'), ("image_url", _named(url=url)), *self._cached(block)])
+        return join_object([("type", b'"image_url"'), ("image_url", named(url=url)), *self._cached(block)])
 
     def _data_url(self, source: shapes.Base64Source, place: str) -> bytes:
         if not _MEDIA_TYPE.fullmatch(source.media_type):
@@ -255,8 +265,8 @@ class Conversation:
 def _said(block: shapes.Text, place: str) -> bytes:
     """A block's text, as JSON."""
     if not is_null(block.citations) and items(block.citations) != []:
-        raise refused(f"{place}.citations", shapes.NOT_HERE)
-    return _string(block.text, f"{place}.text")
+        raise refused(f"{place}.citations", NOT_HERE)
+    return string(block.text, f"{place}.text")
 
 
 def _check_citations(raw: Raw, place: str) -> None:
@@ -267,15 +277,5 @@ def _check_citations(raw: Raw, place: str) -> None:
         raise refused(place, "models tell no citations here; leave it out")
 
 
-def _string(raw: Raw, place: str) -> bytes:
-    return b'"%b"' % text(raw, place)
-
-
 def _plain(text_json: bytes) -> bytes:
-    return _named(type="text", text=text_json)
-
-
-def _named(**pairs: bytes | str) -> bytes:
-    return join_object(
-        (name, json_string(value) if isinstance(value, str) else value) for name, value in pairs.items()
-    )
+    return named(type="text", text=text_json)

@@ -11,14 +11,23 @@ from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.messages.content import Conversation
-from fairlane.gateway.calls.messages.shapes import Budget, is_null, read, refused
 from fairlane.gateway.calls.outputs import MOST
+from fairlane.gateway.calls.reading import (
+    EMPTY,
+    MOST_BYTES,
+    NOT_HERE,
+    NULL,
+    Budget,
+    Typed,
+    is_null,
+    read,
+    refused,
+    text,
+)
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import join_object, kind_of, members
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
-MOST_BYTES = 16 << 20
-"""Of a chat request, if nothing is said."""
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _BUDGETS = ((4096, "low"), (16_384, "medium"))
 """Up to how many tokens of thinking it is which effort; beyond, `high`."""
@@ -33,7 +42,6 @@ _READ = frozenset(
 _ONLY_THERE = ("cache_control", "service_tier")
 """Members that mean something at Anthropic alone, and change nothing of what an answer is."""
 _IGNORED = frozenset({"diagnostics", *_ONLY_THERE})
-_EMPTY = frozenset({b"[]", b"{}", b"null"})
 _EDITS = frozenset({"clear_thinking_20251015", "clear_tool_uses_20250919"})
 """What may be cleared out of a long conversation: it costs less then, and may be left."""
 INLINE_TOKENS = 1600
@@ -49,7 +57,7 @@ _number, _whole, _text, _texts, _raws = (
 )
 _metadata, _typed, _tool_shape, _choice = (
     Decoder(shapes.Metadata),
-    Decoder(shapes.Typed),
+    Decoder(Typed),
     Decoder(shapes.Tool),
     Decoder(shapes.ToolChoice),
 )
@@ -89,14 +97,14 @@ def chat_steps(
     """The same in steps, between which others may run: of a large request each takes a part of its time. The last yields it."""
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in said.items():
-        if name not in _READ and name not in _IGNORED and bytes(raw).strip() not in _EMPTY:
-            raise refused(name, shapes.NOT_HERE)
+        if name not in _READ and name not in _IGNORED and bytes(raw).strip() not in EMPTY:
+            raise refused(name, NOT_HERE)
     chat: Members = {}
     if "model" in said:
         chat["model"] = said["model"]
     budget = Budget(most)
     conversation = Conversation(budget)
-    conversation.add_system(said.get("system", shapes.NULL))
+    conversation.add_system(said.get("system", NULL))
     if "messages" not in said:
         raise refused("messages", "is missing")
     yield from conversation.add(said["messages"])
@@ -189,18 +197,18 @@ def _tool(raw: Raw, place: str) -> shapes.Tool:
         raise refused(f"{place}.defer_loading", "tools are not searched here")
     if tool.allowed_callers not in (None, ["direct"]):
         raise refused(f"{place}.allowed_callers", "only the model calls tools here: ['direct']")
-    if not is_null(tool.input_examples) and bytes(tool.input_examples).strip() not in _EMPTY:
+    if not is_null(tool.input_examples) and bytes(tool.input_examples).strip() not in EMPTY:
         raise refused(f"{place}.input_examples", "put them into the description")
     return tool
 
 
 def _function(tool: shapes.Tool, place: str) -> bytes:
-    shapes.text(tool.name, f"{place}.name")
+    text(tool.name, f"{place}.name")
     if members(tool.input_schema) is None:
         raise refused(f"{place}.input_schema", "must be a JSON schema, an object")
     function = [("name", bytes(tool.name))]
     if not is_null(tool.description):
-        shapes.text(tool.description, f"{place}.description")
+        text(tool.description, f"{place}.description")
         function.append(("description", bytes(tool.description)))
     function.append(("parameters", bytes(tool.input_schema)))
     if tool.strict:

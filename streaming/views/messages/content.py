@@ -14,7 +14,7 @@ from fairlane.streaming.jsontext import (
     one_line,
     string_or_none,
 )
-from fairlane.streaming.views.choice import Choice
+from fairlane.streaming.views.choice import THOUGHTS, Choice
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -28,8 +28,6 @@ OWN_REASONS = frozenset(
     {*STOP_REASONS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
 )
 """Anthropic's, which an upstream of theirs tells as its own word (`native_finish_reason`)."""
-THOUGHTS = "thinking_blocks"
-"""The member of a chat message with thoughts as Anthropic told them, which must come back so."""
 WHY = ("native_finish_reason", "stop_reason")
 """Members of a choice that say why it ended: Anthropic's own word, and the stop sequence that was met."""
 _MOST_ID = 256

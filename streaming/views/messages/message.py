@@ -5,22 +5,13 @@ told as Anthropic does, in `thinking_blocks` of its extra members, have their si
 the first is told.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
-from msgspec import Raw
 
 from fairlane.queues.failures import anthropic_kind, failure_row
 from fairlane.queues.tasks import Place
-from fairlane.streaming.events import (
-    Event,
-    read_chunk,
-    read_done,
-    read_model,
-    read_usage,
-    wait_members,
-    why_failed,
-)
+from fairlane.streaming.events import Event, read_done, wait_members, why_failed
 from fairlane.streaming.jsontext import (
     EMPTY_STRING,
     NULL,
@@ -31,10 +22,9 @@ from fairlane.streaming.jsontext import (
     one_line,
     string_or_none,
 )
-from fairlane.streaming.views.accumulate import PartBudget
-from fairlane.streaming.views.choice import Choice, choices_of_result
-from fairlane.streaming.views.messages.calls import Begin, CallBlocks, More, Step
-from fairlane.streaming.views.messages.content import THOUGHTS, WHY, blocks_of, own_id, why_ended
+from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
+from fairlane.streaming.views.choice import THOUGHTS, choices_of_result
+from fairlane.streaming.views.messages.content import WHY, blocks_of, own_id, why_ended
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import anthropic_usage
@@ -43,7 +33,7 @@ _THINKING = b'{"type":"thinking","thinking":"","signature":""}'
 _MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
-class MessagesStreamView:
+class MessagesStreamView(BlockStreamView):
     """Events of a Messages stream from all events of a task in order.
 
     `message_start` comes with the first output, each block is whole before the next one begins, and the end is in one piece: the
@@ -54,44 +44,21 @@ class MessagesStreamView:
 
     silence = b'event: ping\ndata: {"type":"ping"}\n\n'
     """What says that the stream goes on."""
-    pending = None
-    """It draws every end by itself."""
+    place_every_s = 0.0
+    """How often a new place is told at most."""
 
     def __init__(self, info: TaskInfo) -> None:
-        self.ended = False
-        self._info = info
-        self._latest_usage: bytes | None = None
+        super().__init__(info)
         self._id: bytes | None = None
         self._begun = False
         self._at = 0
         """The number of the block that is open, or of the next one."""
-        self._open = ""
-        """What the open block is: text, thinking, tool."""
-        self._calls: CallBlocks | None = None
-        """Once there is one: many streams wait, and few call."""
-        self._thought = self._content = self._called = self._refused = False
-        self._finish: bytes | None = None
-        self._held: list[tuple[str, Raw]] = []
-        """Chunks that wait for the end of a call."""
         self._told: dict[str, bytes] = {}
         """Members of the choice that say why it ended."""
 
-    def feed(self, event: Event) -> bytes:
-        """The events that this one adds, often none; to be written in one write."""
-        if self.ended:
-            return b""
-        if event.type == "chunk":
-            chunk = read_chunk(event.data)
-            return self._chunk(chunk.kind, chunk.delta) if chunk.index == 0 else b""
-        if event.type == "usage":
-            self._latest_usage = read_usage(event.data)
-            return b""
-        if event.type == "start" and self._info.falls:
-            self._info = msgspec.structs.replace(self._info, model=read_model(event.data))
-            return b""
-        if event.terminal or event.type in ("gap", "restart"):
-            self.ended = True
-            return self._end(event)
+    @staticmethod
+    def open() -> bytes:
+        """Nothing stands before the first output."""
         return b""
 
     def queue_chunk(self, place: Place) -> bytes:
@@ -106,44 +73,6 @@ class MessagesStreamView:
         """How a stream ends in failure."""
         return b"event: error\ndata: %b\n\n" % error_body(message, code)
 
-    def _chunk(self, kind: str, delta: Raw) -> bytes:
-        if self._open == "tool" and kind != "finish":
-            return self._beside_call(kind, delta)
-        if kind == "text":
-            self._content = True
-            return self._text(delta)
-        if kind == "reasoning":
-            self._thought = True
-            return self._thinking(delta)
-        if kind == "refusal":
-            self._content = self._refused = True
-            return self._text(delta)
-        if kind == "tool":
-            self._calls = self._calls or CallBlocks(PartBudget())
-            return self._tools(self._calls.add(delta))
-        if kind == "finish":
-            self._finish = bytes(delta)
-        elif kind == "extra":
-            return self._extra(members(delta) or {})
-        return b""
-
-    def _beside_call(self, kind: str, delta: Raw) -> bytes:
-        """While a call's arguments are no whole object everything else waits, as no two blocks may be open."""
-        assert self._calls is not None
-        if kind != "tool" and self._calls.busy:
-            self._held.append((kind, delta))
-            return b""
-        if kind != "tool":
-            return self._tools(self._calls.leave()) + self._chunk(kind, delta)
-        frames = self._tools(self._calls.add(delta))
-        return frames if not self._held or self._calls.busy else frames + self._release()
-
-    def _release(self) -> bytes:
-        """What waited for calls."""
-        frames = [self._tools(self._calls.leave())] if self._calls else []
-        held, self._held = self._held, []
-        return b"".join([*frames, *(self._chunk(kind, delta) for kind, delta in held)])
-
     def _text(self, delta: bytes) -> bytes:
         before = b"" if self._open == "text" else self._block("text", b'{"type":"text","text":""}')
         return (
@@ -155,17 +84,17 @@ class MessagesStreamView:
         before = b"" if self._open == "thinking" else self._block("thinking", _THINKING)
         return before + self._delta(b'"thinking_delta","thinking":%b' % delta)
 
-    def _tools(self, steps: Iterator[Step]) -> bytes:
-        frames = []
-        for step in steps:
-            if isinstance(step, Begin):
-                self._content = self._called = True
-                frames.append(self._block("tool", _tool_use(step.id, step.name)))
-            elif isinstance(step, More):
-                frames.append(self._delta(b'"input_json_delta","partial_json":%b' % step.arguments))
-            else:
-                frames.append(self._close())
-        return b"".join(frames)
+    def _refusal(self, delta: bytes) -> bytes:
+        return self._text(delta)
+
+    def _begin_call(self, call_id: bytes, name: bytes) -> bytes:
+        return self._block("tool", _tool_use(call_id, name))
+
+    def _arguments(self, delta: bytes) -> bytes:
+        return self._delta(b'"input_json_delta","partial_json":%b' % delta)
+
+    def _end_call(self) -> bytes:
+        return self._close()
 
     def _extra(self, found: Mapping[str, bytes]) -> bytes:
         self._told |= {name: bytes(found[name]) for name in WHY if name in found}
@@ -233,8 +162,7 @@ class MessagesStreamView:
 
     def _finished(self, event: Event) -> bytes:
         done = read_done(event.data)
-        frames = [self._tools(self._calls.end())] if self._calls else []
-        frames.append(self._release())
+        frames = [self._left()]
         if done.result is not None:
             frames.append(self._whole(done.result))
         frames.append(self._close())
@@ -252,7 +180,7 @@ class MessagesStreamView:
 
     def _whole(self, result: bytes) -> bytes:
         """What a result says that the chunks did not."""
-        choice = _first(choices_of_result(result))
+        choice = first_of(choices_of_result(result))
         self._finish = choice.finish or self._finish
         self._told |= {name: choice.members[name] for name in WHY if name in choice.members}
         if self._content:
@@ -292,7 +220,7 @@ class MessagesBodyView(ResultView):
     """The message of a completed task."""
 
     def body(self) -> bytes:
-        choice = _first(self.choices())
+        choice = first_of(self.choices())
         told = members(choice.members.get("response")) or members(self.result) or {}
         why = why_ended(
             choice.finish or self.default_finish,
@@ -330,10 +258,6 @@ def _message(
         ("usage", usage),
     )
     return join_object(pairs)
-
-
-def _first(choices: list[Choice]) -> Choice:
-    return next((choice for choice in choices if choice.index == 0), Choice(0))
 
 
 def _tool_use(call_id: bytes, name: bytes) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from fairlane.gateway.calls.messages.request import EFFORTS, INLINE_TOKENS, chat_of
-from fairlane.gateway.calls.messages.shapes import MOST_PARTS
+from fairlane.gateway.calls.reading import MOST_PARTS
 from fairlane.gateway.errors import ApiError
 from fairlane.workers.adapters.dialects.anthropic.request import BUDGETS, messages_request
 from fairlane.workers.adapters.dialects.gemini import GeminiDialect

@@ -1,0 +1,76 @@
+"""What bodies of OpenAI's chat completions, completions and embeddings ask for, and how it is told. Pure."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from fairlane.gateway.calls.bodies import Members, value_of
+from fairlane.gateway.calls.intake import check_choices, read_flag
+from fairlane.gateway.errors import bad_request
+from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
+from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.openai_common import OpenAIBodyView, OpenAIStreamView
+from fairlane.streaming.views.task import TaskInfo
+
+
+class Wanted(NamedTuple):
+    """What a body asks for."""
+
+    task_type: str
+    streamed: Callable[[TaskInfo], OpenAIStreamView] | None
+    """None: it asks for the whole."""
+    whole: Callable[[TaskInfo], OpenAIBodyView | EmbeddingBodyView]
+
+
+Read = Callable[[Members], Wanted]
+"""Reads what a body of these members asks for. Raises ApiError(400)."""
+
+
+def read_chat(fields: Members) -> Wanted:
+    """Of POST /v1/chat/completions."""
+    if "messages" not in fields or kind_of(fields["messages"]) != "[":
+        raise bad_request("messages must be a list of messages", "messages")
+    check_choices(fields)
+    streamed = partial(ChatStreamView, include_usage=_include_usage(fields))
+    return Wanted("openaiLike", streamed if read_flag(fields, "stream") else None, ChatBodyView)
+
+
+def read_completion(fields: Members) -> Wanted:
+    """Of POST /v1/completions."""
+    if "prompt" not in fields:
+        raise bad_request("You must provide a prompt", "prompt")
+    check_choices(fields)
+    streamed = partial(CompletionStreamView, include_usage=_include_usage(fields))
+    return Wanted("openaiCompletion", streamed if read_flag(fields, "stream") else None, CompletionBodyView)
+
+
+def read_embedding(fields: Members) -> Wanted:
+    """Of POST /v1/embeddings."""
+    if "input" not in fields:
+        raise bad_request("You must provide an input", "input")
+    encoding = value_of(fields, "encoding_format") if "encoding_format" in fields else "float"
+    if encoding not in ("float", "base64"):
+        raise bad_request("encoding_format must be float or base64", "encoding_format")
+    return Wanted("openaiEmbedding", None, partial(EmbeddingBodyView, encoding_format=encoding))
+
+
+def _include_usage(fields: Members) -> bool:
+    if not read_flag(fields, "stream"):
+        return False
+    options = value_of(fields, "stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise bad_request("stream_options must be an object", "stream_options")
+    value = options.get("include_usage")
+    if value is not None and not isinstance(value, bool):
+        raise bad_request("include_usage must be true or false", "include_usage")
+    return bool(value)
+
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
+RESPONSES: Final = "/v1/responses"

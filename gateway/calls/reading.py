@@ -1,0 +1,134 @@
+"""Reads parts of a request as types, and says what is wrong with one that does not fit. Pure.
+
+For surfaces whose requests go on in other words than they came. A type has all members that are known; any
+other one is refused by its name. What goes on as it came stays unparsed.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from fairlane.gateway.errors import ApiError, bad_request, too_large
+from fairlane.streaming.jsontext import count_parts, join_object, json_string, kind_of
+
+MOST_PARTS = 10_000
+"""Messages or items, their parts, and tools of a request: each takes some microseconds, and the loop stands still meanwhile."""
+MOST_BYTES = 16 << 20
+"""Of a chat request, if nothing is said."""
+LARGE = 64 * 1024
+"""Bytes of a message that takes a millisecond."""
+NULL = Raw(b"null")
+EMPTY = frozenset({b"[]", b"{}", b"null"})
+"""What a member that is not known may say: nothing."""
+NOT_HERE = "cannot be said to a model here; leave it out"
+_WORDS = {
+    "`str`": "a text",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`array`": "a list",
+    "`object`": "an object",
+    "`bool`": "true or false",
+}
+
+
+class Known(Struct, forbid_unknown_fields=True):
+    """Nothing else may stand in it."""
+
+
+class Typed(Struct):
+    type: Any = None
+
+
+Shape = TypeVar("Shape")
+
+
+class Budget:
+    """How many parts a request may still have, and how long its texts may become."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = MOST_PARTS
+        self._most_bytes = most_bytes
+        self._bytes = 0
+
+    def grow(self, size: int) -> None:
+        """Count so many bytes of what is read. Raises ApiError(413) where they are more than a request may have."""
+        self._bytes += size
+        if self._bytes > self._most_bytes:
+            raise too_large(self._most_bytes)
+
+    def check_escaped(self, raw: Raw) -> None:
+        """See whether a value fits in as a text of JSON. Raises ApiError(413), before it is made one."""
+        data = bytes(raw)
+        if len(data) + data.count(b'"') + data.count(b"\\") > self._most_bytes:
+            raise too_large(self._most_bytes)
+
+    def items(self, raw: Raw, decoder: msgspec.json.Decoder[list[Shape]], place: str) -> list[Shape]:
+        """The items of a list, which count. Raises ApiError(400)."""
+        if count_parts(raw, self._left) > self._left:
+            raise refused(place, f"the request has more than {MOST_PARTS} messages, items, parts and tools")
+        found = read(raw, decoder, place)
+        self._left -= len(found)
+        return found
+
+
+def read(raw: bytes | Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> Shape:
+    """A value of the decoder's type. Raises ApiError(400) that names the member that does not fit."""
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        raise refused(place, "is nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        raise _misfit(str(error), place) from None
+
+
+def _misfit(said: str, place: str) -> ApiError:
+    """The refusal of a value of another type, in our words."""
+    sentence, found, inside = said.rpartition(" - at `$")
+    if found:
+        place += inside.rstrip("`")
+    else:
+        sentence = said
+    for begin, why in (
+        ("Object contains unknown field `", NOT_HERE),
+        ("Object missing required field `", "is missing"),
+    ):
+        if sentence.startswith(begin):
+            return refused(f"{place}.{sentence.removeprefix(begin).rstrip('`')}", why)
+    if sentence.startswith("Invalid value "):
+        return refused(
+            place, f"{sentence.removeprefix('Invalid value ')[:100]} cannot be said to a model here"
+        )
+    for word, ours in _WORDS.items():
+        sentence = sentence.replace(word, ours)
+    return refused(place, sentence[:1].lower() + sentence[1:300])
+
+
+def refused(place: str, why: str) -> ApiError:
+    """The refusal of what stands at a place of the request."""
+    place = place[:200]
+    return bad_request(f"{place}: {why}", place)
+
+
+def text(raw: Raw, place: str) -> bytes:
+    """What stands between the quotes of a text. Raises ApiError(400)."""
+    if kind_of(raw) != '"':
+        raise refused(place, "must be a text")
+    return bytes(raw).strip()[1:-1]
+
+
+def string(raw: Raw, place: str) -> bytes:
+    """A text, as JSON. Raises ApiError(400)."""
+    return b'"%b"' % text(raw, place)
+
+
+def is_null(raw: Raw) -> bool:
+    """Whether a member is absent or null."""
+    return raw is NULL or kind_of(raw) == ""
+
+
+def named(**pairs: bytes | str) -> bytes:
+    """An object of these members: texts, and JSON as it is."""
+    return join_object(
+        (name, json_string(value) if isinstance(value, str) else value) for name, value in pairs.items()
+    )

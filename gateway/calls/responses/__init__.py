@@ -1,0 +1,1 @@
+"""OpenAI's Responses requests as chat requests. Pure. What goes where is told in docs/responses.md."""

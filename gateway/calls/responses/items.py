@@ -1,0 +1,298 @@
+"""Input items as the messages of a chat. Pure.
+
+Chat has one message for each turn of the assistant: thoughts, then what was said, then calls. So items that follow each other in
+this order become one message, and any other one begins the next. What chat has no word for is said as for Messages requests, and
+noted (`Conversation.extended`): workers for Anthropic get signed thoughts back, others say it otherwise (docs/responses.md).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from fairlane.gateway.calls.reading import (
+    LARGE,
+    NOT_HERE,
+    NULL,
+    Budget,
+    Shape,
+    Typed,
+    is_null,
+    named,
+    read,
+    refused,
+    string,
+    text,
+)
+from fairlane.gateway.calls.responses import shapes
+from fairlane.streaming.jsontext import EMPTY_STRING, items, join_object, json_string, kind_of, members
+from fairlane.streaming.views.choice import THOUGHTS
+from fairlane.streaming.views.responses.thoughts import unsealed
+
+_kind = Decoder(shapes.Kind)
+_items = Decoder(list[Raw])
+_message, _call, _output = (
+    Decoder(shapes.Message),
+    Decoder(shapes.FunctionCall),
+    Decoder(shapes.FunctionCallOutput),
+)
+_reasoning, _reference = Decoder(shapes.Reasoning), Decoder(shapes.Reference)
+_user = Decoder(list[shapes.InputText | shapes.InputImage | shapes.InputFile | shapes.InputAudio])
+_assistant = Decoder(list[shapes.OutputText | shapes.Refusal])
+_texts = Decoder(list[shapes.InputText])
+_result = Decoder(list[shapes.InputText | shapes.InputImage | shapes.InputFile])
+_thoughts, _summary = Decoder(list[shapes.ReasoningText]), Decoder(list[shapes.SummaryText])
+_typed = Decoder(Typed)
+_TEXT = (shapes.InputText, shapes.OutputText)
+DETAILS = ("auto", "low", "high")
+_BETWEEN = rb"\n\n"
+
+
+class _Part(IntEnum):
+    """How far a turn of the assistant has come."""
+
+    NOTHING = 0
+    THOUGHTS = 1
+    TEXT = 2
+    CALLS = 3
+
+
+class _Turn:
+    """One message of the assistant, as it grows."""
+
+    def __init__(self) -> None:
+        self.part = _Part.NOTHING
+        self.thoughts: list[bytes] = []
+        """Insides of texts."""
+        self.signed: list[bytes] = []
+        self.content: bytes | None = None
+        self.calls: list[bytes] = []
+
+
+class Conversation:
+    """The messages of one request, put together."""
+
+    def __init__(self, budget: Budget, known: Mapping[str, bytes]) -> None:
+        self._budget = budget
+        self._known = known
+        self._turn = _Turn()
+        self.messages: list[bytes] = []
+        self.extended = False
+        """Whether there is something among them that chat has no word for, or that many servers do not know: several texts as one
+        content."""
+
+    def add_instructions(self, raw: Raw) -> None:
+        """What stands before all. Raises ApiError(400), as all that follows."""
+        self._add("system", string(raw, "instructions"))
+
+    def add_input(self, raw: Raw) -> Iterator[None]:
+        """The input: a text, or items; others may run after each large one."""
+        if kind_of(raw) == '"':
+            self._add("user", string(raw, "input"))
+            return
+        if kind_of(raw) != "[":
+            raise refused("input", "must be a text or a list of items")
+        listed = self._budget.items(raw, _items, "input")
+        yield from self.add(listed, "input")
+
+    def add(self, listed: Sequence[bytes | Raw], place: str) -> Iterator[None]:
+        """Items that stand at `place`."""
+        for number, raw in enumerate(listed):
+            self._item(raw, f"{place}[{number}]")
+            if len(memoryview(raw)) >= LARGE:
+                yield
+
+    def end(self) -> None:
+        """No more comes."""
+        self._flush()
+
+    def _item(self, raw: bytes | Raw, place: str) -> None:
+        self._budget.grow(len(memoryview(raw)))  # few bytes may refer to many
+        kind = read(raw, _kind, place)
+        item_type = kind.type or ("message" if kind.role is not None else "item_reference")
+        if item_type == "message":
+            self._add_message(read(raw, _message, place), place)
+        elif item_type == "function_call":
+            self._add_call(read(raw, _call, place), place)
+        elif item_type == "function_call_output":
+            self._add_output(read(raw, _output, place), place)
+        elif item_type == "reasoning":
+            self._add_reasoning(read(raw, _reasoning, place), place)
+        elif item_type == "item_reference":
+            self._item(self._referred(read(raw, _reference, place), place), place)
+        else:
+            raise refused(f"{place}.type", f"{item_type[:100]!r} {NOT_HERE}")
+
+    def _referred(self, reference: shapes.Reference, place: str) -> bytes:
+        found = self._known.get(reference.id or "")
+        if found is None:
+            raise refused(
+                f"{place}.id", f"no item {(reference.id or '')[:100]!r} is kept here; send the item itself"
+            )
+        return found
+
+    def _add(self, role: str, content: bytes, *others: tuple[str, bytes]) -> None:
+        self._flush()
+        self.messages.append(join_object([("role", json_string(role)), ("content", content), *others]))
+
+    def _add_message(self, message: shapes.Message, place: str) -> None:
+        at = f"{place}.content"
+        if message.role == "user":
+            self._add("user", self._content(message.content, _user, at))
+        elif message.role in ("system", "developer"):
+            self._add("system", self._content(message.content, _texts, at))
+        elif message.role == "assistant":
+            content = self._content(message.content, _assistant, at)
+            turn = self._turn_at(_Part.TEXT)
+            turn.content = content
+        else:
+            raise refused(f"{place}.role", "must be user, assistant, system or developer")
+
+    def _turn_at(self, part: _Part) -> _Turn:
+        """The turn of the assistant that goes on with this part, or a new one: each part but calls comes once."""
+        if self._turn.part > part or (self._turn.part == part == _Part.TEXT):
+            self._flush()
+        self._turn.part = part
+        return self._turn
+
+    def _flush(self) -> None:
+        turn = self._turn
+        if turn.part == _Part.NOTHING:
+            return
+        self._turn = _Turn()
+        more = []
+        if turn.thoughts:
+            more.append(("reasoning_content", b'"%b"' % _BETWEEN.join(turn.thoughts)))
+        if turn.signed:
+            more.append((THOUGHTS, b"[%b]" % b",".join(turn.signed)))
+        if turn.calls:
+            more.append(("tool_calls", b"[%b]" % b",".join(turn.calls)))
+        self.extended = self.extended or bool(turn.thoughts or turn.signed)
+        content = turn.content or (NULL if turn.calls else EMPTY_STRING)
+        self.messages.append(join_object([("role", b'"assistant"'), ("content", bytes(content)), *more]))
+
+    def _add_call(self, call: shapes.FunctionCall, place: str) -> None:
+        _check_caller(call, place)
+        if call.is_async:
+            raise refused(f"{place}.async", NOT_HERE)
+        function = [
+            ("name", string(call.name, f"{place}.name")),
+            ("arguments", string(call.arguments, f"{place}.arguments")),
+        ]
+        call_id = string(call.call_id, f"{place}.call_id")
+        told = join_object([("id", call_id), ("type", b'"function"'), ("function", join_object(function))])
+        self._turn_at(_Part.CALLS).calls.append(told)
+
+    def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> None:
+        """A result, of which the name is that of its call."""
+        _check_caller(output, place)
+        call_id = string(output.call_id, f"{place}.call_id")
+        content = self._content(output.output, _result, f"{place}.output", of_tool=True)
+        self._add("tool", content, ("tool_call_id", call_id))
+
+    def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
+        """Thoughts that are sealed come back as they were told; of others, the text does."""
+        texts = [
+            text(part.text, f"{at}[{number}].text")
+            for at, raw, decoder in (
+                (f"{place}.content", item.content, _thoughts),
+                (f"{place}.summary", item.summary, _summary),
+            )
+            if not is_null(raw)
+            for number, part in enumerate(self._budget.items(raw, decoder, at))
+        ]
+        turn = self._turn_at(_Part.THOUGHTS)
+        if item.encrypted_content:
+            signed = unsealed(item.encrypted_content)
+            if signed is None:
+                raise refused(
+                    f"{place}.encrypted_content", "can be read only where it was made; leave the item out"
+                )
+            turn.signed += signed
+        else:
+            turn.thoughts += [one for one in texts if one]
+
+    def _content(
+        self, raw: Raw, decoder: Decoder[list[Shape]], place: str, *, of_tool: bool = False
+    ) -> bytes:
+        """The content of a message: one text as it is, all else as parts."""
+        if kind_of(raw) == '"':
+            return bytes(raw)
+        if kind_of(raw) != "[":
+            raise refused(place, "must be a text or a list of parts")
+        parts = self._budget.items(raw, decoder, place)
+        if not parts:
+            return EMPTY_STRING
+        told = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]
+        texts = sum(isinstance(part, _TEXT) for part in parts)
+        if texts == len(told) == 1:
+            return bytes((members(told[0]) or {})["text"])
+        self.extended = self.extended or of_tool or texts == len(told)
+        return b"[%b]" % b",".join(told)
+
+
+def _part(part: object, place: str) -> bytes:
+    """A part as chat has it."""
+    assert isinstance(part, shapes.Part)
+    if not is_null(part.prompt_cache_breakpoint):
+        raise refused(f"{place}.prompt_cache_breakpoint", NOT_HERE)
+    if isinstance(part, shapes.InputText):
+        return named(type="text", text=string(part.text, f"{place}.text"))
+    if isinstance(part, shapes.OutputText):
+        if not is_null(part.annotations) and items(part.annotations) != []:
+            raise refused(f"{place}.annotations", NOT_HERE)
+        return named(type="text", text=string(part.text, f"{place}.text"))
+    if isinstance(part, shapes.Refusal):
+        return named(type="refusal", refusal=string(part.refusal, f"{place}.refusal"))
+    if isinstance(part, shapes.InputImage):
+        return _image(part, place)
+    if isinstance(part, shapes.InputAudio):
+        at = f"{place}.input_audio"
+        data, form = (
+            string(part.input_audio.data, f"{at}.data"),
+            string(part.input_audio.format, f"{at}.format"),
+        )
+        return named(type="input_audio", input_audio=named(data=data, format=form))
+    assert isinstance(part, shapes.InputFile)
+    return _file(part, place)
+
+
+def _image(part: shapes.InputImage, place: str) -> bytes:
+    _check_id(part.file_id, place, "image_url")
+    if is_null(part.image_url):
+        raise refused(f"{place}.image_url", "is missing")
+    url = [("url", string(part.image_url, f"{place}.image_url"))]
+    if part.detail not in (None, *DETAILS):
+        raise refused(f"{place}.detail", f"must be one of {', '.join(DETAILS)}")
+    if part.detail not in (None, "auto"):
+        url.append(("detail", json_string(part.detail)))
+    return named(type="image_url", image_url=join_object(url))
+
+
+def _file(part: shapes.InputFile, place: str) -> bytes:
+    _check_id(part.file_id, place, "file_data")
+    if not is_null(part.file_url):
+        raise refused(
+            f"{place}.file_url", "files are not fetched for a model here; put the file into file_data"
+        )
+    if part.detail not in (None, "auto"):
+        raise refused(f"{place}.detail", NOT_HERE)
+    if is_null(part.file_data):
+        raise refused(f"{place}.file_data", "is missing")
+    file = [("file_data", string(part.file_data, f"{place}.file_data"))]
+    if not is_null(part.filename):
+        file.append(("filename", string(part.filename, f"{place}.filename")))
+    return named(type="file", file=join_object(file))
+
+
+def _check_id(raw: Raw, place: str, instead: str) -> None:
+    if not is_null(raw):
+        raise refused(f"{place}.file_id", f"models see no files by their ids here; put it into {instead}")
+
+
+def _check_caller(item: shapes.Called, place: str) -> None:
+    if not is_null(item.namespace):
+        raise refused(f"{place}.namespace", NOT_HERE)
+    if not is_null(item.caller) and read(item.caller, _typed, f"{place}.caller").type != "direct":
+        raise refused(f"{place}.caller", "only tools that the model calls itself are known here")

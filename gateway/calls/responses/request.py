@@ -1,0 +1,158 @@
+"""One of OpenAI's Responses requests as a chat request. Pure. What goes where is told in docs/responses.md."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.reading import EMPTY, MOST_BYTES, NOT_HERE, Budget, is_null, read, refused
+from fairlane.gateway.calls.responses import shapes
+from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
+from fairlane.gateway.calls.responses.items import Conversation
+from fairlane.gateway.calls.responses.kept import kept_input
+from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
+from fairlane.gateway.calls.responses.tools import Tools, read_choice, read_tools
+from fairlane.gateway.errors import too_large
+from fairlane.streaming.jsontext import kind_of
+from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+
+_READ = frozenset({"model", "input", "include", "stream", "stream_options", *DEFAULTS})
+MOST_REFERENCES = 1000
+"""Items that are looked up for one request."""
+_MOST_ID = 256
+_LONGEST_REFERENCE = 1024
+"""Bytes of an item that refers to another one."""
+_REFERENCE = re.compile(rb'item_reference|"id"')
+_flag, _name, _raws = Decoder(bool), Decoder(str), Decoder(list[Raw])
+_reference = Decoder(shapes.Kind)
+
+
+class Wishes(NamedTuple):
+    """What a request says of keeping, and of what was kept: to be looked up before it can be read."""
+
+    store: bool | None
+    """None: nothing."""
+    background: bool
+    previous: str | None
+    """`previous_response_id`."""
+    references: tuple[str, ...]
+    """Ids of items of earlier responses that its input refers to (`item_reference`), each once."""
+
+
+class Asked(NamedTuple):
+    """What a Responses request asks for."""
+
+    fields: Members
+    """The chat request's members."""
+    payload: bytes
+    """The same as a body."""
+    echo: bytes
+    """What the response object repeats of its request, one line of JSON: an object, which the views are given."""
+    input_items: bytes
+    """The input as a list of items, one line of JSON: without the history, references as what they mean, ids only where the
+    caller said some. Only of a response that is kept; else `[]`."""
+
+
+def wishes_of(fields: Members) -> Wishes:
+    """What is to be looked up for a request of these members. Raises ApiError(400)."""
+    said = _said(fields)
+    store = read(said["store"], _flag, "store") if "store" in said else None
+    background = "background" in said and read(said["background"], _flag, "background")
+    previous = None
+    if "previous_response_id" in said:
+        previous = read(said["previous_response_id"], _name, "previous_response_id")
+        if not 0 < len(previous) <= _MOST_ID:
+            raise refused("previous_response_id", f"must be an id of 1 to {_MOST_ID} characters")
+    return Wishes(store, background, previous, _references(said))
+
+
+def _references(said: Members) -> tuple[str, ...]:
+    raw = said.get("input")
+    if raw is None or kind_of(raw) != "[" or not _REFERENCE.search(memoryview(raw)):
+        return ()
+    found: dict[str, None] = {}
+    for number, item in enumerate(Budget(MOST_BYTES).items(raw, _raws, "input")):
+        if len(memoryview(item)) > _LONGEST_REFERENCE:
+            continue
+        kind = read(item, _reference, f"input[{number}]")
+        if kind.id and (kind.type or ("" if kind.role else "item_reference")) == "item_reference":
+            found[kind.id] = None
+    if len(found) > MOST_REFERENCES:
+        raise refused("input", f"refers to more than {MOST_REFERENCES} items; send the items themselves")
+    return tuple(found)
+
+
+def chat_of(fields: Members, *, stream: bool = False, **options: Any) -> Asked:
+    """What `chat_steps` comes to, at once."""
+    return next(asked for asked in chat_steps(fields, stream=stream, **options) if asked is not None)
+
+
+def chat_steps(
+    fields: Members,
+    *,
+    stream: bool,
+    store: bool = False,
+    most: int = MOST_BYTES,
+    history: Sequence[bytes] = (),
+    known: Mapping[str, bytes] | None = None,
+) -> Iterator[Asked | None]:
+    """The chat request of a Responses request, in steps, between which others may run: of a large request each takes a part of
+    its time. The last one yields it.
+
+    `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
+    `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
+    `Wishes.references` names.
+    Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
+    """
+    said, known = _said(fields), known or {}
+    for name, raw in said.items():
+        if name not in _READ and bytes(raw).strip() not in EMPTY:
+            raise refused(name, NOT_HERE)
+    echo = new_echo(said, store=store)
+    chat: Members = {}
+    if "model" in said:
+        chat["model"] = said["model"]
+    budget = Budget(most)
+    conversation = Conversation(budget, known)
+    if "instructions" in said:
+        conversation.add_instructions(said["instructions"])
+    yield from conversation.add(history, "previous_response_id")
+    if "input" not in said:
+        raise refused("input", "is missing")
+    yield from conversation.add_input(said["input"])
+    conversation.end()
+    if not conversation.messages:
+        raise refused("input", "at least one item is needed")
+    chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
+    extended = conversation.extended
+    del conversation
+    yield None
+    read_settings(said, chat, echo)
+    tools = read_tools(said["tools"], budget) if "tools" in said else Tools({}, {})
+    read_choice(said.get("tool_choice"), tools, chat, echo)
+    if "parallel_tool_calls" in said:
+        read(said["parallel_tool_calls"], _flag, "parallel_tool_calls")
+        if "tools" in chat:
+            chat["parallel_tool_calls"] = said["parallel_tool_calls"]
+    read_output(said, chat, echo)
+    read_included(said, chat)
+    if stream:
+        chat["stream"] = Raw(b"true")
+        chat["stream_options"] = Raw(b'{"include_usage":true}')
+    if extended:
+        chat[ANTHROPIC] = Raw(b"{}")
+    told = whole_echo(echo)
+    yield None
+    payload = object_of(chat)
+    if len(payload) > most:
+        raise too_large(most)
+    kept = b"[%b]" % b",".join(kept_input(said["input"], known)) if store else b"[]"
+    yield Asked(chat, payload, told, kept)
+
+
+def _said(fields: Members) -> Members:
+    return {name: raw for name, raw in fields.items() if not is_null(raw)}

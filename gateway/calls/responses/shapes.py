@@ -1,0 +1,168 @@
+"""What stands in a Responses request, as types. Pure."""
+
+from msgspec import Raw, Struct, field
+
+from fairlane.gateway.calls.reading import NULL, Known
+
+
+class Kind(Struct):
+    """What tells which item it is: messages and references may come without `type`."""
+
+    type: str | None = None
+    role: str | None = None
+    id: str | None = None
+
+
+# ---- items ----------
+
+
+class Item(Known, kw_only=True):
+    """`id` and `status` are bookkeeping: a model is told neither."""
+
+    type: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class Message(Item, kw_only=True):
+    role: str
+    content: Raw
+    phase: str | None = None
+
+
+class Called(Item, kw_only=True):
+    """What an item of a tool may say of who calls it."""
+
+    caller: Raw = NULL
+    namespace: Raw = NULL
+
+
+class FunctionCall(Called, kw_only=True):
+    call_id: Raw
+    name: Raw
+    arguments: Raw
+    is_async: bool | None = field(name="async", default=None)
+
+
+class FunctionCallOutput(Called, kw_only=True):
+    call_id: Raw
+    output: Raw
+    name: Raw = NULL
+
+
+class Reasoning(Item, kw_only=True):
+    summary: Raw = NULL
+    content: Raw = NULL
+    encrypted_content: str | None = None
+
+
+class Reference(Item):
+    pass
+
+
+# ---- parts of their content ----------
+
+
+class Part(Known, tag_field="type", kw_only=True):
+    prompt_cache_breakpoint: Raw = NULL
+
+
+class InputText(Part, tag="input_text"):
+    text: Raw
+
+
+class InputImage(Part, tag="input_image"):
+    image_url: Raw = NULL
+    file_id: Raw = NULL
+    detail: str | None = None
+
+
+class InputFile(Part, tag="input_file"):
+    file_data: Raw = NULL
+    filename: Raw = NULL
+    file_id: Raw = NULL
+    file_url: Raw = NULL
+    detail: str | None = None
+
+
+class Sound(Known):
+    data: Raw
+    format: Raw
+
+
+class InputAudio(Part, tag="input_audio"):
+    input_audio: Sound
+
+
+class OutputText(Part, tag="output_text"):
+    text: Raw
+    annotations: Raw = NULL
+    logprobs: Raw = NULL
+
+
+class Refusal(Part, tag="refusal"):
+    refusal: Raw
+
+
+class ReasoningText(Known, tag_field="type", tag="reasoning_text"):
+    text: Raw
+
+
+class SummaryText(Known, tag_field="type", tag="summary_text"):
+    text: Raw
+
+
+# ---- what else a request says ----------
+
+
+class Tool(Known):
+    type: str
+    name: Raw
+    parameters: Raw = NULL
+    strict: bool | None = None
+    description: Raw = NULL
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+    output_schema: Raw = NULL
+    is_async: bool | None = field(name="async", default=None)
+
+
+class Choice(Known):
+    """`function` with its name, or `allowed_tools`."""
+
+    type: str
+    name: str | None = None
+    mode: str | None = None
+    tools: list[Raw] | None = None
+
+
+class Named(Known):
+    type: str
+    name: str
+
+
+class Text(Known):
+    format: Raw = NULL
+    verbosity: str | None = None
+
+
+class Format(Known):
+    type: str
+    name: Raw = NULL
+    json_schema: Raw = field(name="schema", default=NULL)
+    strict: bool | None = None
+    description: Raw = NULL
+
+
+class Thinking(Known):
+    """`reasoning` of a request."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
+
+
+class StreamOptions(Known):
+    include_obfuscation: bool | None = None

@@ -1,0 +1,118 @@
+"""The tools of a Responses request, which are functions, and which of them is to be called. Pure."""
+
+from typing import NamedTuple
+
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.reading import NOT_HERE, Budget, Typed, is_null, read, refused, string
+from fairlane.gateway.calls.responses import shapes
+from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
+
+CHOICES = ("auto", "none", "required")
+_raws, _typed, _name, _flag = Decoder(list[Raw]), Decoder(Typed), Decoder(str), Decoder(bool)
+_tool, _choice, _named = Decoder(shapes.Tool), Decoder(shapes.Choice), Decoder(shapes.Named)
+
+
+class Tools(NamedTuple):
+    """Functions as chat has them, and as the response repeats them, by their names."""
+
+    chat: dict[bytes, bytes]
+    told: dict[bytes, bytes]
+
+
+def read_tools(raw: Raw, budget: Budget) -> Tools:
+    """The tools of a request. Raises ApiError(400)."""
+    tools = Tools({}, {})
+    for number, one in enumerate(budget.items(raw, _raws, "tools")):
+        place = f"tools[{number}]"
+        kind = read(one, _typed, place).type
+        if kind != "function":
+            raise refused(f"{place}.type", f"{str(kind)[:100]!r} is not run here: only functions are known")
+        tool = read(one, _tool, place)
+        name = string(tool.name, f"{place}.name")
+        if name in tools.chat:
+            raise refused(f"{place}.name", "there is another one of that name")
+        tools.chat[name], tools.told[name] = _function(name, tool, place)
+    return tools
+
+
+def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]:
+    if tool.defer_loading:
+        raise refused(f"{place}.defer_loading", "tools are not searched here")
+    if tool.is_async:
+        raise refused(f"{place}.async", NOT_HERE)
+    if tool.allowed_callers not in (None, ["direct"]):
+        raise refused(f"{place}.allowed_callers", "only the model calls tools here: ['direct']")
+    if not is_null(tool.output_schema):
+        raise refused(f"{place}.output_schema", NOT_HERE)
+    function = [("name", name)]
+    description = NULL if is_null(tool.description) else string(tool.description, f"{place}.description")
+    if description != NULL:
+        function.append(("description", description))
+    parameters = bytes(NULL if is_null(tool.parameters) else tool.parameters)
+    if parameters != NULL:
+        if kind_of(parameters) != "{":
+            raise refused(f"{place}.parameters", "must be a JSON schema, an object")
+        function.append(("parameters", parameters))
+    if tool.strict:
+        function.append(("strict", b"true"))
+    strict = NULL if tool.strict is None else b"true" if tool.strict else b"false"
+    told = [("type", b'"function"'), ("name", name), ("description", description), ("parameters", parameters)]
+    chat = join_object([("type", b'"function"'), ("function", join_object(function))])
+    return chat, one_line(join_object([*told, ("strict", strict)]))
+
+
+def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, bytes]) -> None:
+    """Tell chat the tools and which is to be called, and the response what it repeats of it. Raises ApiError(400)."""
+    echo["tools"] = b"[%b]" % b",".join(tools.told.values())
+    offered = list(tools.chat.values())
+    wanted: bytes | None = None
+    if raw is not None:
+        echo["tool_choice"] = one_line(bytes(raw))
+        if kind_of(raw) == '"':
+            wanted = bytes(raw)
+            if read(raw, _name, "tool_choice") not in CHOICES:
+                raise refused("tool_choice", f"must be one of {', '.join(CHOICES)}, or an object")
+        else:
+            wanted, offered = _chosen(raw, tools)
+    if offered:
+        chat["tools"] = Raw(b"[%b]" % b",".join(offered))
+        if wanted is not None:
+            chat["tool_choice"] = Raw(wanted)
+    elif wanted not in (None, b'"auto"', b'"none"'):
+        raise refused("tool_choice", "there are no tools")
+
+
+def _chosen(raw: Raw, tools: Tools) -> tuple[bytes, list[bytes]]:
+    """The choice that an object says, and the tools that the model is told: where some are allowed, only these."""
+    kind = read(raw, _typed, "tool_choice").type
+    if kind not in ("function", "allowed_tools"):
+        raise refused("tool_choice.type", f"{str(kind)[:100]!r} is not known here: function or allowed_tools")
+    choice = read(raw, _choice, "tool_choice")
+    if kind == "function":
+        name = _known(choice.name, tools, "tool_choice.name")
+        return b'{"type":"function","function":{"name":%b}}' % name, list(tools.chat.values())
+    if choice.mode not in ("auto", "required"):
+        raise refused("tool_choice.mode", "must be auto or required")
+    allowed = []
+    for number, one in enumerate(choice.tools or ()):
+        place = f"tool_choice.tools[{number}]"
+        tool = read(one, _named, place)
+        if tool.type != "function":
+            raise refused(f"{place}.type", "must be function")
+        allowed.append(tools.chat[_known(tool.name, tools, f"{place}.name")])
+    if not allowed:
+        raise refused("tool_choice.tools", "at least one tool is needed")
+    return json_string(choice.mode), allowed
+
+
+def _known(name: str | None, tools: Tools, place: str) -> bytes:
+    """A tool's name, as JSON."""
+    if name is None:
+        raise refused(place, "is missing")
+    told = next((one for one in tools.chat if read(one, _name, place) == name), None)
+    if told is None:
+        raise refused(place, f"there is no tool {name[:100]!r}")
+    return told

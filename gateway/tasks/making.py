@@ -1,0 +1,42 @@
+"""Makes the task of a call of /v1, of what is said of it: by a request with its headers, or without any."""
+
+import time
+from functools import partial
+
+from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.calls.bodies import Members, has_image
+from fairlane.gateway.calls.idempotency import Said, name_task
+from fairlane.gateway.calls.intake import Options, make_task, read_model
+from fairlane.gateway.current import Current
+from fairlane.queues.ids import new_task_id
+from fairlane.queues.tasks import TaskSpec
+
+
+def make(
+    current: Current,
+    caller: Caller,
+    task_type: str,
+    body: bytes,
+    fields: Members,
+    options: Options,
+    said: Said | None = None,
+    task_id: str = "",
+) -> TaskSpec:
+    """The task of a body of OpenAI's, whose members are `fields`, for a caller whom it has named (`Caller.named`). `task_id`: the
+    one that it is to have; '': a new one. Raises ApiError."""
+    name = read_model(fields, caller.only_model)
+    check_model(caller, name)
+    task_id = task_id or new_task_id(time.time_ns() // 1_000_000)
+    task = make_task(
+        current.settings,
+        caller,
+        current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),
+        task_id=task_id,
+        task_type=task_type,
+        payload=body,
+        fields=fields,
+        options=options,
+        tell_model=True,
+    )
+    name_task(task, said)
+    return task

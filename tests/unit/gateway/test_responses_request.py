@@ -1,0 +1,591 @@
+"""A Responses request as a chat request: what goes where, what is refused, what is repeated, and the way back."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from fairlane.gateway.calls.reading import MOST_PARTS
+from fairlane.gateway.calls.responses.echo import MOST_ECHO
+from fairlane.gateway.calls.responses.kept import with_ids
+from fairlane.gateway.calls.responses.request import MOST_REFERENCES, Wishes, chat_of, wishes_of
+from fairlane.gateway.calls.responses.settings import EFFORTS
+from fairlane.gateway.errors import ApiError
+from fairlane.streaming.views.responses.thoughts import sealed
+from fairlane.workers.adapters.dialects.anthropic.request import BUDGETS, messages_request
+from fairlane.workers.adapters.dialects.openai import OpenAIDialect
+from fairlane.workers.sdk import Task
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+PNG = "data:image/png;base64,aGk="
+PDF = "data:application/pdf;base64,aGk="
+SCHEMA = {"type": "object", "properties": {}}
+TOOL = {"type": "function", "name": "weather", "description": "The weather.", "parameters": SCHEMA}
+FUNCTION = {"name": "weather", "description": "The weather.", "parameters": SCHEMA}
+CLOCK = {"type": "function", "name": "clock"}
+CALL = {"type": "function_call", "call_id": "t1", "name": "weather", "arguments": '{"city": "Köln"}'}
+CHAT_CALL = {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
+SIGNED = {"type": "thinking", "thinking": "Hm", "signature": "sig"}
+HIDDEN = {"type": "redacted_thinking", "data": "xyz"}
+PART = "input[0].content[0]"
+"""Where the first part of a request is."""
+
+
+def seal(*thoughts: Any) -> str:
+    return str(json.loads(sealed([json.dumps(one, separators=(",", ":")).encode() for one in thoughts])))
+
+
+def fields_of(request: dict[str, Any]) -> dict[str, Raw]:
+    return {name: Raw(json.dumps(value, ensure_ascii=False).encode()) for name, value in request.items()}
+
+
+def chat(*, stream: bool = False, **request: Any) -> dict[str, Any]:
+    asked = chat_of(fields_of({"model": "m", "input": "hi"} | request), stream=stream)
+    found: dict[str, Any] = json.loads(asked.payload)
+    assert {name: json.loads(bytes(raw)) for name, raw in asked.fields.items()} == found
+    return found
+
+
+def messages(*items: Any, **request: Any) -> list[Any]:
+    found: list[Any] = chat(input=list(items), **request)["messages"]
+    return found
+
+
+def echo(**request: Any) -> dict[str, Any]:
+    asked = chat_of(fields_of({"model": "m", "input": "hi"} | request))
+    assert b"\n" not in asked.echo
+    found: dict[str, Any] = json.loads(asked.echo)
+    return found
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def said(*parts: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": list(parts), **more}
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "input_text", "text": words, **more}
+
+
+def output(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "output_text", "text": words, "annotations": [], "logprobs": [], **more}
+
+
+def plain(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def first(part: Any, role: str = "user") -> dict[str, Any]:
+    """A request whose first message holds this part."""
+    return {"input": [{"role": role, "content": [part]}]}
+
+
+def thought(words: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": words}],
+        **more,
+    }
+
+
+def test_a_plain_request_is_a_plain_chat_request() -> None:
+    assert chat(instructions="Be brief.", input="hi") == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "Be brief."}, *HI],
+    }
+    streamed = chat(stream=True)
+    assert (streamed["stream"], streamed["stream_options"]) == (True, {"include_usage": True})
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5, "top_p": 0.9}),
+        ({"presence_penalty": 1, "frequency_penalty": -1}, {"presence_penalty": 1, "frequency_penalty": -1}),
+        ({"max_output_tokens": 9}, {"max_completion_tokens": 9}),
+        ({"max_tool_calls": 3}, {}),
+        ({"user": "u", "safety_identifier": "s"}, {"user": "u", "safety_identifier": "s"}),
+        ({"prompt_cache_key": "k", "prompt_cache_retention": "24h"}, {"prompt_cache_key": "k", "prompt_cache_retention": "24h"}),
+        ({"service_tier": "flex"}, {"service_tier": "flex"}),
+        ({"metadata": {"a": "b"}}, {}),
+        ({"truncation": "disabled", "store": False, "background": False}, {}),
+        ({"stream_options": {"include_obfuscation": False}}, {}),
+        ({"include": ["reasoning.encrypted_content", "message.input_image.image_url"]}, {}),
+        ({"include": ["message.output_text.logprobs"]}, {"logprobs": True}),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
+        ({"top_logprobs": 0}, {}),
+        ({"tools": []}, {}),
+        ({"tools": [], "tool_choice": "none", "parallel_tool_calls": True}, {}),
+        ({"tools": [TOOL]}, {"tools": [{"type": "function", "function": FUNCTION}]}),
+        (
+            {"tools": [{**TOOL, "strict": True}, CLOCK], "parallel_tool_calls": False},
+            {
+                "tools": [
+                    {"type": "function", "function": {**FUNCTION, "strict": True}},
+                    {"type": "function", "function": {"name": "clock"}},
+                ],
+                "parallel_tool_calls": False,
+            },
+        ),
+        ({"text": {"format": {"type": "text"}, "verbosity": "low"}}, {"verbosity": "low"}),
+        ({"text": {"format": {"type": "json_object"}}}, {"response_format": {"type": "json_object"}}),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "strict": True, "schema": SCHEMA}}},
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}}},
+        ),
+        ({"reasoning": {}}, {}),
+        ({"reasoning": {"effort": "high", "summary": "auto"}}, {"reasoning_effort": "high"}),
+        ({"conversation": None, "prompt": {}, "unheard_of": []}, {}),
+    ],
+)  # fmt: skip
+def test_where_members_go(members: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert chat(**members) == {"model": "m", "messages": HI, **expected}
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected", "tools"),
+    [
+        ("auto", "auto", 2),
+        ("required", "required", 2),
+        ("none", "none", 2),
+        ({"type": "function", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}, 2),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]},
+            "required",
+            1,
+        ),
+    ],
+)
+def test_which_tool_is_to_be_called(choice: Any, expected: Any, tools: int) -> None:
+    found = chat(tools=[TOOL, CLOCK], tool_choice=choice)
+    assert (found["tool_choice"], len(found["tools"])) == (expected, tools)
+    assert echo(tools=[TOOL, CLOCK], tool_choice=choice)["tool_choice"] == choice
+
+
+@pytest.mark.parametrize(
+    ("parts", "content", "extended"),
+    [
+        ([text("a")], "a", False),
+        ([], "", False),
+        ([text("a"), text("b")], [plain("a"), plain("b")], True),
+        (
+            [text("a"), {"type": "input_image", "image_url": PNG, "detail": "auto"}],
+            [plain("a"), {"type": "image_url", "image_url": {"url": PNG}}],
+            False,
+        ),
+        (
+            [{"type": "input_image", "image_url": "https://a/b", "detail": "low", "file_id": None}],
+            [{"type": "image_url", "image_url": {"url": "https://a/b", "detail": "low"}}],
+            False,
+        ),
+        (
+            [{"type": "input_file", "file_data": PDF, "filename": "T"}],
+            [{"type": "file", "file": {"file_data": PDF, "filename": "T"}}],
+            False,
+        ),
+        (
+            [{"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}],
+            [{"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}],
+            False,
+        ),
+    ],
+)
+def test_what_a_user_says(parts: list[Any], content: Any, extended: bool) -> None:
+    found = chat(input=[user(*parts)])
+    assert found["messages"] == [{"role": "user", "content": content}]
+    assert ("anthropic" in found) is extended
+
+
+def test_items_of_one_turn_are_one_message() -> None:
+    told = messages(
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", **HI[0]},
+        thought("Hm", id="rs_1", status=None),
+        said(output("Let me look."), id="msg_1", status="completed", phase=None),
+        {**CALL, "id": "fc_1", "status": "completed", "namespace": None, "caller": None, "async": None},
+        {**CALL, "call_id": "t2"},
+        {"type": "function_call_output", "call_id": "t1", "output": "sunny"},
+        {"type": "function_call_output", "call_id": "t2", "output": [text("a")], "name": "weather"},
+        said(output("Sunny.")),
+        said(output("Anything else?")),
+        {**CALL, "call_id": "t3"},
+        thought("Wait"),
+        said({"type": "refusal", "refusal": "No."}),
+    )
+    assert told == [
+        {"role": "system", "content": "Be brief."},
+        *HI,
+        {
+            "role": "assistant",
+            "content": "Let me look.",
+            "reasoning_content": "Hm",
+            "tool_calls": [CHAT_CALL, {**CHAT_CALL, "id": "t2"}],
+        },
+        {"role": "tool", "content": "sunny", "tool_call_id": "t1"},
+        {"role": "tool", "content": "a", "tool_call_id": "t2"},
+        {"role": "assistant", "content": "Sunny."},
+        {"role": "assistant", "content": "Anything else?", "tool_calls": [{**CHAT_CALL, "id": "t3"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "No."}],
+            "reasoning_content": "Wait",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (thought("Hm"), {"reasoning_content": "Hm"}),
+        (
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm"}], "content": None},
+            {"reasoning_content": "Hm"},
+        ),
+        (thought("Hm", encrypted_content=seal(SIGNED, HIDDEN)), {"thinking_blocks": [SIGNED, HIDDEN]}),
+        ({"type": "reasoning", "summary": []}, {}),
+    ],
+)
+def test_thoughts_come_back_as_they_were_told(item: Any, expected: dict[str, Any]) -> None:
+    (told,) = messages(item, said(output("Hi")))
+    assert told == {"role": "assistant", "content": "Hi", **expected}
+
+
+def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
+    result = {
+        "type": "function_call_output",
+        "call_id": "t1",
+        "output": [text("see"), {"type": "input_image", "image_url": PNG}],
+    }
+    found = chat(input=[*HI, CALL, result])
+    assert found["anthropic"] == {}
+    assert found["messages"][2]["content"] == [plain("see"), {"type": "image_url", "image_url": {"url": PNG}}]
+    payload = json.dumps(found).encode()
+    task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=payload, stream=False)
+    strict = json.loads(OpenAIDialect().call(task, "m", allowed=(), now=0.0).body)
+    assert [message["role"] for message in strict["messages"]] == ["user", "assistant", "tool", "user"]
+    assert "anthropic" not in strict
+    anthropic = messages_request(payload, "m", stream=False, allowed=())
+    (result_block,) = anthropic["messages"][2]["content"]
+    assert [block["type"] for block in result_block["content"]] == ["text", "image"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "place"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": ["x"]}, "input[0]"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": 7}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": "x", "name": "n"}]}, "input[0].name"),
+        ({"input": [{"type": "web_search_call", "id": "ws", "status": "completed"}]}, "input[0].type"),
+        ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "n", "input": "i"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "msg_x_0"}]}, "input[0].id"),
+        ({"input": [{"id": "msg_x_0"}]}, "input[0].id"),
+        ({"input": [{}]}, "input[0].id"),
+        ({"input": [{**CALL, "namespace": "n"}]}, "input[0].namespace"),
+        ({"input": [{**CALL, "caller": {"type": "program", "caller_id": "c"}}]}, "input[0].caller"),
+        ({"input": [{**CALL, "async": True}]}, "input[0].async"),
+        ({"input": [{**CALL, "arguments": {}}]}, "input[0].arguments"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": [output("x")]}]}, "input[0].output[0].type"),
+        ({"input": [thought("x", encrypted_content="gAAAA")]}, "input[0].encrypted_content"),
+        ({"input": [thought("x", encrypted_content="fairlane1.%%")]}, "input[0].encrypted_content"),
+        ({"input": [{"type": "reasoning", "summary": [{"type": "summary_text"}]}]}, "input[0].summary[0].text"),
+        (first(text("x", flavour=1)), f"{PART}.flavour"),
+        (first(text("x", prompt_cache_breakpoint={"mode": "explicit"})), f"{PART}.prompt_cache_breakpoint"),
+        (first(output("x")), f"{PART}.type"),
+        (first(text("x"), "assistant"), f"{PART}.type"),
+        (first({"type": "input_image", "image_url": PNG}, "system"), f"{PART}.type"),
+        (first(output("x", annotations=[{"type": "url_citation"}]), "assistant"), f"{PART}.annotations"),
+        (first({"type": "input_image", "file_id": "file-1", "detail": "auto"}), f"{PART}.file_id"),
+        (first({"type": "input_image", "detail": "auto"}), f"{PART}.image_url"),
+        (first({"type": "input_image", "image_url": PNG, "detail": "original"}), f"{PART}.detail"),
+        (first({"type": "input_file", "file_id": "file-1"}), f"{PART}.file_id"),
+        (first({"type": "input_file", "file_url": "https://a"}), f"{PART}.file_url"),
+        (first({"type": "input_file", "filename": "x"}), f"{PART}.file_data"),
+        (first({"type": "input_file", "file_data": PDF, "detail": "high"}), f"{PART}.detail"),
+        (first({"type": "computer_screenshot", "image_url": PNG}), f"{PART}.type"),
+        ({"instructions": [text("x")]}, "instructions"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"user": 7}, "user"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": "9"}, "max_output_tokens"),
+        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"metadata": {"a": 1}}, "metadata[...]"),
+        ({"metadata": {"a": "x" * 513}}, "metadata.a"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+        ({"include": ["file_search_call.results"]}, "include[0]"),
+        ({"include": "x"}, "include"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type"),
+        ({"tools": [{"type": "namespace", "name": "x", "tools": [TOOL]}]}, "tools[0].type"),
+        ({"tools": [TOOL, {"type": "function"}]}, "tools[1].name"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name"),
+        ({"tools": [{**TOOL, "parameters": "x"}]}, "tools[0].parameters"),
+        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"tools": [{**TOOL, "allowed_callers": ["programmatic"]}]}, "tools[0].allowed_callers"),
+        ({"tools": [{**TOOL, "output_schema": {}}]}, "tools[0].output_schema"),
+        ({"tools": [{**TOOL, "async": True}]}, "tools[0].async"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "maybe"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "clock"}}, "tool_choice.name"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice.name"),
+        ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "none", "tools": []}}, "tool_choice.mode"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
+        ({"text": {"verbosity": "huge"}}, "text.verbosity"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "some"}}, "reasoning.summary"),
+        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"context_management": [{"type": "compaction"}]}, "context_management"),
+        ({"moderation": {"model": "x"}}, "moderation"),
+        ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options"),
+        ({"messages": HI}, "messages"),
+        ({"stop": "x"}, "stop"),
+        ({"n": 2}, "n"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_is_refused_by_its_name(request_: dict[str, Any], place: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        chat(**request_)
+    assert (caught.value.status, caught.value.param) == (400, place)
+    assert caught.value.message.startswith(f"{place}: ")
+
+
+def test_a_refusal_repeats_little_of_what_was_said() -> None:
+    long = "A" * 1_000_000
+    for wrong in (
+        {"input": [{"type": long}]},
+        {"input": [{"type": "item_reference", "id": long}]},
+        first(text("x", **{long: 1})),
+        {"tools": [{"type": long}]},
+        {"include": [long]},
+        {long: 1},
+    ):
+        with pytest.raises(ApiError) as caught:
+            chat(**wrong)
+        assert len(caught.value.message) < 400
+        assert len(caught.value.param or "") <= 200
+
+
+def test_a_request_of_too_many_parts_is_refused() -> None:
+    for many in ({"input": HI * (MOST_PARTS + 1)}, {"input": [user(*[text("x")] * MOST_PARTS)]}):
+        with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
+            chat(**many)
+    chat(input=[user(*[text("x")] * (MOST_PARTS - 1))])
+
+
+def test_what_a_response_repeats_is_bounded() -> None:
+    with pytest.raises(ApiError, match="may take") as caught:
+        chat(instructions="x" * MOST_ECHO)
+    assert caught.value.param == "instructions"
+    chat(instructions="x" * (MOST_ECHO - 2000))
+    assert len(chat(input="x" * (MOST_ECHO * 2))["messages"][0]["content"]) == MOST_ECHO * 2
+
+
+def test_a_chat_request_that_is_larger_than_a_body_may_be_is_refused() -> None:
+    request = fields_of({"model": "m", "input": "x" * 1000})
+    with pytest.raises(ApiError) as caught:
+        chat_of(request, most=1000)
+    assert caught.value.status == 413
+
+
+def test_a_response_repeats_its_request_and_what_holds_where_it_says_nothing() -> None:
+    plain_echo = echo()
+    assert (plain_echo["tools"], plain_echo["tool_choice"], plain_echo["store"]) == ([], "auto", False)
+    assert plain_echo["text"] == {"format": {"type": "text"}}
+    wanted = {
+        "instructions": "Be\nbrief.",
+        "metadata": {"a": "b"},
+        "temperature": 0.5,
+        "max_output_tokens": 9,
+        "parallel_tool_calls": False,
+        "background": True,
+        "previous_response_id": "resp_1",
+        "prompt_cache_key": "k",
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    assert wanted.items() <= echo(**wanted).items()
+    told = echo(tools=[TOOL, CLOCK], text={"format": {"type": "json_schema", "name": "n", "schema": {}}})
+    assert told["tools"] == [
+        {**TOOL, "strict": None},
+        {**CLOCK, "description": None, "parameters": None, "strict": None},
+    ]
+    form = {"type": "json_schema", "name": "n", "schema": {}, "strict": False, "description": None}
+    assert told["text"] == {"format": form}
+
+
+def test_efforts_are_those_that_the_dialect_of_workers_knows() -> None:
+    assert set(EFFORTS) - {"none", "minimal"} <= BUDGETS.keys()
+
+
+# ---- what is kept ----------
+
+
+def test_what_a_request_wishes_of_keeping() -> None:
+    assert wishes_of(fields_of({"input": "item_reference"})) == Wishes(None, False, None, ())
+    references = [{"type": "item_reference", "id": name} for name in ("a", "b", "a")]
+    said_ = {"store": True, "background": True, "previous_response_id": "resp_1", "input": references}
+    assert wishes_of(fields_of(said_)) == Wishes(True, True, "resp_1", ("a", "b"))
+    for name, wrong in (
+        ("store", 1),
+        ("background", "yes"),
+        ("previous_response_id", ""),
+        ("previous_response_id", 1),
+    ):
+        with pytest.raises(ApiError) as caught:
+            wishes_of(fields_of({"input": "x", name: wrong}))
+        assert caught.value.param == name
+    many = [{"type": "item_reference", "id": str(number)} for number in range(MOST_REFERENCES + 1)]
+    with pytest.raises(ApiError, match="refers to more"):
+        wishes_of(fields_of({"input": many}))
+    assert wishes_of(fields_of({"input": [{"id": "a"}, {"id": "b", **HI[0]}]})).references == ("a",)
+    with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
+        wishes_of(fields_of({"input": [*references, *[0] * MOST_PARTS]}))
+
+
+def test_few_bytes_that_refer_to_many_are_refused() -> None:
+    large = json.dumps({"role": "user", "content": "x" * 100_000}).encode()
+    reference = {"type": "item_reference", "id": "a"}
+    with pytest.raises(ApiError) as caught:
+        chat_of(fields_of({"model": "m", "input": [reference] * 11}), known={"a": large}, most=1 << 20)
+    assert caught.value.status == 413
+    chat_of(fields_of({"model": "m", "input": [reference] * 9}), known={"a": large}, most=1 << 20)
+
+
+def test_an_item_of_too_many_thoughts_is_refused() -> None:
+    with pytest.raises(ApiError, match="encrypted_content"):
+        chat(input=[thought("x", encrypted_content=seal(*[HIDDEN] * 1001))])
+    chat(input=[thought("x", encrypted_content=seal(*[HIDDEN] * 1000))])
+
+
+def test_what_was_kept_comes_before_the_input_and_references_are_what_they_mean() -> None:
+    kept = [json.dumps(item).encode() for item in (*HI, said(output("Hello")))]
+    reference = {"type": "item_reference", "id": "fc_1"}
+    asked = chat_of(
+        fields_of({"model": "m", "instructions": "Be brief.", "input": [reference, *HI]}),
+        store=True,
+        history=kept,
+        known={"fc_1": json.dumps({**CALL, "id": "fc_1"}).encode()},
+    )
+    assert json.loads(asked.payload)["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        *HI,
+        {"role": "assistant", "content": "Hello", "tool_calls": [CHAT_CALL]},
+        *HI,
+    ]
+    assert json.loads(asked.input_items) == [
+        {**CALL, "id": "fc_1"},
+        {"type": "message", "status": "completed", "role": "user", "content": [text("hi")]},
+    ]
+    assert json.loads(asked.echo)["store"] is True
+
+
+def test_kept_items_are_whole_and_have_ids() -> None:
+    items = [*HI, {"role": "assistant", "content": "Hello", "id": "msg_own"}, CALL]
+    asked = chat_of(fields_of({"model": "m", "input": items}), store=True)
+    listed = [json.dumps(item).encode() for item in json.loads(asked.input_items)]
+    told = [json.loads(raw) for raw in with_ids(listed, "task")]
+    assert [item["id"] for item in told] == ["item_task_0", "msg_own", "item_task_2"]
+    assert told[1]["content"] == [{"type": "output_text", "text": "Hello", "annotations": []}]
+    again = chat_of(fields_of({"model": "m", "input": told}), store=True)
+    assert again.payload == chat_of(fields_of({"model": "m", "input": items})).payload
+    assert json.loads(again.input_items) == told
+    assert chat_of(fields_of({"model": "m", "input": items})).input_items == b"[]"
+
+
+# ---- there and back ----------
+
+WORDS = st.text(max_size=9)
+SAID = st.text(min_size=1, max_size=9)
+PARTS = st.one_of(
+    st.builds(text, WORDS),
+    st.builds(lambda url: {"type": "input_image", "image_url": url}, SAID),
+    st.builds(lambda url: {"type": "input_image", "image_url": url, "detail": "low"}, SAID),
+    st.builds(lambda data: {"type": "input_file", "file_data": data, "filename": "f"}, SAID),
+)
+USERS = st.builds(lambda parts: user(*parts), st.lists(PARTS, min_size=1, max_size=3))
+SYSTEMS = st.builds(lambda words: {"role": "system", "content": [text(words)]}, WORDS)
+CALLS = st.builds(lambda name, words: {**CALL, "call_id": name, "arguments": words}, SAID, WORDS)
+RESULTS = st.builds(
+    lambda name, parts: {"type": "function_call_output", "call_id": name, "output": parts},
+    SAID,
+    st.lists(PARTS, min_size=1, max_size=3),
+)
+TURNS = st.builds(
+    lambda thoughts, texts, calls: [*thoughts, *texts, *calls],
+    st.lists(st.builds(thought, SAID), max_size=1),
+    st.lists(st.builds(lambda words: said(output(words)), SAID), max_size=1),
+    st.lists(CALLS, min_size=1, max_size=2),
+)
+INPUTS = st.lists(
+    st.one_of(
+        st.builds(lambda item: [item], USERS | SYSTEMS | RESULTS),
+        st.builds(lambda turn, item: [*turn, item], TURNS, USERS | RESULTS),
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda lists: [item for one in lists for item in one])
+
+
+def _parts_of(content: Any) -> list[Any]:
+    if isinstance(content, str):
+        return [text(content)]
+    parts = []
+    for part in content:
+        if part["type"] == "text":
+            parts.append(text(part["text"]))
+        elif part["type"] == "image_url":
+            found = part["image_url"]
+            detail = {"detail": found["detail"]} if "detail" in found else {}
+            parts.append({"type": "input_image", "image_url": found["url"], **detail})
+        else:
+            parts.append({"type": "input_file", **part["file"]})
+    return parts
+
+
+def items_of(found: list[Any]) -> list[Any]:
+    """A chat's messages as items again."""
+    items: list[Any] = []
+    for message in found:
+        if message["role"] == "tool":
+            output_ = _parts_of(message["content"])
+            items.append(
+                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output_}
+            )
+        elif message["role"] == "assistant":
+            if "reasoning_content" in message:
+                items.append(thought(message["reasoning_content"]))
+            if message["content"] is not None:
+                items.append(said(output(message["content"])))
+            for call in message.get("tool_calls", ()):
+                items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+        else:
+            items.append({"role": message["role"], "content": _parts_of(message["content"])})
+    return items
+
+
+@given(INPUTS)
+def test_items_come_back_from_their_messages(items: list[Any]) -> None:
+    assert items_of(messages(*items)) == items
