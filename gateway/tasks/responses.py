@@ -213,7 +213,7 @@ class Responses:
         if len(tasks) > MOST_REFERENCED:
             raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
         wanted, found = frozenset(ids), dict[str, bytes]()
-        rows = [row for task in sorted(tasks) if (row := await self._store.row(task, now_ms())) is not None]
+        rows = await self._store.rows(tasks, now_ms()) if tasks else []
         rows = [row for row in rows if caller.owns(row.key_id, row.user)]
         kept = await self._store.items([row.task_id for row in rows if row.ended is not None])
         for row in rows:
