@@ -39,6 +39,8 @@ class StreamView(Protocol):
 
     silence: bytes
     """What is sent after a while in which nothing came."""
+    place_every_s: float
+    """How often a new place in the queue is told, at most: what tells it may be long."""
 
     @property
     def ended(self) -> bool: ...
@@ -240,13 +242,14 @@ async def answer(
 class TaskStream:
     """A stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
-    __slots__ = ("_place", "_time", "_told_at", "_view", "was_lost")
+    __slots__ = ("_noticed_at", "_place", "_time", "_told_at", "_view", "was_lost")
     waits_behind = 0
 
     def __init__(self, view: StreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
         self._time = time
         self._told_at = time()
+        self._noticed_at = -math.inf
         self._place = place
         self.was_lost = False
 
@@ -268,6 +271,9 @@ class TaskStream:
         if event.type != "queued":
             return b""
         self._place = read_queued(event.data)
+        if self._time() - self._noticed_at < self._view.place_every_s:
+            return b""
+        self._noticed_at = self._time()
         return self._tell()
 
     def idle(self) -> bytes:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
 from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, kind_of, members, one_line
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
 from fairlane.streaming.views.choice import THOUGHTS, Choice, choices_of_result
-from fairlane.streaming.views.responses import items as told
 from fairlane.streaming.views.responses.body import Ended, is_summarised, response
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.thoughts import signed, text_of
@@ -50,6 +50,8 @@ class ResponsesStreamView(BlockStreamView):
 
     silence = KEEPALIVE
     """What says that the stream goes on."""
+    place_every_s = 5.0
+    """How often a new place is told at most: with all that a response repeats."""
 
     def __init__(self, info: TaskInfo, echo: bytes, *, starting_after: int = -1) -> None:
         super().__init__(info)

@@ -93,6 +93,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             ]
         },
     ),
+    "file-input": (
+        "talk",
+        {
+            "input": [
+                said(
+                    [
+                        {"type": "input_text", "text": "What is the title of this file?"},
+                        {
+                            "type": "input_file",
+                            "filename": "a.pdf",
+                            "file_data": "data:application/pdf;base64,JVBERi0xLjEK",
+                        },
+                    ]
+                )
+            ]
+        },
+    ),
     "multi-turn": (
         "talk",
         {"input": [said("My name is Alice."), said("Hello Alice!", "assistant"), said("What is my name?")]},

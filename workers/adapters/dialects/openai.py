@@ -25,7 +25,7 @@ PATHS = {
 class OpenAIDialect:
     """Everything but `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage` keeps its bytes.
 
-    A request that was one of Anthropic's Messages is said in OpenAI's words alone (`plainly.py`). `renamed` are members that this
+    A request that was one of Messages or Responses is said in chat's words alone (`plainly.py`). `renamed` are members that this
     upstream knows by another name only. With `plain_roles`, messages of the role `developer` go out as `system`: older servers
     know no other.
     """
