@@ -127,7 +127,7 @@ class Sender:
             self._claimed_until(),
             choose,
             without_keys=self._turns.full_keys,
-            with_failing=self._turns.may_fail,
+            with_doubtful=self._turns.may_doubt,
         )
         by_id = {one.id: one for one in chosen}
         for webhook in claimed:
