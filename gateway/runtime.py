@@ -263,6 +263,7 @@ class Gateway:
             self.hub,
             results,
             cancel,
+            audit.note,
         )
         sender = Sender(
             self.database,
