@@ -25,6 +25,7 @@ from fairlane.gateway.api import (
     account,
     archive,
     audit,
+    batches,
     changes,
     endpoints,
     health,
@@ -47,6 +48,7 @@ from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Reque
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import (
+    AnswerCut,
     ApiError,
     ClientGone,
     InsufficientQuota,
@@ -58,6 +60,7 @@ from fairlane.gateway.errors import (
     speaks_openai,
 )
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 
 log = structlog.get_logger("fairlane.gateway")
@@ -81,6 +84,8 @@ ROUTERS = (
     (usage.own, Access.KEY),
     (webhooks.router, Access.CALLER),
     (webhooks.operators, Access.ADMIN),
+    (batches.router, Access.CALLER),
+    (batches.operators, Access.ADMIN),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )
@@ -174,6 +179,8 @@ class App(FastAPI):
             await self._begin(request)
         except ClientGone:
             pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
+        except AnswerCut:
+            pass  # the server cuts an answer that is not whole; its task's failure has its own line in the log
         except Exception as error:
             told = self._told(request, error)
             if request.started:
@@ -237,13 +244,15 @@ class App(FastAPI):
             request.path = request.scope["path"] = bare
             return found
 
-    async def _framed(self, tasks: object, caller: object, request: Request) -> None:  # noqa: ARG002
+    async def _framed(self, tasks: Tasks, caller: Caller | None, request: Request) -> None:
         """A call that is a route of FastAPI."""
+        if caller is not None and request.path.startswith("/v1/"):
+            request.standing = await tasks.allowances.standing(caller)
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.started, request.status = True, message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request.id)]
+                message["headers"] = [*message["headers"], *request.own_headers()]
             await request.send(message)
 
         scope = {**request.scope, REQUEST: request}

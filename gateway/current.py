@@ -46,6 +46,8 @@ RELOADED = (
     "archive_ttl_ms",
     "responses",
     "webhooks",
+    "batches",
+    "files",
     "structured_output",
     "structured_repair",
     "result_ttl_after_read_ms",
@@ -154,7 +156,9 @@ class Current:
         """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is. Gives their `changes`."""
         before = self._said
         self.reload_refused = None
-        self._said = before.model_copy(update={name: getattr(settings, name) for name in RELOADED})
+        taken = {name: getattr(settings, name) for name in RELOADED}
+        taken["files"] = settings.files.model_copy(update={"storage": before.files.storage})
+        self._said = before.model_copy(update=taken)
         self._said.came(settings.times, _origins(before, settings))
         self.since = since_when(self.since, before, self._said, settings.times.read_ms)
         self.read = settings
@@ -296,6 +300,8 @@ def changes(before: Settings, after: Settings) -> dict[str, list[str]]:
         }
     found["settings_changed"] = [name for name in differ if name in RELOADED and name not in _NAMED]
     found["needs_restart"] = [name for name in differ if name not in RELOADED]
+    if before.files.storage != after.files.storage:
+        found["needs_restart"].append("files.storage")
     return {what: names for what, names in found.items() if names}
 
 

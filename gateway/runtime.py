@@ -19,6 +19,10 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
+from fairlane.gateway.batches.batches import Batches
+from fairlane.gateway.batches.leading import Leading
+from fairlane.gateway.batches.run import Tools
+from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import MIN_LINGER_MS
 from fairlane.gateway.calls.streams import Closing
@@ -30,6 +34,9 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.endpoints.payloads import completed
+from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.opening import storage_of
+from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
@@ -280,11 +287,20 @@ class Gateway:
         background = self.dispatcher.background
         holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
+        files = Files(self.database, storage_of(settings), lambda: current.settings.files)
+        batch_store = BatchStore(self.database)
+        tools = Tools(
+            *(current, bodies, submit, cancel, self.scheduler, results), files=files, store=batch_store
+        )
+        leading = Leading(tools, replica, going)
+        self.batches = Batches(current, batch_store, files, leading.hurry)
         self.tasks = Tasks(
             current=current,
             calls=self.calls,
             bodies=bodies,
-            models=Models(current, self.surveyor.offered, self.surveyor.workers, started_at),
+            models=Models(
+                current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
+            ),
             submit=submit,
             wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
             poll=poll,
@@ -299,6 +315,7 @@ class Gateway:
             allowances=allowances,
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
             responses=responses,
+            files=files,
         )
 
         # what operators see and do
@@ -398,10 +415,12 @@ class Gateway:
             keeping,
             archive,
             sender,
+            FileSweep(files),
             minutes,
             checker,
             self.dispatcher,
             holder,
+            leading,
         ]
         """In the order in which they start; they close the other way round."""
 

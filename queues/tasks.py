@@ -109,6 +109,8 @@ class TaskSpec:
     """What names it besides its id, packed (`naming.pack`); '' = nothing."""
     idempotency_key: str = ""
     """The same as its caller said it, for answers."""
+    again: bool = False
+    """Whoever submits it does so by this id until it is answered: a submission of unknown outcome is not taken back."""
 
     def become(self, other: "TaskSpec") -> None:
         """Take over another plan: what runs, where, for how long and at whose cost."""

@@ -43,6 +43,15 @@ class Held:
 
 NOTHING_HELD = Held()
 
+FORM = "multipart/form-data"
+TAKE_FORMS = frozenset(
+    {
+        *("/v1/files", "/v1/audio/transcriptions", "/v1/audio/translations"),
+        *("/v1/images/edits", "/v1/images/variations"),
+    }
+)
+"""Paths of calls whose bodies are forms."""
+
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
 
@@ -63,13 +72,16 @@ def open_mode_refusal(
     websocket: bool = False,
     allowed_hosts: Collection[str] = (),
     allowed_origins: Collection[str] = (),
+    path: str = "",
+    site: str | None = None,
 ) -> str | None:
     """Why an open gateway refuses a request, or None when it does not. Each sentence says what to do.
 
     `forwarded`: any of FORWARDING_HEADERS is there. `old_http`: it is HTTP/1.0, which browsers and SDKs do not
     speak, and some proxies do unless told otherwise. Checked in this order: 1 proxies, 2 host names, 3 web
     pages (those of the gateway itself and of `allowed_origins` may call, none may be a worker), 4 bodies
-    that a web page may send unasked.
+    that a web page may send unasked. A form, which is one of these, is taken where a call wants one: browsers say by `origin` or
+    `site` (`Sec-Fetch-Site`) that a page of another site sends it.
     """
     # 1
     if forwarded:
@@ -90,7 +102,10 @@ def open_mode_refusal(
     # 4
     if method in ("POST", "PUT", "PATCH") and content_type is not None:
         kind = content_type.partition(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json"):
+        wanted = kind == FORM and path.rstrip("/") in TAKE_FORMS
+        if wanted and origin is None and site not in (None, "same-origin", "none"):
+            return "This gateway has no keys and takes no forms from web pages; configure keys"
+        if not wanted and kind != "application/json" and not kind.endswith("+json"):
             return "This gateway has no keys and takes only JSON; send Content-Type: application/json"
     return None
 

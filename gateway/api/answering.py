@@ -1,18 +1,17 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Members, is_large, parse_object
-from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.bodies import Members, parse_object
+from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said
 from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.errors import Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
@@ -22,11 +21,13 @@ from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.workers.tasktypes import MEDIA
 
 QUEUE_CHUNK_S = 30.0
 Made = TypeVar("Made")
@@ -56,7 +57,7 @@ class StreamView(Protocol):
         ...
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log."""
+        """The end of a stream that fails beside its task's log. Raises CutShort where nothing can tell it."""
         ...
 
 
@@ -130,18 +131,10 @@ def _metadata(request: Request) -> bytes:
 
 async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
     """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
-    if not is_large(body):
-        return next(made for made in steps if made is not None)
-    async with tasks.bodies.turn(len(body), request.opener) as spent:
-        while True:
-            with spent():
-                made = next(steps, None)
-            if made is not None:
-                return made
-            await asyncio.sleep(0)
+    return await tasks.bodies.take_steps(body, steps, caller=request.opener)
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -153,12 +146,13 @@ async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callab
         result = await waited.answer()  # held until it is written: others may share it
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
-    ids = [JSON, *_ids(waited.task_id), *ran_by(task, waited.end.info)]
-    await request.respond(200, result.json, [*ids, *waited.headers])
+    kind, body = split_typed(result.json) if task.task_type in MEDIA else (JSON[1], result.json)
+    ids = [(JSON[0], kind), *_ids(waited.task_id), *ran_by(task, waited.end.info)]
+    await request.respond(200, body, [*ids, *waited.headers])
 
 
 def _show(view: Body) -> bytes:
-    return view.body()
+    return view.typed() if isinstance(view, MediaBodyView) else view.body()
 
 
 class Asking(NamedTuple):
@@ -167,9 +161,12 @@ class Asking(NamedTuple):
     task: TaskSpec
     streamed: Callable[[TaskInfo], StreamView] | None
     """None: it waits for the whole."""
-    whole: Callable[[TaskInfo], Body]
+    whole: Callable[[TaskInfo], Body] | None
+    """None: it is never told as a whole."""
     instead: Callable[[], Awaitable[None]] | None = None
     """What answers in place of both: without waiting."""
+    kind: Headers = SSE_HEADERS
+    """What the head of a stream says of its type."""
 
 
 async def answer(
@@ -180,11 +177,12 @@ async def answer(
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole, instead = await read(tasks, caller, request)
+    task, streamed, whole, instead, kind = await read(tasks, caller, request)
     if instead is not None:
         await instead()
         return
     if streamed is None:
+        assert whole is not None
         await wait(tasks, request, task, whole)
         return
     # one with an idempotency key may be come back to
@@ -204,8 +202,8 @@ async def answer(
             shown = TaskStream(streamed(info), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000
-            # one that waits in the queue says so at once
-            hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
+            # one that waits in the queue says so at once; bytes have no other place for it than the status
+            hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
             del task, submitted, place, read, streamed, whole, instead  # it may be long
             try:
                 came_to_end = await serve(
@@ -216,6 +214,7 @@ async def answer(
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
                     opening=shown.open,
+                    kind=kind,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -231,6 +230,14 @@ async def answer(
                 raise gateway_failed("STORE_LOST", LOST, task_id) from None
             except Interrupted:
                 raise tasks.going.refusal(task_id) from None
+            except TimeoutError:
+                raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id) from None
+            except (MisfitError, CutShort) as error:
+                came_to_end = shown.ended
+                if request.started:
+                    raise AnswerCut from None
+                code = error.code if isinstance(error, CutShort) else "JSON_PARSE_FAILED"
+                raise gateway_failed(code, str(error), task_id) from None
             finally:
                 if shown.was_lost and not joined:
                     tasks.submit.lost(info, (queue, model), request.id.decode(), enqueued_ms)

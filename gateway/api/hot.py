@@ -8,7 +8,10 @@ from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import (
+    files,
     kept_responses,
+    media,
+    media_models,
     messages,
     messages_models,
     models,
@@ -170,6 +173,50 @@ def _kept(
     )
 
 
+NAMES_ITS_TYPE = (
+    "\n\nWhere no connected worker names the type of its tasks the answer is a 404 (`TYPE_NOT_OFFERED`)."
+)
+TYPED_EVENTS = _stream(
+    {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    }
+)
+PLAIN_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+AUDIO = {
+    kind: {"schema": {"type": "string", "format": "binary"}}
+    for kind in ("audio/*", "application/octet-stream")
+}
+
+
+def _media(
+    path: str,
+    call: Any,
+    body: Any,
+    whole: Any,
+    says: str,
+    *,
+    form: bool = False,
+    others: dict[str, Any] | None = None,
+) -> HotRoute:
+    """A call for audio, images or moderations. `others`: answers of other types than JSON."""
+    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
+    if others:
+        responses[200] = {"content": others}
+    described = {"openapi_extra": media_models.form_of(body)} if form else {"body": body}
+    return HotRoute(
+        *("POST", path, call, Access.CALLER),
+        submits=True,
+        parameters=OURS,
+        description=says + NAMES_ITS_TYPE,
+        response_model=whole,
+        responses=_with_limits(responses),
+        tags=["openai"],
+        **described,
+    )
+
+
 def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submits: bool) -> HotRoute:
     statuses = (*SUBMIT, 529) if submits else (*READ, 408, 413, 415)
     responses = refusals(*statuses, submits=submits, model=messages_models.AnthropicError)
@@ -191,6 +238,10 @@ def _with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, 
     """Each answer to a caller says what is left of his limits."""
     told = {status: {"headers": LIMIT_HEADERS} for status in (200, *responses) if status not in (401, 403)}
     return {status: {**responses.get(status, {}), **told.get(status, {})} for status in (*responses, *told)}
+
+
+with_limits = _with_limits
+"""For calls of /v1 that are FastAPI's own."""
 
 
 def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
@@ -248,6 +299,96 @@ def _check(path: str, parameters: dict[str, Any], says: str) -> HotRoute:
     )
 
 
+FILE_ID = {"file_id": Annotated[str, Path()]}
+FILE_FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"enum": [*files.PURPOSES]},
+                        "expires_after[anchor]": {"const": "created_at"},
+                        "expires_after[seconds]": {
+                            "type": "integer",
+                            "minimum": files.LEAST_EXPIRY_S,
+                            "maximum": files.MOST_EXPIRY_S,
+                        },
+                    },
+                }
+            }
+        },
+    }
+}
+FILE_PAGE = {
+    "limit": Annotated[int | models.Left, Query(ge=1, le=files.MOST_OF_PAGE, description="files in a page")],
+    "after": Annotated[Text, Query(description="the id behind which the page begins")],
+    "order": Annotated[Literal["asc", "desc"] | models.Left, Query(description="by time; the newest first")],
+    "purpose": Annotated[Text, Query(description="only those")],
+}
+
+
+def _file(
+    method: str,
+    path: str,
+    call: Any,
+    whole: Any,
+    says: str,
+    *more: int,
+    answers: Any = None,
+    **described: Any,
+) -> HotRoute:
+    return HotRoute(
+        *(method, path, call, Access.CALLER),
+        description=says,
+        response_model=whole,
+        responses=_with_limits(
+            refusals(401, 403, 404, 429, 503, *more, openai=True, files=True) | (answers or {})
+        ),
+        tags=["openai"],
+        **described,
+    )
+
+
+FILES = (
+    _file(
+        *("POST", "/v1/files", files.create, models.FileObject),
+        "Brings a file, as a form: `file`, `purpose` and, if it is to expire sooner than by the settings, `expires_after`. It is "
+        "written to the storage as it comes, and there when the answer is.",
+        *(400, 408, 413, 415, 507),
+        openapi_extra=FILE_FORM,
+    ),
+    _file(
+        *("GET", "/v1/files", files.listed, models.FileList, "The caller's files, by time.", 400),
+        parameters=FILE_PAGE,
+    ),
+    _file(
+        *("GET", "/v1/files/{file_id}", files.retrieve, models.FileObject, "One of the caller's files."),
+        parameters=FILE_ID,
+    ),
+    _file(
+        *("GET", "/v1/files/{file_id}/content", files.content, None),
+        "What is in a file: all of it, or with `Range` a part.",
+        416,
+        parameters=FILE_ID | {"range": Annotated[Text, Header(alias="Range", description="bytes=FROM-TO")]},
+        response_class=StreamingResponse,
+        answers={
+            status: {
+                "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+            }
+            for status in (200, 206)
+        },
+    ),
+    _file(
+        *("DELETE", "/v1/files/{file_id}", files.delete, models.FileDeleted, "Deletes a file."),
+        parameters=FILE_ID,
+    ),
+)
+
 ROUTES = (
     _openai(
         "/v1/chat/completions",
@@ -276,6 +417,64 @@ ROUTES = (
         models.EmbeddingList,
         None,
         "OpenAI's embeddings." + AS_IT_CAME,
+    ),
+    _media(
+        "/v1/moderations",
+        media.moderations,
+        media_models.ModerationRequest,
+        media_models.Moderations,
+        "OpenAI's moderations." + AS_IT_CAME,
+    ),
+    _media(
+        "/v1/audio/transcriptions",
+        media.transcriptions,
+        media_models.TranscriptionForm,
+        media_models.Transcript,
+        "OpenAI's transcriptions of audio: as JSON, text or subtitles, or with `stream` its events.",
+        form=True,
+        others=PLAIN_TEXT | TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/audio/translations",
+        media.translations,
+        media_models.TranslationForm,
+        media_models.Transcript,
+        "OpenAI's translations of audio into English: as JSON, text or subtitles.",
+        form=True,
+        others=PLAIN_TEXT,
+    ),
+    _media(
+        "/v1/audio/speech",
+        media.speech,
+        media_models.SpeechRequest,
+        None,
+        "OpenAI's speech: audio as it comes, or with `stream_format: sse` its events." + AS_IT_CAME,
+        others=AUDIO | TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/generations",
+        media.generations,
+        media_models.ImageRequest,
+        media_models.Images,
+        "OpenAI's images: all of them, or with `stream` as events." + AS_IT_CAME,
+        others=TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/edits",
+        media.edits,
+        media_models.EditForm,
+        media_models.Images,
+        "OpenAI's edits of images: all of them, or with `stream` as events.",
+        form=True,
+        others=TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/variations",
+        media.variations,
+        media_models.VariationForm,
+        media_models.Images,
+        "OpenAI's variations of an image.",
+        form=True,
     ),
     _anthropic(
         "/v1/messages",
@@ -401,6 +600,7 @@ ROUTES = (
         responses=_with_limits(refusals(*READ, openai=True, model=EITHER)),
         tags=["openai"],
     ),
+    *FILES,
     _kept(
         *("GET", "", kept_responses.retrieve, responses_models.ResponseObject),
         "A response that is kept, as it stands now; or with `stream` its events, from the first or behind `starting_after`, then "

@@ -267,6 +267,34 @@ class ModelList(BaseModel):
     data: list[ModelRow]
 
 
+class FileObject(BaseModel):
+    """A file that is whole."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: int | None = Field(description="null: it is kept until it is deleted")
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+    status_details: None
+
+
+class FileList(BaseModel):
+    object: Literal["list"]
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileDeleted(BaseModel):
+    id: str
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
 # ---- native calls ----------
 
 
@@ -1054,6 +1082,7 @@ class Forgotten(Answer):
     archived: int
     audit: int
     responses: int
+    batches: int = Field(description="batches that had ended")
     webhooks: int = Field(description="of webhooks of this user, and of what any told of this user's ends")
     results: int
     ledger: int = Field(

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -37,6 +37,9 @@ SSE_HEADERS: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 BODY_S = 30.0
+"""For a body that is held whole; for one that is not, between two parts of it."""
+STREAMED_S = 3600.0
+"""For a body that is not held."""
 MAX_QUERY_FIELDS = 20
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 DEPARTURE_CHECK_S = 0.05
@@ -167,7 +170,7 @@ class Request:
         self.on_revoked: Callable[[], None] | None = None
         self._query: dict[str, list[str]] | None = None
 
-    def _own_headers(self) -> Headers:
+    def own_headers(self) -> Headers:
         """What each answer has: the request's id; on OpenAI's calls also how long it took until now, ms, as there."""
         named = (b"x-request-id", self.id)
         if not self.path.startswith("/v1/"):
@@ -289,6 +292,37 @@ class Request:
             _check_digest(self.signature, seen)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    async def body_parts(self, limit: int) -> AsyncGenerator[bytes, None]:
+        """The body as it comes: nothing of it is held, and no more of it is read than whoever asks takes. Only when it has come
+        to its end it is known to be the one that was signed.
+
+        Raises ApiError (413, 408; 401 where another one was signed, or the key was taken away) or ClientGone.
+        """
+        length = self.header(b"content-length")
+        if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
+            raise too_large(limit)
+        seen = None if self.signature is None else hashlib.sha256()
+        end, size, more = time.monotonic() + STREAMED_S, 0, True
+        while more:
+            patience = min(BODY_S, end - time.monotonic())
+            try:
+                async with asyncio.timeout(patience):
+                    message = await self._next()
+            except TimeoutError:
+                raise _too_slow(patience) from None
+            if self.revoked:
+                raise unauthorized()
+            part: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+            if seen is not None and self.signature is not None:
+                seen.update(part)
+                if not more:
+                    _check_digest(self.signature, seen)
+            yield part
+
     async def _next(self) -> Message:
         message = await self.receive()
         if message["type"] == "http.disconnect":
@@ -315,7 +349,7 @@ class Request:
         self.started = True
         self.status = status
         await self.send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, *self._own_headers()]}
+            {"type": "http.response.start", "status": status, "headers": [*headers, *self.own_headers()]}
         )
 
     def begin(self, status: int, headers: Headers) -> bool:
@@ -323,7 +357,7 @@ class Request:
         whole = getattr(self.send, "__self__", None)
         if not isinstance(whole, Whole):
             return False
-        if not whole.begin(status, [*headers, *self._own_headers()]):
+        if not whole.begin(status, [*headers, *self.own_headers()]):
             return False
         self.started, self.status = True, status
         return True
@@ -347,7 +381,7 @@ class Request:
         if isinstance(whole, Whole):
             self.started, self.status = True, status
             fields = headers if status in (204, 304) else [*headers, length]
-            if whole.respond(status, [*fields, *self._own_headers()], body):
+            if whole.respond(status, [*fields, *self.own_headers()], body):
                 return
         await self.start(status, headers if status in (204, 304) else [*headers, length])
         await self.send({"type": "http.response.body", "body": body})
@@ -375,6 +409,12 @@ def _caller_id(scope: Scope) -> bytes | None:
         if name == b"x-request-id":
             return bytes(value) if _REQUEST_ID.fullmatch(value) else None
     return None
+
+
+def _too_slow(waited_s: float) -> ApiError:
+    if waited_s < BODY_S:
+        return ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {STREAMED_S:.0f} s")
+    return ApiError(408, "REQUEST_TIMEOUT", f"Nothing of the body came for {BODY_S:.0f} s")
 
 
 def _check_digest(signature: Signature, seen: "hashlib._Hash") -> None:

@@ -140,6 +140,7 @@ async def serve(
     *,
     headers: Headers,
     keepalive_s: float,
+    kind: Headers = SSE_HEADERS,
     first: bytes = b"",
     opening: Callable[[], bytes] = bytes,
     hold_s: float = 0.0,
@@ -150,17 +151,18 @@ async def serve(
 ) -> bool:
     """Write the stream until it ends. True when it came to its end, False when the caller left or the gateway closes.
 
-    `first`: what it begins with; `opening` makes it where the head leaves before anything has come. `hold_s`: the head waits so
-    long for the first bytes; until it is written this raises what has happened instead: Refused, Lost, Interrupted (the gateway
-    stops), and what `Request.gone` says. `resumable`: the client can
-    read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the end that is pending in the
-    stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While the client does not read,
-    no more than a page of the log is in hand, and a last frame that all readers of the task share.
+    `kind`: what its head says of its type, and `headers` besides. `first`: what it begins with; `opening` makes it where the head
+    leaves before anything has come. `hold_s`: the head waits so long for the first bytes; until it is written this raises what
+    has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone`
+    says. `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes
+    the end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time).
+    While the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task
+    share.
     """
     interrupt = reader.interrupt
     departure = Departure(request, interrupt)
     closing.add(interrupt, None if resumable else reader.feed)
-    head = [*SSE_HEADERS, *headers]
+    head = [*kind, *headers]
     whole = getattr(request.send, "__self__", None)
     take = _Live(whole, request, reader, stream, head, keepalive_s).take if isinstance(whole, Whole) else None
     now = asyncio.get_running_loop().time
@@ -175,7 +177,8 @@ async def serve(
             try:
                 if stream.pending is not None and ending is not None:
                     return await _finish(request.send, reader, ending)
-                left = min(keepalive_s, max(give_up - now(), 0.1)) if request.started else hold_until - now()
+                left = max(give_up - now(), 0.1)
+                left = min(left, keepalive_s if request.started else hold_until - now())
                 events = await reader.next(left, take)
                 if request.started:
                     if not events and now() > give_up:
@@ -190,7 +193,9 @@ async def serve(
                     if stream.ended:
                         await request.respond(200, body, head)
                         return True
-                    if events and not body:
+                    if not body and now() > give_up:
+                        raise TimeoutError
+                    if not body and (events or now() < hold_until):
                         continue
                     await _start(request, head)
                     parts = chain((body or opening(),), parts)

@@ -439,3 +439,51 @@ webhook_deliveries = Table(
 """`id`: the webhook-id of all of its requests. `state`: waiting, delivered or failed. `user_name`: whose end it was. `created`:
 when that was. `began`: when this series of tries began, of which there were `tries`, of `attempts` in all. `log`: the last
 attempts, JSON."""
+
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *(_text(name) for name in ("key_id", "user_name", "name", "purpose")),
+    *(_number(name) for name in ("bytes", "created")),
+    Column("expires", BigInteger, comment="Null: it is kept until it is deleted"),
+    _text("state"),
+    Column("due", BigInteger, comment="Null: nothing is to be done with it"),
+    Index("ix_files_key_id_user_name_id", "key_id", "user_name", "id"),
+    Index("ix_files_due", "due"),
+    comment="Files of callers, and of batches; their bytes are in the storage, by their ids",
+)
+"""See `files/rows.py`."""
+
+# ---- batches (gateway/batches/) ----------
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *(_text(name) for name in ("key_id", "user_name", "tier", "endpoint", "model")),
+    *(_text(name) for name in ("input_file", "output_file", "error_file")),
+    _number("output_ttl_s"),
+    *(_text(name) for name in ("completion_window", "metadata", "status", "outcome", "errors")),
+    *(_number(name) for name in ("total", "completed", "failed")),
+    *(_number(name) for name in ("created", "expires", "began", "finalizing", "cancelling", "ended")),
+    _text("leader"),
+    *(_number(name) for name in ("lease", "epoch", "line", "offset")),
+    Index("ix_batches_user_name_key_id_id", "user_name", "key_id", "id"),
+    Index("ix_batches_status_id", "status", "id"),
+    Index("ix_batches_ended", "ended"),
+    comment="Batches, and who works on those that have not ended",
+)
+"""See `gateway/batches/batch.py`: `user_name` and `completion_window` are `user` and `window` there. Ids sort by time."""
+
+batch_results = Table(
+    "batch_results",
+    metadata,
+    _text("batch"),
+    _number("line"),
+    Column("failed", Boolean, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("batch", "line", name="pk_batch_results"),
+    comment="What came of the lines of batches, until it stands in their files",
+)
+"""Content. `record`: the line of the output file, or of the error file where it failed."""

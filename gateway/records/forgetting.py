@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import archive, audit, forgotten, usage, usage_users
+from fairlane.gateway.database.tables import archive, audit, files, forgotten, usage, usage_users
 from fairlane.gateway.records.audit import at_of
+from fairlane.gateway.records.batches import forget as forget_batches
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding
 from fairlane.gateway.responses.store import forget_user as forget_responses
@@ -189,6 +190,13 @@ async def _archived(connection: AsyncConnection, user: str, until: int) -> int:
     return (await connection.execute(delete(archive).where(archive.c.task.in_(tasks)))).rowcount
 
 
+async def _files(connection: AsyncConnection, user: str, until: int) -> int:
+    """They are there no more; who sweeps removes their bytes within a minute or two, and then the rows."""
+    named = select(files.c.id).where(files.c.user_name == user, files.c.created <= until).limit(200)
+    gone = {"user_name": FORGOTTEN, "key_id": "", "name": "", "state": "deleted", "due": until}
+    return (await connection.execute(update(files).where(files.c.id.in_(named)).values(gone))).rowcount
+
+
 async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     named = '"user":' + msgspec.json.encode(user).decode()
     find = func.instr if connection.dialect.name == "sqlite" else func.strpos
@@ -213,5 +221,7 @@ PARTS: Mapping[str, Part] = {
     "audit": _acts,
     "responses": forget_responses,
     "webhooks": forget_webhooks,
+    "files": _files,
+    "batches": forget_batches,
 }
 """By the name by which it is told how many rows they were. A table that names users joins here."""

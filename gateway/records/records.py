@@ -11,6 +11,7 @@ from fairlane.gateway.records.archive import purge as purge_archive
 from fairlane.gateway.records.audit import AuditTable, Values
 from fairlane.gateway.records.audit import purge as purge_audit
 from fairlane.gateway.records.balances import Balances
+from fairlane.gateway.records.batches import purge as purge_batches
 from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
 from fairlane.gateway.records.ledger import Charges, PaidUsage
 from fairlane.gateway.records.ledger import purge as purge_ledger
@@ -70,6 +71,7 @@ class Records:
                 (purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
                 (purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
                 (purge_webhooks, lambda: current.settings.webhooks.log_ms),
+                (purge_batches, lambda: current.settings.batches.retention_days * DAY_MS),
                 (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
                 (purge_responses, lambda: current.settings.responses.max_bytes_per_caller),
             ],

@@ -3,6 +3,7 @@
 from fairlane.gateway.settings.chains import ChainSettings, StageSettings
 from fairlane.gateway.settings.docs import settings_table, without_secrets
 from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
+from fairlane.gateway.settings.files import Bucket, Directory, FilesSettings, parse_storage
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
     DEFAULT_QUEUES,
@@ -43,9 +44,12 @@ __all__ = [
     "DEFAULT_QUEUES",
     "MODES",
     "MOST_ENDPOINTS",
+    "Bucket",
     "CallerKey",
     "ChainSettings",
+    "Directory",
     "EndpointSettings",
+    "FilesSettings",
     "KeyLimits",
     "KeyQuota",
     "Mode",
@@ -69,6 +73,7 @@ __all__ = [
     "hide_password",
     "load_settings",
     "notes",
+    "parse_storage",
     "part_of",
     "settings_table",
     "suggestion",

@@ -8,8 +8,10 @@ from pydantic_core import PydanticUndefined
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.endpoints import EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import (
+    BatchSettings,
     CallerKey,
     ModelSettings,
     PriceSettings,
@@ -36,6 +38,8 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "endpoints": ("endpoints.<name>", EndpointSettings),
     "responses": ("responses", ResponseSettings),
     "webhooks": ("webhooks", WebhookSettings),
+    "files": ("files", FilesSettings),
+    "batches": ("batches", BatchSettings),
 }
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")

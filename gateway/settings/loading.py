@@ -10,10 +10,12 @@ from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.endpoints import EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
+    BatchSettings,
     CallerKey,
     ModelSettings,
     PriceSettings,
@@ -54,6 +56,8 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "endpoints": EndpointSettings,
     "responses": ResponseSettings,
     "webhooks": WebhookSettings,
+    "files": FilesSettings,
+    "batches": BatchSettings,
 }
 
 

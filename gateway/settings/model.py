@@ -24,6 +24,7 @@ from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.chains import ChainSettings, wrong_in
 from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
+from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
@@ -33,6 +34,7 @@ from fairlane.gateway.settings.parts import (
     MODES,
     MOST_SLOTS_OF_A_WORKER,
     SECOND_MS,
+    BatchSettings,
     Bytes,
     CallerKey,
     Count,
@@ -412,6 +414,12 @@ class Settings(BaseModel):
 
     webhooks: WebhookSettings = WebhookSettings()
     """Requests by which callers are told of ends."""
+
+    files: FilesSettings = FilesSettings()
+    """Files of callers, and of batches."""
+
+    batches: BatchSettings = BatchSettings()
+    """`/v1/batches`: files of requests that are worked off beside everything else."""
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)

@@ -497,6 +497,12 @@ class UpstreamSettings(SettingsPart):
     any.
     """
 
+    task_types: list[str] = []
+    """Types of tasks to offer, of all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, as far as the
+    provider has them. Calls for audio, images and moderations only where they are named: `openaiTranscription`,
+    `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
+    """
+
     slots: int = Field(default=1, ge=1, le=MOST_SLOTS_OF_A_WORKER)
     """Tasks that this gateway gives it at a time. Gateways that share a Redis each start a worker, so their slots add up; where
     the upstream allows less, `models.<name>.concurrency` bounds a model over all of them.
@@ -549,11 +555,41 @@ class UpstreamSettings(SettingsPart):
     @model_validator(mode="after")
     def _has_a_key(self) -> Self:
         provider = PROVIDERS[self.provider]
+        for task_type in self.task_types:
+            if task_type not in provider.task_types:
+                known = ", ".join(provider.task_types)
+                raise ValueError(f"task_types of {self.provider} are {known}, and not {task_type[:40]!r}")
         if provider.needs_key and self.base_url is None and self.api_key_env is None:
             raise ValueError(
                 f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {provider.key_env}`"
             )
         return self
+
+
+class BatchSettings(SettingsPart):
+    """`/v1/batches`: files of requests that are worked off beside everything else."""
+
+    max_lines: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    """Requests that the file of a batch may hold; as many as OpenAI takes. A file with more fails as a whole."""
+
+    window: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """Requests of one batch that wait or run at the same time; the next one is submitted when one of them has ended. They count
+    in `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
+    """
+
+    per_caller: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Batches of one caller (a key's user) that are worked on at the same time; further ones stay `validating` until one has
+    ended.
+    """
+
+    max_per_caller: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Batches of one caller that have not ended; further ones are refused with 429 `TOO_MANY_BATCHES`."""
+
+    max_window_ms: Ms = 7 * 24 * HOUR_MS
+    """The longest `completion_window` in milliseconds. What was not carried out within its window is not: the batch expires."""
+
+    retention_days: int = Field(default=30, ge=1, le=36_500)
+    """Days that a batch can still be read after its end. Its files are kept for as long as files are."""
 
 
 class ResponseSettings(SettingsPart):

@@ -9,6 +9,7 @@ from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.calls.waiting import QueueWatch
 from fairlane.gateway.current import Current
+from fairlane.gateway.files.files import Files
 from fairlane.gateway.going import Going
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.settings import Settings
@@ -47,6 +48,7 @@ class Tasks:
     allowances: Allowances
     gate: Gate
     responses: Responses
+    files: Files
 
     @property
     def settings(self) -> Settings:

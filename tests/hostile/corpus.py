@@ -11,6 +11,10 @@ from tests.hostile.cast import CHAIN, HOSTILE, LAB, LAB_QUEUES, ROUTE, STREAMING
 
 NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """The id of a task that could be and is not."""
+NOBODYS_FILE = "file-01a1fc1b02328009a4a9bfa34c29bda8"
+BOUNDARY = "a-boundary"
+NO_BATCH = f"batch_{'0' * 32}"
+"""The same of a batch."""
 
 
 @dataclass
@@ -33,13 +37,17 @@ class Valid:
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
     long: bool = False
+    form: bytes | None = None
+    """A body that is a form, and no JSON."""
 
     def head(self, length: int | None) -> bytes:
         """The request head with a body of so many bytes; None: without a word on its length."""
         lines = [f"{self.method} {self.path} HTTP/1.1", "Host: 127.0.0.1"]
         if self.key:
             lines.append(f"Authorization: Bearer {secret(self.key)}")
-        if self.body is not None:
+        if self.form is not None:
+            lines.append(f"Content-Type: multipart/form-data; boundary={BOUNDARY}")
+        elif self.body is not None:
             lines.append("Content-Type: application/json")
         if length is not None and (length or self.body is not None):
             lines.append(f"Content-Length: {length}")
@@ -47,6 +55,8 @@ class Valid:
         return "\r\n".join(lines).encode("utf-8", "surrogatepass") + b"\r\n\r\n"
 
     def payload(self) -> bytes:
+        if self.form is not None:
+            return self.form
         return b"" if self.body is None else json.dumps(self.body).encode()
 
     def bytes(self) -> bytes:
@@ -88,6 +98,12 @@ def _completion(rng: random.Random, known: Known) -> Valid:
 def _embedding(rng: random.Random, known: Known) -> Valid:
     body = {"model": STREAMING, "input": [words(rng)], "encoding_format": rng.choice(("float", "base64"))}
     return Valid("POST", "/v1/embeddings", "mallory", body)
+
+
+def _batch(rng: random.Random, known: Known) -> Valid:
+    file_id = f"file-{rng.getrandbits(128):032x}"
+    body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return Valid("POST", "/v1/batches", "mallory", {**body, "metadata": {"a": words(rng)}})
 
 
 def _blocks(rng: random.Random) -> list[dict[str, Any]]:
@@ -144,6 +160,75 @@ def _on_response(method: str, path: str) -> Callable[[random.Random, Known], Val
     def make(rng: random.Random, known: Known) -> Valid:
         response = f"resp_{rng.choice((*known.mine, *known.theirs))}"
         return Valid(method, f"/v1/responses/{response}{path}", "mallory", {} if method == "POST" else None)
+
+    return make
+
+
+def part(name: str, data: bytes, filename: str | None = None) -> bytes:
+    """A part of a form."""
+    named = "" if filename is None else f'; filename="{filename}"'
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{named}\r\n\r\n'
+    return head.encode("utf-8", "surrogatepass") + data + b"\r\n"
+
+
+def file_form(rng: random.Random) -> list[bytes]:
+    """The parts of a form that brings a file, in any order."""
+    parts = [
+        part("file", words(rng).encode() * rng.choice((0, 1, 1, 1000)), f"{words(rng)}.jsonl"),
+        part("purpose", rng.choice((b"batch", b"user_data"))),
+    ]
+    if rng.random() < 0.3:
+        parts += [part("expires_after[anchor]", b"created_at"), part("expires_after[seconds]", b"3600")]
+    return rng.sample(parts, len(parts))
+
+
+def _file(rng: random.Random, known: Known) -> Valid:
+    form = b"".join(file_form(rng)) + f"--{BOUNDARY}--\r\n".encode()
+    return Valid("POST", "/v1/files", "mallory", form=form)
+
+
+def _responses(rng: random.Random, known: Known) -> Valid:
+    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
+    ]
+    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
+    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
+    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    return Valid("POST", "/v1/responses", "mallory", body)
+
+
+def _media(path: str, **members: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call with a JSON body for audio, images or moderations; nobody offers them here."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        body = {"model": _model(rng), **{name: words(rng) for name in members}}
+        body |= rng.choice(({}, {"stream": True}, {"n": 2}, {"stream_format": "sse"}))
+        return Valid("POST", path, "mallory", body)
+
+    return make
+
+
+def _upload(path: str, file: str) -> Callable[[random.Random, Known], Valid]:
+    """One with a form."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        parts = [part("model", _model(rng).encode()), part(file, words(rng).encode(), "a.bin")]
+        more = (
+            ("prompt", words(rng)),
+            ("temperature", "0.5"),
+            ("include[]", "x"),
+            ("svg[model]", "m"),
+            ("stream", "true"),
+        )
+        parts += [part(name, text.encode()) for name, text in more if rng.random() < 0.5]
+        form = b"".join(rng.sample(parts, len(parts))) + f"--{BOUNDARY}--\r\n".encode()
+        return Valid("POST", path, "mallory", form=form)
 
     return make
 
@@ -314,6 +399,13 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/chat/completions"): _chat,
     ("POST", "/v1/completions"): _completion,
     ("POST", "/v1/embeddings"): _embedding,
+    ("POST", "/v1/moderations"): _media("/v1/moderations", input=1),
+    ("POST", "/v1/audio/speech"): _media("/v1/audio/speech", input=1, voice=1),
+    ("POST", "/v1/images/generations"): _media("/v1/images/generations", prompt=1),
+    ("POST", "/v1/audio/transcriptions"): _upload("/v1/audio/transcriptions", "file"),
+    ("POST", "/v1/audio/translations"): _upload("/v1/audio/translations", "file"),
+    ("POST", "/v1/images/edits"): _upload("/v1/images/edits", "image"),
+    ("POST", "/v1/images/variations"): _upload("/v1/images/variations", "image"),
     ("POST", "/v1/messages"): _messages,
     ("POST", "/v1/responses"): _responses,
     ("GET", "/v1/responses/{response_id}"): lambda rng, known: rng.choice(
@@ -330,7 +422,22 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ),
     ("GET", "/api/admin/responses"): _fixed("GET", "/api/admin/responses?limit=5&background=true", "ops"),
     ("POST", "/v1/messages/count_tokens"): _counted,
+    ("POST", "/v1/batches"): _batch,
+    ("GET", "/v1/batches"): _fixed("GET", "/v1/batches?limit=5", "mallory"),
+    ("GET", "/v1/batches/{batch_id}"): _fixed("GET", f"/v1/batches/{NO_BATCH}", "mallory"),
+    ("POST", "/v1/batches/{batch_id}/cancel"): _fixed("POST", f"/v1/batches/{NO_BATCH}/cancel", "mallory"),
+    ("GET", "/api/admin/batches"): _fixed("GET", "/api/admin/batches?state=unended&limit=5", "ops"),
+    ("POST", "/api/admin/batches/{batch_id}/cancel"): _fixed(
+        "POST", f"/api/admin/batches/{NO_BATCH}/cancel", "ops"
+    ),
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
+    ("POST", "/v1/files"): _file,
+    ("GET", "/v1/files"): lambda rng, known: Valid(
+        "GET", f"/v1/files?limit={rng.randint(1, 9)}&order={rng.choice(('asc', 'desc'))}", "mallory"
+    ),
+    ("GET", "/v1/files/{file_id}"): _fixed("GET", f"/v1/files/{NOBODYS_FILE}", "mallory"),
+    ("GET", "/v1/files/{file_id}/content"): _fixed("GET", f"/v1/files/{NOBODYS_FILE}/content", "mallory"),
+    ("DELETE", "/v1/files/{file_id}"): _fixed("DELETE", f"/v1/files/{NOBODYS_FILE}", "mallory"),
     ("GET", "/v1/models/{model}"): lambda rng, known: Valid(
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
     ),
@@ -522,7 +629,9 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
 SUBMITS = tuple(
     call
     for call in CALLS
-    if call[0] == "POST" and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/"))
+    if call[0] == "POST"
+    and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/v1/files"))
+    and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/batches"))
 )
 RARE = {
     ("GET", "/metrics"),

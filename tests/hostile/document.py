@@ -4,7 +4,7 @@ import copy
 from typing import Any, cast
 
 from tests.hostile.cast import LAB, LAB_QUEUES, STREAMING, WORKING
-from tests.hostile.corpus import NOBODYS
+from tests.hostile.corpus import NO_BATCH, NOBODYS, NOBODYS_FILE
 
 from fairlane.gateway.app import App
 
@@ -45,11 +45,17 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/api/admin/models/{name}", "name"): [LAB],
         ("/static/{file}", "file"): ["common/api.js", "common/base.css", "nothing"],
         ("/v1/models/{model}", "model"): list(WORKING),
+        **{(f"/v1/files/{{file_id}}{rest}", "file_id"): [NOBODYS_FILE] for rest in ("", "/content")},
+        ("/v1/files", "after"): [NOBODYS_FILE],
+        ("/v1/files", "purpose"): ["batch"],
         ("/api/admin/changes/{change_id}", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/keep", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/take-back", "change_id"): ["nothing"],
         ("/api/admin/endpoints/{name}", "name"): ["nothing"],
         ("/api/admin/webhooks/{webhook_id}/off", "webhook_id"): ["nothing"],
+        ("/v1/batches/{batch_id}", "batch_id"): [NO_BATCH],
+        ("/v1/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
+        ("/api/admin/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
         ("/api/admin/workers/{worker_id}/drain", "worker_id"): [f"{number:016x}" for number in range(9)],
     }
     for path, operations in document["paths"].items():

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.hostile.cast import ROGUE, STREAMING, secret
-from tests.hostile.corpus import CALLS, NOBODYS, SUBMITS, Known, Valid, any_valid, words
+from tests.hostile.corpus import (
+    BOUNDARY,
+    CALLS,
+    NOBODYS,
+    SUBMITS,
+    Known,
+    Valid,
+    any_valid,
+    file_form,
+    part,
+    words,
+)
 
 MIB = 1 << 20
 MOST_BODY = 16 * MIB
@@ -388,6 +399,33 @@ def bodies(rng: random.Random, known: Known) -> Plan:
     return Plan("bodies", [data], requests=len(many), methods=tuple(one.method for one in many), proper=True)
 
 
+def forms(rng: random.Random, known: Known) -> Plan:
+    """Forms that bring a file, with parts that are missing, twice, endless, cut off or something else."""
+    parts = file_form(rng)
+    for _ in range(rng.randint(1, 3)):
+        match rng.randrange(7):
+            case 0 if parts:
+                parts.pop(rng.randrange(len(parts)))
+            case 1 if parts:
+                parts.append(rng.choice(parts))
+            case 2:
+                parts += [part(f"f{number}", b"", "x") for number in range(rng.choice((3, 70, 2000)))]
+            case 3:
+                clean = rng.choice(NASTY).replace("\r", "").replace("\n", "").replace('"', "")
+                parts.append(part(clean, words(rng).encode(), rng.choice((None, clean))))
+            case 4:
+                parts.append(b"--" + BOUNDARY.encode() + b"\r\n" + b"x: y\r\n" * rng.choice((1, 9, 9000)))
+            case 5:
+                parts.append(b"--" + BOUNDARY.encode() + b"\r\nx: " + b"y" * rng.choice((100, 5000, MIB)))
+            case _:
+                parts.append(part("file", rng.randbytes(rng.choice((1, 70_000, MIB))), "x"))
+    form = b"".join(parts) + rng.choice((f"--{BOUNDARY}--\r\n".encode(), b"", b"--" + BOUNDARY.encode()))
+    if rng.random() < 0.3:
+        form = form[: rng.randint(0, len(form))]
+    one = Valid("POST", "/v1/files", "mallory", form=form)
+    return Plan("forms", [one.bytes()], methods=("POST",), proper=True)
+
+
 def names(rng: random.Random, known: Known) -> Plan:
     """Models, users and types that somebody made up, most of them never seen before."""
     name = rng.choice(
@@ -660,6 +698,7 @@ def upgrades(rng: random.Random, known: Known) -> Plan:
 KINDS: tuple[tuple[Callable[[random.Random, Known], Plan], int], ...] = (
     (valid, 20),
     (bodies, 22),
+    (forms, 4),
     (names, 10),
     (ids, 10),
     (damage, 14),

@@ -33,12 +33,15 @@ ON_THE_DEMO = {
             "browser",
             "chains",
             "frameworks",
+            "batches",
             "messages",
             "responses",
             "webhooks",
+            "media",
             "idempotency",
             "troubleshooting",
             "breakers",
+            "files",
         )
     ),
 }
@@ -62,6 +65,7 @@ NOT_RUN = {
     "docs/frameworks.md: from llama_index.llms.openai_like import Ope",
     "docs/frameworks.md: import litellm",
     "docs/permits.md: curl https://image.example.com/image/cat -H",
+    "docs/media.md: fairlane worker openai --base-url http://loc",
     "docs/messages.md: export ANTHROPIC_BASE_URL=http://gateway:808",
     "docs/kubernetes.md: docker build -t registry.example/fairlane:0.",
     "docs/kubernetes.md: kubectl create secret generic fairlane --fro",

@@ -29,6 +29,10 @@ class Sdk(Client, Protocol):
         """The first text of a chat stream, which is closed then."""
         ...
 
+    async def next_page(self, page: Any) -> Any:
+        """The page behind one of a list."""
+        ...
+
 
 class AsyncSdk(AsyncClient):
     make, make_http = AsyncOpenAI, DefaultAsyncHttpxClient
@@ -54,9 +58,15 @@ class AsyncSdk(AsyncClient):
                     return str(chunk.choices[0].delta.content)
         raise AssertionError("the stream ended without a text")
 
+    async def next_page(self, page: Any) -> Any:
+        return await page.get_next_page()
+
 
 class SyncSdk(SyncClient):
     make, make_http = OpenAI, DefaultHttpxClient
+
+    async def next_page(self, page: Any) -> Any:
+        return await asyncio.to_thread(page.get_next_page)
 
     async def chunks(self, path: str, **arguments: Any) -> list[Any]:
         def run() -> list[Any]:

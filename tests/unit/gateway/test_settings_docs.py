@@ -50,13 +50,14 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     for name in Settings.model_fields:
         if name not in (
             *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
-            *("upstreams", "endpoints", "responses", "webhooks"),
+            *("upstreams", "endpoints", *SINGLE),
         ):
             for inner in (f".{part}" for part in _parts_of(name)) if name in SINGLE else ("",):
                 variable = env_name(name) + inner.upper().replace(".", "__")
                 assert f"| `{name}{inner}` | `{variable}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
+    assert "| `files.max_file_bytes` | `FAIRLANE_FILES__MAX_FILE_BYTES` | 536870912 |" in table
     assert "`queues.<name>.weight`" in table
     assert "| 40 (0 to 1000) |" in table
     assert "`STREAM_TTL_SECONDS` (seconds)" in table

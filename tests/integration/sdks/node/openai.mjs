@@ -1,5 +1,8 @@
 // Scenarios with the official OpenAI SDK for Node.
-import OpenAI from 'openai';
+import fs from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import OpenAI, { toFile } from 'openai';
 import { all, failure, messages, run, settings, statuses } from './shared.mjs';
 
 const client = new OpenAI(settings);
@@ -71,6 +74,32 @@ const scenarios = {
   async ids() {
     const { data, response, request_id } = await chat('talk').withResponse();
     return { request_id, inBody: data._request_id, header: response.headers.get('x-request-id'), task: response.headers.get('x-task-id') };
+  },
+  async files() {
+    const line = '{"custom_id": "1"}\n';
+    const file = path.join(fs.mkdtempSync(path.join(os.tmpdir(), 'files-')), 'stream.jsonl');
+    fs.writeFileSync(file, line);
+    const { files } = client;
+    const made = [
+      await files.create({ file: fs.createReadStream(file), purpose: 'batch' }),
+      await files.create({ file: await toFile(Buffer.from(line), 'made.jsonl'), purpose: 'batch' }),
+      await files.create({
+        file: new File([line], 'blob.bin'),
+        purpose: 'user_data',
+        expires_after: { anchor: 'created_at', seconds: 3600 },
+      }),
+    ];
+    const page = [];
+    for await (const one of files.list({ limit: 2 })) page.push(one.id);
+    return {
+      made,
+      page,
+      retrieved: await files.retrieve(made[0].id),
+      waited: await files.waitForProcessing(made[0].id),
+      content: await (await files.content(made[0].id)).text(),
+      deleted: await files.delete(made[0].id),
+      missing: await failure(() => files.retrieve(made[0].id)),
+    };
   },
   unauthorized: () => failure(() => chat('talk')),
   unknown_model: () => failure(() => chat('nobody-has-this')),

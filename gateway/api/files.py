@@ -1,0 +1,237 @@
+"""/v1/files: bring, list, read and delete files. Official SDKs work unmodified."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.calls.http import AT_ONCE, JSON, NO_STORE, Request
+from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
+from fairlane.gateway.errors import ApiError, Headers, bad_request
+from fairlane.gateway.files.files import BLOCK, Files
+from fairlane.gateway.files.names import disposition
+from fairlane.gateway.files.rows import FileRow, Owner, is_file_id
+from fairlane.gateway.tasks.tasks import Tasks
+
+PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
+"""What callers may say a file is for. Only `batch` makes a difference here."""
+LEAST_EXPIRY_S, MOST_EXPIRY_S = 3600, 30 * 24 * 3600
+MOST_OF_PAGE = 10_000
+"""Files in a page, at most, and if nothing is said: as there."""
+FIELD_CHARS = 200
+HELD = 2 * BLOCK
+"""Bytes that a file takes in memory while it comes or goes: they count for its caller."""
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_FIELDS = frozenset({"purpose", _ANCHOR, _SECONDS})
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """POST /v1/files."""
+    files, owner = _files(tasks, caller), owner_of(caller)
+    if not tasks.settings.files.enabled:
+        raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled)")
+    length = request.header(b"content-length")
+    size = int(length) if length is not None and length.isdigit() and len(length) < 19 else 0
+    form = Form(request, tasks.settings.files.max_file_bytes + FRAMING_BYTES)
+    fields: dict[str, str] = {}
+    row: FileRow | None = None
+    with _held(tasks, request):
+        async with contextlib.AsyncExitStack() as stack:
+            arriving, name = None, ""
+            async for part in form:
+                if part.name != "file":
+                    fields[part.name] = await _field(part, fields)
+                    continue
+                if arriving is not None:
+                    raise bad_request("The form has two files: send one at a time", "file")
+                if part.filename is None:
+                    raise bad_request(
+                        "file must be a file: its part of the form has no filename (curl: -F file=@PATH)",
+                        "file",
+                    )
+                name = part.filename
+                arriving = await stack.enter_async_context(files.arriving(owner, size=size))
+                async for piece in part.pieces():
+                    await arriving.write(piece)
+            if arriving is None:
+                raise bad_request("The form has no file: it is the part `file`", "file")
+            if "purpose" not in fields:
+                raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}", "purpose")
+            row = await arriving.finish(name, fields["purpose"], _expires_s(fields))
+    await _answer(tasks, caller, request, told(row))
+
+
+async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /v1/files."""
+    files, owner = _files(tasks, caller), owner_of(caller)
+    request.check_query("limit", "after", "order", "purpose")
+    limit = request.query("limit") or str(MOST_OF_PAGE)
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and 1 <= int(limit) <= MOST_OF_PAGE):
+        raise bad_request(f"limit must be a whole number from 1 to {MOST_OF_PAGE}", "limit")
+    order = request.query("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise bad_request("order must be asc or desc", "order")
+    after = request.query("after")
+    if after is not None and not is_file_id(after):
+        raise bad_request("after must be the id of a file", "after")
+    purpose = request.query("purpose")
+    if purpose is not None and "\0" in purpose:
+        raise bad_request("purpose must be the name of one", "purpose")
+    most = int(limit)
+    rows = await files.list(owner, purpose=purpose, after=after, descending=order == "desc", limit=most + 1)
+    shown = [told(row) for row in rows[:most]]
+    await _answer(
+        tasks,
+        caller,
+        request,
+        {
+            "object": "list",
+            "data": shown,
+            "first_id": shown[0]["id"] if shown else None,
+            "last_id": shown[-1]["id"] if shown else None,
+            "has_more": len(rows) > most,
+        },
+    )
+
+
+async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /v1/files/{file_id}."""
+    row = await _files(tasks, caller).row(_visible(caller), request.path_params["file_id"])
+    await _answer(tasks, caller, request, told(row))
+
+
+async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """DELETE /v1/files/{file_id}."""
+    file_id = request.path_params["file_id"]
+    await _files(tasks, caller).delete(_visible(caller), file_id)
+    await _answer(tasks, caller, request, {"id": file_id, "object": "file", "deleted": True})
+
+
+async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /v1/files/{file_id}/content: all of it, or a part (`Range`), as fast as it is read."""
+    files = _files(tasks, caller)
+    row = await files.row(_visible(caller), request.path_params["file_id"])
+    start, end, status, headers = _part_of(row, request)
+    with _held(tasks, request), contextlib.closing(request.leaving(lambda: None)) as departure:
+        async with contextlib.aclosing(files.pieces(row, start, end)) as pieces:
+            piece = await anext(pieces, b"")  # what fails before it begins is told by a status
+            request.standing = await tasks.allowances.standing(caller)
+            await request.start(status, [*headers, (b"content-length", b"%d" % max(end - start, 0))])
+            while piece:
+                if departure.gone:
+                    raise request.gone()
+                await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+                piece = await anext(pieces, b"")
+        await request.send({"type": "http.response.body", "body": b""})
+
+
+def told(row: FileRow) -> dict[str, Any]:
+    """A file, as OpenAI's clients know it."""
+    return {
+        "id": row.id,
+        "object": "file",
+        "bytes": row.bytes,
+        "created_at": row.created // 1000,
+        "expires_at": None if row.expires is None else row.expires // 1000,
+        "filename": row.name,
+        "purpose": row.purpose,
+        "status": row.status,
+        "status_details": None,
+    }
+
+
+def owner_of(caller: Caller) -> Owner:
+    """Whose files a caller has."""
+    return Owner(caller.key_id, caller.user)
+
+
+def _visible(caller: Caller) -> Owner | None:
+    """Whose files a caller may see by their ids: their own; an admin's key anybody's (None), as of tasks."""
+    return None if caller.sees_all else owner_of(caller)
+
+
+def _files(tasks: Tasks, caller: Caller) -> Files:
+    """The files, for whoever may have some: tokens of pages are for tasks alone."""
+    if caller.claims is not None:
+        raise TokenForbids("A token is for tasks, not for files: use a key")
+    return tasks.files
+
+
+async def _field(part: Part, fields: dict[str, str]) -> str:
+    """The value of a field of the form. Raises ApiError(400) for one that cannot be used, before more of the form is read."""
+    name = part.name[:FIELD_CHARS]
+    if name not in _FIELDS:
+        raise bad_request(f"There is no field {name!r} of a file: file, purpose, {_ANCHOR}, {_SECONDS}", name)
+    if part.filename is not None:
+        raise bad_request(f"{name} must not be a file", name)
+    if name in fields:
+        raise bad_request(f"{name} is given twice", name)
+    value = await part.text(FIELD_CHARS)
+    if name == "purpose" and value not in PURPOSES:
+        raise bad_request(f"purpose must be one of {', '.join(PURPOSES)}", name)
+    if name == _ANCHOR and value != "created_at":
+        raise bad_request("expires_after.anchor must be created_at", name)
+    if name == _SECONDS and not (
+        value.isascii()
+        and value.isdigit()
+        and len(value) < 9
+        and LEAST_EXPIRY_S <= int(value) <= MOST_EXPIRY_S
+    ):
+        raise bad_request(
+            f"expires_after.seconds must be a whole number from {LEAST_EXPIRY_S} to {MOST_EXPIRY_S}", name
+        )
+    return value
+
+
+def _expires_s(fields: dict[str, str]) -> int | None:
+    if _SECONDS in fields and _ANCHOR in fields:
+        return int(fields[_SECONDS])
+    if _SECONDS in fields or _ANCHOR in fields:
+        raise bad_request("expires_after needs both anchor and seconds", "expires_after")
+    return None
+
+
+def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
+    """From where to where of a file is asked for, with the status and the headers of the answer. Raises ApiError(416)."""
+    headers: Headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"content-disposition", disposition(row.name)),
+        (b"accept-ranges", b"bytes"),
+        NO_STORE,
+    ]
+    asked = _RANGE.fullmatch(request.header(b"range") or "")
+    if asked is None or asked[0] == "bytes=-":  # none, or of a kind that need not be known
+        return 0, row.bytes, 200, headers
+    if asked[1]:
+        start, end = int(asked[1]), min(int(asked[2]) + 1 if asked[2] else row.bytes, row.bytes)
+    else:
+        start, end = max(row.bytes - int(asked[2]), 0), row.bytes
+    if start >= end:
+        none = [(b"content-range", b"bytes */%d" % row.bytes)]
+        raise ApiError(416, "RANGE_NOT_SATISFIABLE", f"The file has {row.bytes} bytes", headers=none)
+    headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, row.bytes)))
+    return start, end, 206, headers
+
+
+@contextlib.contextmanager
+def _held(tasks: Tasks, request: Request, size: int = HELD) -> Iterator[None]:
+    """What a file takes in memory on its way counts for its caller. Raises ApiError(503) when that is too much."""
+    arriving, opener = tasks.bodies.arriving, request.opener
+    arriving.take(opener, size)
+    try:
+        yield
+    finally:
+        arriving.give(opener, size)
+
+
+async def _answer(tasks: Tasks, caller: Caller, request: Request, body: dict[str, Any]) -> None:
+    request.standing = await tasks.allowances.standing(caller)
+    encoded = msgspec.json.encode(body)
+    large = len(encoded) > AT_ONCE  # a list may have some megabytes, until they are read
+    with _held(tasks, request, len(encoded)) if large else contextlib.nullcontext():
+        await request.respond(200, encoded, [JSON, NO_STORE])

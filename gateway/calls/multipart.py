@@ -1,0 +1,267 @@
+"""Forms (`multipart/form-data`), read part by part as they come: nothing of them is held.
+
+What a client decides is bounded: how many parts, how long their heads and fields, and by the body's limit the rest. A form that
+is cut off, or is none, is a 400 that says what is wrong.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import NamedTuple
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from fairlane.gateway.calls.http import Budget, Request
+from fairlane.gateway.errors import ApiError, bad_request, too_large
+
+MOST_PARTS = 64
+"""Of a form. OpenAI's own have less than twenty."""
+HEADERS_OF_PART = 8
+HEADER_BYTES = 4096
+FIELD_BYTES = 64 * 1024
+"""Of a part that is no file."""
+FRAMING_BYTES = 256 * 1024
+"""What a form may hold beside its largest part: boundaries, heads and fields."""
+_ENCODINGS = ("", "binary", "8bit", "7bit")
+_ESCAPED = (("%22", '"'), ("%0D", "\r"), ("%0A", "\n"))
+"""How clients write these in names; nothing else is escaped."""
+
+
+class Head(NamedTuple):
+    """What stands before a part."""
+
+    name: str
+    filename: str | None
+    """None: it is a field. Never trusted: it is what the client calls it."""
+    content_type: str
+    """As the client says; '' where it says nothing."""
+
+
+class FormReader:
+    """Splits the bytes of a form into its parts. Pure.
+
+    `feed` gives what came, in order: a Head begins a part, bytes belong to it, None ends it.
+    """
+
+    def __init__(self, boundary: bytes) -> None:
+        self.ended = False
+        """The form is whole; whatever follows is dropped."""
+        self._found: list[Head | bytes | None] = []
+        self._parts = 0
+        self._name = self._value = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._on_name,
+                "on_header_value": self._on_value,
+                "on_header_end": self._on_header,
+                "on_headers_finished": self._on_head,
+                "on_part_data": self._on_data,
+                "on_part_end": self._on_end_of_part,
+                "on_end": self._on_end,
+            },
+            max_header_count=HEADERS_OF_PART,
+            max_header_size=HEADER_BYTES,
+        )
+
+    def feed(self, data: bytes) -> list[Head | bytes | None]:
+        """What these bytes bring. Raises ApiError(400)."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise bad_request(f"The body is not a valid multipart/form-data form: {error}") from None
+        found, self._found = self._found, []
+        return found
+
+    def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise bad_request(f"The form has more than {MOST_PARTS} parts")
+        self._headers, self._name, self._value = {}, b"", b""
+
+    def _on_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _on_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _on_header(self) -> None:
+        name = self._name.lower()
+        if name in self._headers:
+            raise bad_request(f"A part of the form has two headers {name.decode('latin-1')}")
+        self._headers[name], self._name, self._value = self._value, b"", b""
+
+    def _on_head(self) -> None:
+        kind, options = parse_options_header(self._headers.get(b"content-disposition"))
+        name = options.get(b"name")
+        if kind != b"form-data" or name is None:
+            raise bad_request(
+                'A part of the form has no name: Content-Disposition: form-data; name="…" is needed'
+            )
+        encoding = self._headers.get(b"content-transfer-encoding", b"").decode("latin-1").strip().lower()
+        if encoding not in _ENCODINGS:
+            raise bad_request("Content-Transfer-Encoding is not supported: send the bytes as they are")
+        filename = options.get(b"filename")
+        self._found.append(
+            Head(
+                _text(name),
+                None if filename is None else _text(filename),
+                self._headers.get(b"content-type", b"").decode("latin-1").strip(),
+            )
+        )
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if end > start:
+            self._found.append(data[start:end])
+
+    def _on_end_of_part(self) -> None:
+        self._found.append(None)
+
+    def _on_end(self) -> None:
+        self.ended = True
+
+
+def _text(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    for escaped, character in _ESCAPED:
+        text = text.replace(escaped, character)
+    return text
+
+
+class Part:
+    """A part of a form that is being read. What nobody reads of it is dropped when the next one is asked for."""
+
+    __slots__ = ("_form", "content_type", "filename", "name")
+
+    def __init__(self, head: Head, form: "Form") -> None:
+        self.name, self.filename, self.content_type = head
+        self._form = form
+
+    async def pieces(self, most: int | None = None) -> AsyncIterator[bytes]:
+        """Its bytes as they come. Raises ApiError as `Form`, and 413 beyond `most`."""
+        size = 0
+        while True:
+            piece = await self._form.more()
+            if piece is None:
+                return
+            size += len(piece)
+            if most is not None and size > most:
+                raise ApiError(
+                    413,
+                    "BODY_TOO_LARGE",
+                    f"{self.name} is larger than the limit of {most} bytes",
+                    param=self.name,
+                )
+            yield piece
+
+    async def value(self, most: int = FIELD_BYTES) -> bytes:
+        """All of it. Raises as `pieces`."""
+        return b"".join([piece async for piece in self.pieces(most)])
+
+    async def text(self, most: int = FIELD_BYTES) -> str:
+        """The same as text. Raises as `pieces`, and ApiError(400) where it is none."""
+        try:
+            return (await self.value(most)).decode()
+        except UnicodeDecodeError:
+            raise bad_request(f"{self.name} is not valid UTF-8", self.name) from None
+
+
+class _Over:
+    """Stands for the end of the body."""
+
+
+_OVER = _Over()
+
+
+class Form:
+    """The form of a request. `async for part in form` reads it once, to the end of the body.
+
+    Raises ApiError: 415 when it says that it is none, 400 when it is none or is cut off, 413, 408, 401, and ClientGone.
+    """
+
+    def __init__(self, request: Request, limit: int) -> None:
+        """`limit`: bytes of the whole body."""
+        self._reader = FormReader(_boundary(request))
+        self._body = request.body_parts(limit)
+        self._found: deque[Head | bytes | None] = deque()
+        self._inside = False
+        """A part has begun and not ended."""
+
+    async def __aiter__(self) -> AsyncIterator[Part]:
+        async with aclosing(self._body):
+            while not isinstance(found := await self._next(), _Over):
+                if isinstance(found, Head):
+                    self._inside = True
+                    yield Part(found, self)
+                    while await self.more() is not None:
+                        pass
+
+    async def more(self) -> bytes | None:
+        """The next bytes of the part that was begun last; None at its end, also when it is asked again."""
+        if not self._inside:
+            return None
+        found = await self._next()
+        if isinstance(found, bytes):
+            return found
+        self._inside = False
+        return None
+
+    async def _next(self) -> Head | bytes | _Over | None:
+        while not self._found:
+            data = await anext(self._body, None)
+            if data is None:
+                if not self._reader.ended:
+                    raise bad_request("The form is cut off: its closing boundary is missing")
+                return _OVER
+            self._found.extend(self._reader.feed(data))
+        return self._found.popleft()
+
+
+class WholePart(NamedTuple):
+    """A part of a form that was small enough to be held."""
+
+    name: str
+    filename: str | None
+    content_type: str
+    data: bytes
+
+
+async def read_whole(request: Request, limit: int, arriving: Budget) -> list[WholePart]:
+    """All parts of a form, held in memory: `limit` bytes of them together, which `arriving` counts until the form is whole. A
+    field may be as long as FIELD_BYTES.
+
+    Raises ApiError (as `Form`; 503 when too many large ones come at once) and ClientGone.
+    """
+    parts: list[WholePart] = []
+    held = 0
+    try:
+        async for part in Form(request, limit + FRAMING_BYTES):
+            pieces = []
+            async for piece in part.pieces(FIELD_BYTES if part.filename is None else limit):
+                arriving.take(request.opener, len(piece))
+                held += len(piece)
+                if held > limit:
+                    raise too_large(limit)
+                pieces.append(piece)
+            parts.append(WholePart(part.name, part.filename, part.content_type, b"".join(pieces)))
+    finally:
+        if held:
+            arriving.give(request.opener, held)
+    return parts
+
+
+def _boundary(request: Request) -> bytes:
+    kind, options = parse_options_header(request.header(b"content-type"))
+    if kind != b"multipart/form-data":
+        raise ApiError(
+            415,
+            "UNSUPPORTED_MEDIA_TYPE",
+            "Send a form with the header Content-Type: multipart/form-data; boundary=…",
+        )
+    boundary = options.get(b"boundary")
+    if not boundary or len(boundary) > 200:
+        raise bad_request("The header Content-Type of a form must name its boundary, of at most 200 bytes")
+    return boundary

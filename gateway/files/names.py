@@ -1,0 +1,23 @@
+"""Names of files, as callers give them and as they are told again. Pure."""
+
+from urllib.parse import quote
+
+MOST_CHARS = 255
+UNNAMED = "file"
+
+
+def plain_name(name: str) -> str:
+    """A name without what no database or header can hold: the last part of a path, without control characters, not longer than
+    MOST_CHARS. Nothing is ever stored under it."""
+    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    text = "".join(character for character in last if character.isprintable()).strip()
+    return text[:MOST_CHARS] or UNNAMED
+
+
+def disposition(name: str) -> bytes:
+    """The header Content-Disposition of a download by this name (RFC 6266): browsers save it, and show nothing of it."""
+    plain = "".join(c if c.isascii() and c not in '"\\%' else "_" for c in name)
+    header = f'attachment; filename="{plain}"'
+    if plain != name:
+        header += f"; filename*=UTF-8''{quote(name, safe='')}"
+    return header.encode()

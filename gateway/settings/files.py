@@ -1,0 +1,126 @@
+"""Settings of files, and where they are kept. Pure."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import field_validator
+
+from fairlane.gateway.settings.parts import HOUR_MS, MIB, Bytes, Count, Ms, SettingsPart
+
+DIRECTORY = "files"
+"""In the data directory, where no storage is named."""
+PARAMETERS = ("endpoint", "region", "path_style")
+"""What the URL of a bucket may say behind its `?`."""
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory of this machine, or one that is mounted there."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of an S3-compatible server."""
+
+    name: str
+    prefix: str
+    """Before the names of all files; '' or with a slash at its end."""
+    endpoint: str | None
+    """None: Amazon's."""
+    region: str | None
+    path_style: bool
+    """Whether the bucket stands in the path, as most servers but Amazon's want it."""
+
+
+def parse_storage(storage: str | None, data_dir: Path) -> Directory | Bucket:
+    """Where files are kept by these settings. Raises ValueError with a sentence."""
+    if storage is None:
+        return Directory((data_dir / DIRECTORY).absolute())
+    try:
+        parts = urlsplit(storage)
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+    if parts.scheme == "":
+        return Directory(Path(storage).absolute())
+    if parts.scheme == "file":
+        path = unquote(parts.path)
+        if parts.netloc or parts.query or not path.strip("/"):
+            raise ValueError("must name a directory, as file:///mnt/fairlane/files does, and nothing else")
+        return Directory(Path(path))
+    if parts.scheme != "s3":
+        raise ValueError("must be a directory, or begin with s3:// or file:///")
+    if "@" in parts.netloc or ":" in parts.netloc:
+        raise ValueError(
+            "must not hold a key or password: those stand in the environment (AWS_ACCESS_KEY_ID)"
+        )
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise ValueError("must name a bucket, as s3://fairlane/files?endpoint=http://minio:9000 does")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(query.keys() - set(PARAMETERS)):
+        raise ValueError(f"has a parameter {unknown[0]!r}; it may have {', '.join(PARAMETERS)}")
+    endpoint, style = query.get("endpoint"), query.get("path_style")
+    if endpoint is not None:
+        named = urlsplit(endpoint)
+        if named.scheme not in ("http", "https") or not named.hostname or "@" in named.netloc or named.query:
+            raise ValueError("endpoint must be a URL such as http://minio:9000")
+    if style not in (None, "true", "false"):
+        raise ValueError("path_style must be true or false")
+    prefix = unquote(parts.path).strip("/")
+    return Bucket(
+        parts.netloc,
+        f"{prefix}/" if prefix else "",
+        None if endpoint is None else endpoint.rstrip("/"),
+        query.get("region"),
+        endpoint is not None if style is None else style == "true",
+    )
+
+
+class FilesSettings(SettingsPart):
+    """Files that callers bring (`/v1/files`), and that are made for them."""
+
+    enabled: bool = True
+    """Whether callers may bring files. `false`: the calls are not there, and batches neither. What is kept already stays, and
+    expires.
+    """
+
+    storage: str | None = None
+    """Where files are kept: a directory, also as `file:///mnt/fairlane/files`; or a bucket of an S3-compatible server,
+    `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1` (needs the extra `s3`: `pip install '.[s3]'`; its keys stand
+    in the environment, as for every program of S3). Not set: the directory `files` in `data_dir`. Replicas must share it; one
+    that finds another one's missing refuses the calls.
+    """
+
+    max_file_bytes: Bytes = 512 * MIB
+    """Bytes of one file; a larger one is a 413. Files of batches are limited by `batches`, too."""
+
+    max_files_per_caller: Count = 10_000
+    """Files that one user may have; further ones are refused (429 `TOO_MANY_FILES`)."""
+
+    max_bytes_per_caller: Bytes = 5 * 1024 * MIB
+    """Bytes that the files of one user may take, those that arrive included; likewise."""
+
+    max_files: Count = 100_000
+    """Files of all callers together. One of them may have at most half of what the others leave, so that nobody fills it for
+    others; what is beyond is refused (507 `STORAGE_FULL`).
+    """
+
+    max_bytes: Bytes = 50 * 1024 * MIB
+    """Bytes of them, likewise. Set it to what the directory has room for: a disk with less than 512 MiB left is a 507 as well,
+    for everybody.
+    """
+
+    ttl_ms: Ms | None = 30 * 24 * HOUR_MS
+    """Milliseconds that a file is kept, from its creation: `expires_after` may only make it less. 30 days, as OpenAI keeps files
+    of batches. `null`: until its caller deletes it.
+    """
+
+    @field_validator("storage")
+    @classmethod
+    def _names_a_storage(cls, value: str | None) -> str | None:
+        parse_storage(value, Path())
+        return value
