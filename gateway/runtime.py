@@ -270,6 +270,7 @@ class Gateway:
             self.hub,
             results,
             cancel,
+            audit.note,
         )
         sender = Sender(
             self.database,
