@@ -1,4 +1,4 @@
-# Fairlane, with the extra `otel`. Two stages: the first installs, the second holds Python, what was installed, and nothing to build with.
+# Fairlane, with the extras `otel` and `s3`. Two stages: the first installs, the second holds Python, what was installed, and nothing to build with.
 FROM python:3.13-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE requirements-image.lock ./
@@ -14,7 +14,8 @@ RUN python -m venv /opt/fairlane \
  && /opt/fairlane/bin/pip uninstall --yes setuptools
 
 FROM python:3.13-slim
-RUN useradd --system --uid 10001 --home-dir /var/lib/fairlane --create-home fairlane
+RUN useradd --system --uid 10001 --home-dir /var/lib/fairlane --create-home fairlane \
+ && install -d -o fairlane -g fairlane -m 700 /var/lib/fairlane-files
 COPY --from=build /opt/fairlane /opt/fairlane
 ENV PATH=/opt/fairlane/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -102,7 +102,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 lock: install-dev
 	$(LOCK) --all-extras -o requirements-dev.lock
 	$(LOCK) -c requirements-dev.lock -o requirements.lock
-	$(LOCK) -c requirements-dev.lock --extra otel -o requirements-image.lock
+	$(LOCK) -c requirements-dev.lock --extra otel --extra s3 -o requirements-image.lock
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -35,6 +35,7 @@ from fairlane.gateway.api import (
     operators,
     pages,
     quota,
+    responses_admin,
     routes,
     settings,
     usage,
@@ -47,6 +48,7 @@ from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Reque
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import (
+    AnswerCut,
     ApiError,
     ClientGone,
     InsufficientQuota,
@@ -73,6 +75,7 @@ ROUTERS = (
     (audit.router, Access.ADMIN),
     (users.router, Access.ADMIN),
     (archive.router, Access.ADMIN),
+    (responses_admin.router, Access.ADMIN),
     (settings.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
@@ -176,6 +179,8 @@ class App(FastAPI):
             await self._begin(request)
         except ClientGone:
             pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
+        except AnswerCut:
+            pass  # the server cuts an answer that is not whole; its task's failure has its own line in the log
         except Exception as error:
             told = self._told(request, error)
             if request.started:

@@ -60,6 +60,11 @@ class ClientGone(Exception):
     """The caller closed the connection; nobody reads the answer."""
 
 
+class AnswerCut(Exception):
+    """An answer has begun and says nothing of failures, such as audio: its connection is cut, which is how its client learns of
+    one."""
+
+
 def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, "INVALID_REQUEST", message, param=param)
 
@@ -68,21 +73,31 @@ def too_large(limit: int) -> ApiError:
     return ApiError(413, "BODY_TOO_LARGE", f"The body is larger than the limit of {limit} bytes")
 
 
-_OPENAI_CALL = re.compile(r"/(?:chat/completions|completions|embeddings|models|responses)(?=/*$)")
+def too_large_encoded(limit: int, size: int) -> ApiError:
+    """A form whose files would be too large a payload."""
+    sentence = (
+        f"The files take {size} bytes as base64, in which their worker gets them; the limit is {limit} bytes"
+    )
+    return ApiError(413, "BODY_TOO_LARGE", sentence)
+
+
+_OPENAI_CALL = re.compile(
+    r"/(?:chat/completions|completions|embeddings|models|responses|moderations|audio/(?:transcriptions|translations|speech)"
+    r"|images/(?:generations|edits|variations))(?=/*$)"
+)
 _ANTHROPIC_CALL = re.compile(r"/v1/messages(?:/count_tokens)?(?=/*$)")
 _ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
-    "responses": "responses that are kept",
+    "responses": "this part of the Responses API",
     "messages": "message batches",
     "assistants": "the Assistants API",
     "threads": "the Assistants API",
     "realtime": "the Realtime API",
-    "audio": "audio",
-    "images": "images",
+    "audio": "other calls for audio",
+    "images": "other calls for images",
     "videos": "videos",
-    "moderations": "moderations",
     "fine_tuning": "fine-tuning",
     "vector_stores": "vector stores",
     "rerank": "reranking",
@@ -102,7 +117,8 @@ def no_such_path(method: str, path: str) -> ApiError:
         feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
         sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings"
-        sentence += ", /v1/files, /v1/batches and /v1/models, of Anthropic's /v1/messages and /v1/messages/count_tokens"
+        sentence += ", /v1/files, /v1/batches, /v1/models, /v1/moderations and those for audio and images"
+        sentence += ", of Anthropic's /v1/messages and /v1/messages/count_tokens"
     else:
         sentence += ". All calls are listed at /docs, and in /openapi.json"
     return ApiError(404, "NOT_FOUND", sentence)
@@ -217,6 +233,14 @@ def model_not_found(model: str) -> ApiError:
     )
 
 
+def type_not_offered(model: str, makes: str, task_type: str) -> ApiError:
+    """No worker takes tasks of this type: none of this model, or ('') none at all. `makes`: what they would make."""
+    whose = f"The model `{model}` makes no {makes} here" if model else f"This gateway offers no {makes}"
+    of_it = " of it" if model else ""
+    sentence = f"{whose}: no connected worker{of_it} names the task type {task_type}"
+    return ApiError(404, "TYPE_NOT_OFFERED", sentence, param="model")
+
+
 class TaskFailed(ApiError):
     """A task that was accepted and has failed. `family`: of its code. `retryable`: the same request may do better; False also
     when its tries are used up. `took_ms`: how long it took, waiting included: as long again is when to come again, where the
@@ -308,11 +332,17 @@ def native_answer(error: ApiError) -> Answer:
     return Answer(error.status, headers, msgspec.json.encode(body))
 
 
+_OPENAI_CODES = {"PREVIOUS_RESPONSE_NOT_FOUND": "previous_response_not_found"}
+"""Its own, of refusals; those of failures stand in their table."""
+
+
 def openai_answer(error: ApiError) -> Answer:
     """An error on OpenAI's surfaces, its body always of the same four keys."""
     error, status, retry_after_ms = _as_on_v1(error)
     kind, code = openai_kind(status), failure_row(error.code).code
-    if isinstance(error, RateLimited):
+    if error.code in _OPENAI_CODES:
+        code = _OPENAI_CODES[error.code]
+    elif isinstance(error, RateLimited):
         kind, code = error.counts, "rate_limit_exceeded"
     elif isinstance(error, InsufficientQuota):
         kind = code = "insufficient_quota"

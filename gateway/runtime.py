@@ -51,6 +51,7 @@ from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
+from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.parts import Part
@@ -60,6 +61,9 @@ from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
+from fairlane.gateway.responses.ends import ResponseEnds
+from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.settings import ModelSettings, Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.changes import ChangesWatch
@@ -73,6 +77,7 @@ from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.of_keys import KeyTasks
 from fairlane.gateway.tasks.poll import Poll, now_ms
+from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import Wait
@@ -226,6 +231,7 @@ class Gateway:
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
+        keeping = Keeping(self.database, records.forgotten.of)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -236,14 +242,34 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
+            keeping.take_back,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
         poll = Poll(self.scheduler, results, records.archived.find, lambda: current.archives)
+        kept = ResponseStore(self.database)
         archive = Archive(
-            self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, records.forgotten
+            self.link,
+            keys,
+            self.database,
+            self.metrics,
+            replica,
+            self.scheduler,
+            poll,
+            records.forgotten,
+            ResponseEnds(self.database, kept, self.hub.page).keep,
+        )
+        responses = Responses(
+            current,
+            kept,
+            keeping,
+            lambda: self.database.trouble is None,
+            self.scheduler,
+            self.hub,
+            results,
+            cancel,
         )
         sender = Sender(
             self.database,
@@ -271,7 +297,9 @@ class Gateway:
             current=current,
             calls=self.calls,
             bodies=bodies,
-            models=Models(current, self.surveyor.offered, self.surveyor.workers, started_at),
+            models=Models(
+                current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
+            ),
             submit=submit,
             wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
             poll=poll,
@@ -285,6 +313,7 @@ class Gateway:
             going=going,
             allowances=allowances,
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
+            responses=responses,
             files=files,
         )
 
@@ -330,6 +359,7 @@ class Gateway:
                 records.outbox.catch_up,
             ),
             endpoints=endpoints,
+            responses=ResponseList(kept, self.scheduler),
             settings=EffectiveSettings(
                 self.link,
                 keys,
@@ -381,6 +411,7 @@ class Gateway:
             self.replicas,
             audit,
             *records.parts,
+            keeping,
             archive,
             sender,
             FileSweep(files),

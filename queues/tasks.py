@@ -69,6 +69,8 @@ class TaskSpec:
     """How long the archive shall keep its end; 0 = it is not archived."""
     archive_request: bool = False
     """Its payload, too."""
+    archive_log: bool = False
+    """Not its end: its log, as it is a response that is kept."""
     announced: bool = False
     """Whether webhooks of its caller are told of its end."""
     after_read_ms: int = 0

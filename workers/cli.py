@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from fairlane.workers import protocol
-from fairlane.workers.adapters import PROVIDERS, Accident, SimulateAdapter, Simulation, echo
+from fairlane.workers.adapters import PROVIDERS, SIMULATED, Accident, SimulateAdapter, Simulation, echo
 from fairlane.workers.adapters.providers import Provider
 from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
@@ -130,6 +130,14 @@ KeyEnv = Annotated[
     str | None,
     typer.Option(help="The environment variable with the key. [default: the provider's usual one]"),
 ]
+TaskTypes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task-type",
+        help="A type of tasks to offer, e.g. openaiSpeech; may be repeated. [default: chat, completions and embeddings, as far "
+        "as the provider has them]",
+    ),
+]
 AllowField = Annotated[
     list[str] | None,
     typer.Option(
@@ -158,6 +166,7 @@ def _offer(provider: Provider) -> None:
         base_url: BaseUrl = None,
         upstream_model: UpstreamModels = None,
         api_key_env: KeyEnv = None,
+        task_type: TaskTypes = None,
         allow_field: AllowField = None,
         upstream: UpstreamName = None,
         ttft_ms: Ttft = 60_000,
@@ -170,7 +179,9 @@ def _offer(provider: Provider) -> None:
         drain_ms: DrainMs = None,
     ) -> None:
         times = ttft_ms, idle_ms, total_ms
-        adapter = _adapter(provider, model, base_url, upstream_model, api_key_env, allow_field, times)
+        adapter = _adapter(
+            provider, model, base_url, upstream_model, api_key_env, allow_field, times, task_type
+        )
         worker = Worker(upstream=upstream)
         adapter.attach(worker)
         _serve(worker, gateway, name, slots, token_file, drain_ms)
@@ -320,6 +331,7 @@ def _adapter(
     api_key_env: str | None,
     allow_fields: list[str] | None,
     times: tuple[int, int, int],
+    task_types: list[str] | None = None,
 ) -> "Upstream":
     """The adapter that a provider's options ask for. Ends the command with a sentence when they make no sense."""
     from fairlane.workers.adapters.clock import Limits  # noqa: PLC0415
@@ -337,6 +349,7 @@ def _adapter(
             base_url=base_url,
             models=dict(zip(models, upstream_models, strict=True)) if upstream_models else models,
             api_key=key,
+            task_types=task_types,
             allow_fields=allow_fields or (),
             limits=Limits(*times),
         )
@@ -369,14 +382,14 @@ def simulate(
     token_file: TokenFile = None,
     drain_ms: DrainMs = None,
 ) -> None:
-    """Pretend to be a model of a given speed; for load tests and for trying out failures.
+    """Pretend to be a model of a given speed; for load tests and for trying out failures. It also speaks, hears and draws.
 
     Example: fairlane worker simulate --model big --slots 32 --tokens-per-second 80 --failure-rate 0.05
     """
     if failure_code not in protocol.FAILURE_CODES:
         _stop(f"{failure_code!r} is not a failure code; there are {', '.join(protocol.FAILURE_CODES)}.")
     worker = Worker()
-    worker.handler(models=model)(
+    worker.handler(models=model, task_types=SIMULATED)(
         SimulateAdapter(
             Simulation(
                 seed=seed,
@@ -470,6 +483,8 @@ class _Screen:
             self._result = item
         elif isinstance(item, str):
             self._text(item)
+        elif isinstance(item, bytes):
+            self._line(f"{len(item)} bytes")
         elif isinstance(item, Delta) and item.content and item == Delta(content=item.content):
             self._text(item.content)
         else:

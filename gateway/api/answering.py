@@ -6,12 +6,12 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Members, parse_object
-from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said
 from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.errors import Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
@@ -21,11 +21,13 @@ from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.workers.tasktypes import MEDIA
 
 QUEUE_CHUNK_S = 30.0
 Made = TypeVar("Made")
@@ -38,6 +40,8 @@ class StreamView(Protocol):
 
     silence: bytes
     """What is sent after a while in which nothing came."""
+    place_every_s: float
+    """How often a new place in the queue is told, at most: what tells it may be long."""
 
     @property
     def ended(self) -> bool: ...
@@ -53,7 +57,7 @@ class StreamView(Protocol):
         ...
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log."""
+        """The end of a stream that fails beside its task's log. Raises CutShort where nothing can tell it."""
         ...
 
 
@@ -66,19 +70,22 @@ def task_of(
     fields: Members,
     said: Said | None,
     stream: bool,
+    *,
+    wait: bool = True,
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. Raises ApiError."""
+    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. Raises ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
-    task = make(tasks.current, caller, task_type, body, fields, options_of(request, stream=stream), said)
+    options = options_of(request, stream=stream, wait=wait)
+    task = make(tasks.current, caller, task_type, body, fields, options, said)
     trace(request, task)
     return task
 
 
-def options_of(request: Request, *, stream: bool) -> Options:
+def options_of(request: Request, *, stream: bool, wait: bool = True) -> Options:
     """What a request's headers say of its task. Raises ApiError(400)."""
     return Options(
-        wait=True,
+        wait=wait,
         stream=stream,
         timeout=_number(request, b"x-fairlane-timeout"),
         mode=request.header(b"x-fairlane-mode"),
@@ -127,7 +134,7 @@ async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[
     return await tasks.bodies.take_steps(body, steps, caller=request.opener)
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -139,12 +146,13 @@ async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callab
         result = await waited.answer()  # held until it is written: others may share it
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
-    ids = [JSON, *_ids(waited.task_id), *ran_by(task, waited.end.info)]
-    await request.respond(200, result.json, [*ids, *waited.headers])
+    kind, body = split_typed(result.json) if task.task_type in MEDIA else (JSON[1], result.json)
+    ids = [(JSON[0], kind), *_ids(waited.task_id), *ran_by(task, waited.end.info)]
+    await request.respond(200, body, [*ids, *waited.headers])
 
 
 def _show(view: Body) -> bytes:
-    return view.body()
+    return view.typed() if isinstance(view, MediaBodyView) else view.body()
 
 
 class Asking(NamedTuple):
@@ -153,7 +161,12 @@ class Asking(NamedTuple):
     task: TaskSpec
     streamed: Callable[[TaskInfo], StreamView] | None
     """None: it waits for the whole."""
-    whole: Callable[[TaskInfo], Body]
+    whole: Callable[[TaskInfo], Body] | None
+    """None: it is never told as a whole."""
+    instead: Callable[[], Awaitable[None]] | None = None
+    """What answers in place of both: without waiting."""
+    kind: Headers = SSE_HEADERS
+    """What the head of a stream says of its type."""
 
 
 async def answer(
@@ -164,8 +177,12 @@ async def answer(
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole = await read(tasks, caller, request)
+    task, streamed, whole, instead, kind = await read(tasks, caller, request)
+    if instead is not None:
+        await instead()
+        return
     if streamed is None:
+        assert whole is not None
         await wait(tasks, request, task, whole)
         return
     # one with an idempotency key may be come back to
@@ -185,9 +202,9 @@ async def answer(
             shown = TaskStream(streamed(info), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000
-            # one that waits in the queue says so at once
-            hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place, read, streamed, whole  # it may be long
+            # one that waits in the queue says so at once; bytes have no other place for it than the status
+            hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
+            del task, submitted, place, read, streamed, whole, instead  # it may be long
             try:
                 came_to_end = await serve(
                     request,
@@ -197,6 +214,7 @@ async def answer(
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
                     opening=shown.open,
+                    kind=kind,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -212,6 +230,14 @@ async def answer(
                 raise gateway_failed("STORE_LOST", LOST, task_id) from None
             except Interrupted:
                 raise tasks.going.refusal(task_id) from None
+            except TimeoutError:
+                raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id) from None
+            except (MisfitError, CutShort) as error:
+                came_to_end = shown.ended
+                if request.started:
+                    raise AnswerCut from None
+                code = error.code if isinstance(error, CutShort) else "JSON_PARSE_FAILED"
+                raise gateway_failed(code, str(error), task_id) from None
             finally:
                 if shown.was_lost and not joined:
                     tasks.submit.lost(info, (queue, model), request.id.decode(), enqueued_ms)
@@ -223,13 +249,14 @@ async def answer(
 class TaskStream:
     """A stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
-    __slots__ = ("_place", "_time", "_told_at", "_view", "was_lost")
+    __slots__ = ("_noticed_at", "_place", "_time", "_told_at", "_view", "was_lost")
     waits_behind = 0
 
     def __init__(self, view: StreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
         self._time = time
         self._told_at = time()
+        self._noticed_at = -math.inf
         self._place = place
         self.was_lost = False
 
@@ -251,6 +278,9 @@ class TaskStream:
         if event.type != "queued":
             return b""
         self._place = read_queued(event.data)
+        if self._time() - self._noticed_at < self._view.place_every_s:
+            return b""
+        self._noticed_at = self._time()
         return self._tell()
 
     def idle(self) -> bytes:

@@ -9,6 +9,9 @@ from pydantic import TypeAdapter
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import (
     files,
+    kept_responses,
+    media,
+    media_models,
     messages,
     messages_models,
     models,
@@ -20,6 +23,7 @@ from fairlane.gateway.api import (
     responses_models,
 )
 from fairlane.gateway.api.framing import HotRoute, refusals
+from fairlane.gateway.responses.items import MOST_OF_PAGE
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
 READ = (400, 401, 403, 404, 429, 503)
@@ -133,9 +137,7 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
 
 def _responses(says: str) -> HotRoute:
     refused: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
-    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
-    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
-    refused[200] = {"content": _stream({"anyOf": [data, done]})}
+    refused[200] = {"content": _response_content()}
     return HotRoute(
         *("POST", "/v1/responses", responses.responses, Access.CALLER),
         submits=True,
@@ -145,6 +147,73 @@ def _responses(says: str) -> HotRoute:
         response_model=responses_models.ResponseObject,
         responses=_with_limits(refused),
         tags=["openai"],
+    )
+
+
+def _response_content() -> dict[str, Any]:
+    """The events of a response."""
+    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
+    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
+    return _stream({"anyOf": [data, done]})
+
+
+def _kept(
+    method: str, path: str, call: Any, whole: Any, says: str, query: dict[str, Any] | None = None
+) -> HotRoute:
+    responses: dict[int | str, dict[str, Any]] = refusals(*READ, openai=True)
+    if query and "starting_after" in query:
+        responses[200] = {"content": _response_content()}
+    return HotRoute(
+        *(method, f"/v1/responses/{{response_id}}{path}", call, Access.CALLER),
+        parameters={"response_id": Annotated[str, Path()], **(query or {})},
+        description=says,
+        response_model=whole,
+        responses=_with_limits(responses),
+        tags=["openai"],
+    )
+
+
+NAMES_ITS_TYPE = (
+    "\n\nWhere no connected worker names the type of its tasks the answer is a 404 (`TYPE_NOT_OFFERED`)."
+)
+TYPED_EVENTS = _stream(
+    {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    }
+)
+PLAIN_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+AUDIO = {
+    kind: {"schema": {"type": "string", "format": "binary"}}
+    for kind in ("audio/*", "application/octet-stream")
+}
+
+
+def _media(
+    path: str,
+    call: Any,
+    body: Any,
+    whole: Any,
+    says: str,
+    *,
+    form: bool = False,
+    others: dict[str, Any] | None = None,
+) -> HotRoute:
+    """A call for audio, images or moderations. `others`: answers of other types than JSON."""
+    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
+    if others:
+        responses[200] = {"content": others}
+    described = {"openapi_extra": media_models.form_of(body)} if form else {"body": body}
+    return HotRoute(
+        *("POST", path, call, Access.CALLER),
+        submits=True,
+        parameters=OURS,
+        description=says + NAMES_ITS_TYPE,
+        response_model=whole,
+        responses=_with_limits(responses),
+        tags=["openai"],
+        **described,
     )
 
 
@@ -277,7 +346,9 @@ def _file(
         *(method, path, call, Access.CALLER),
         description=says,
         response_model=whole,
-        responses=_with_limits(refusals(401, 403, 404, 429, 503, *more, openai=True) | (answers or {})),
+        responses=_with_limits(
+            refusals(401, 403, 404, 429, 503, *more, openai=True, files=True) | (answers or {})
+        ),
         tags=["openai"],
         **described,
     )
@@ -346,6 +417,64 @@ ROUTES = (
         models.EmbeddingList,
         None,
         "OpenAI's embeddings." + AS_IT_CAME,
+    ),
+    _media(
+        "/v1/moderations",
+        media.moderations,
+        media_models.ModerationRequest,
+        media_models.Moderations,
+        "OpenAI's moderations." + AS_IT_CAME,
+    ),
+    _media(
+        "/v1/audio/transcriptions",
+        media.transcriptions,
+        media_models.TranscriptionForm,
+        media_models.Transcript,
+        "OpenAI's transcriptions of audio: as JSON, text or subtitles, or with `stream` its events.",
+        form=True,
+        others=PLAIN_TEXT | TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/audio/translations",
+        media.translations,
+        media_models.TranslationForm,
+        media_models.Transcript,
+        "OpenAI's translations of audio into English: as JSON, text or subtitles.",
+        form=True,
+        others=PLAIN_TEXT,
+    ),
+    _media(
+        "/v1/audio/speech",
+        media.speech,
+        media_models.SpeechRequest,
+        None,
+        "OpenAI's speech: audio as it comes, or with `stream_format: sse` its events." + AS_IT_CAME,
+        others=AUDIO | TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/generations",
+        media.generations,
+        media_models.ImageRequest,
+        media_models.Images,
+        "OpenAI's images: all of them, or with `stream` as events." + AS_IT_CAME,
+        others=TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/edits",
+        media.edits,
+        media_models.EditForm,
+        media_models.Images,
+        "OpenAI's edits of images: all of them, or with `stream` as events.",
+        form=True,
+        others=TYPED_EVENTS,
+    ),
+    _media(
+        "/v1/images/variations",
+        media.variations,
+        media_models.VariationForm,
+        media_models.Images,
+        "OpenAI's variations of an image.",
+        form=True,
     ),
     _anthropic(
         "/v1/messages",
@@ -472,5 +601,38 @@ ROUTES = (
         tags=["openai"],
     ),
     *FILES,
+    _kept(
+        *("GET", "", kept_responses.retrieve, responses_models.ResponseObject),
+        "A response that is kept, as it stands now; or with `stream` its events, from the first or behind `starting_after`, then "
+        "as they come.",
+        {
+            "stream": Annotated[bool | models.Left, Query(description="its events")],
+            "starting_after": Annotated[
+                int | models.Left,
+                Query(
+                    ge=0, description="with `stream`: the `sequence_number` of the last event that was seen"
+                ),
+            ],
+        },
+    ),
+    _kept(
+        *("DELETE", "", kept_responses.delete, responses_models.ResponseDeleted),
+        "Deletes a response that is kept. One that runs is cancelled.",
+    ),
+    _kept(
+        *("POST", "/cancel", kept_responses.cancel, responses_models.ResponseObject),
+        "Cancels a response in the background. One that has ended stays as it is.",
+    ),
+    _kept(
+        *("GET", "/input_items", kept_responses.input_items, responses_models.InputItems),
+        "The items of a response's input, without those that it goes on from.",
+        {
+            "limit": Annotated[int | models.Left, Query(ge=1, le=MOST_OF_PAGE, description="of items, 20")],
+            "order": Annotated[
+                Literal["asc", "desc"] | models.Left, Query(description="newest first, `desc`")
+            ],
+            "after": Annotated[Text, Query(description="the id of the item behind which the page begins")],
+        },
+    ),
 )
 """In the order in which patterns are tried."""

@@ -1056,6 +1056,24 @@ class ArchivedTask(Answer):
     request: JsonValue = Field(description="null: it was not kept")
 
 
+class KeptResponse(Answer):
+    id: str
+    task_id: str
+    key: str
+    user: str
+    model: str
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
+    created_at: Ms
+    ended_at: Ms | None = Field(description="null: SQL does not have its end yet")
+    expires_at: Ms
+
+
+class KeptResponsePage(Answer):
+    responses: list[KeptResponse]
+    next: str | None
+
+
 class Forgotten(Answer):
     """Of how many rows, each once."""
 
@@ -1063,6 +1081,7 @@ class Forgotten(Answer):
     days: int
     archived: int
     audit: int
+    responses: int
     batches: int = Field(description="batches that had ended")
     webhooks: int = Field(description="of webhooks of this user, and of what any told of this user's ends")
     results: int

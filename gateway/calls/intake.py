@@ -17,6 +17,7 @@ from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.fixed import Bound, at_most, fixed, hold_output, object_of
 from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
+from fairlane.gateway.calls.weights import text_bytes
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
@@ -25,6 +26,7 @@ from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.wanted import wanted_of
+from fairlane.workers.tasktypes import MEDIA
 
 OWN_FIELDS = (
     "async",
@@ -39,8 +41,11 @@ OWN_FIELDS = (
 )
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 
-OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})
+OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding", *MEDIA})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
+
+WITHOUT_BOUND = frozenset({"openaiEmbedding", *MEDIA})
+"""Those of them whose output cannot be bounded in tokens."""
 
 DEFAULT_MODEL = "default"
 """What a native call runs that names no model."""
@@ -265,6 +270,7 @@ class _Made(NamedTuple):
         if task_type == "openaiLike" and kind_of(payload) == "{":
             answer = _answer(settings, fields, templated=bool(options.template))
         repair = _repair(settings, rule, options.repair)
+        text = text_bytes(task_type, payload, fields)
         return TaskSpec(
             id=self.task_id,
             model=plan.model,
@@ -275,8 +281,8 @@ class _Made(NamedTuple):
             task_type=task_type,
             priority=_priority(options.priority),
             weight=caller.weight,
-            estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
-            most_input=len(payload) // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
+            estimated_input=min(text // 4, MAX_ESTIMATED_INPUT),
+            most_input=text // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
             max_output=output.most,
             answers=output.answers,
             timeout_ms=timeout,
@@ -335,7 +341,7 @@ class _Made(NamedTuple):
     def _bound(self, rule: Rule | None, fields: Members) -> Bound | None:
         """How much output is allowed: by the token or by the route, whichever is less."""
         if (
-            self.task_type == "openaiEmbedding" and self.options.on_v1
+            self.task_type in WITHOUT_BOUND and self.options.on_v1
         ):  # elsewhere the type is what the caller says
             return None
         claims = self.caller.claims

@@ -49,6 +49,13 @@ class Budget:
     def __init__(self, most_bytes: int) -> None:
         self._left = MOST_PARTS
         self._most_bytes = most_bytes
+        self._bytes = 0
+
+    def grow(self, size: int) -> None:
+        """Count so many bytes of what is read. Raises ApiError(413) where they are more than a request may have."""
+        self._bytes += size
+        if self._bytes > self._most_bytes:
+            raise too_large(self._most_bytes)
 
     def check_escaped(self, raw: Raw) -> None:
         """See whether a value fits in as a text of JSON. Raises ApiError(413), before it is made one."""

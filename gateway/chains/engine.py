@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from fairlane.gateway.calls.bodies import Members, has_image
 from fairlane.gateway.calls.fixed import Bound, hold_output
-from fairlane.gateway.calls.intake import MAX_ESTIMATED_INPUT, OPENAI_TYPES, holds_model
+from fairlane.gateway.calls.intake import MAX_ESTIMATED_INPUT, OPENAI_TYPES, WITHOUT_BOUND, holds_model
 from fairlane.gateway.calls.outputs import output_of
 from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
 from fairlane.gateway.chains.results import Outcome, Room, of_stage
@@ -174,7 +174,7 @@ def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Reques
     fields = {name: Raw(msgspec.json.encode(value)) for name, value in body.items()}
     if stage.max_tokens:
         _hold(fields, runs.bound, stage.max_tokens)
-    if runs.most_output and stage.type != "openaiEmbedding":
+    if runs.most_output and stage.type not in WITHOUT_BOUND:
         hold_output(Bound(runs.bound, runs.most_output, "Its route or token", bad_request), fields)
     named = holds_model(fields, runs.asked)
     if runs.route and (named or stage.type in OPENAI_TYPES):

@@ -216,8 +216,9 @@ class Files:
         try:
             await identity.check(self._database, self._storage)
         except (WrongStorage, StorageError) as error:
-            if self._trouble is None or self._trouble[1].facts["cause"] != str(error):
-                log.error("files are not served here", storage=str(self._storage), why=str(error))
+            new = self._trouble is None or self._trouble[1].facts["cause"] != str(error)
+            if new and self._settings().enabled:
+                log.warning("files are not served here", storage=str(self._storage), why=str(error))
             self._trouble = time.monotonic(), _unavailable(error)
             raise self._trouble[1] from error
         self._identified, self._trouble = True, None

@@ -20,7 +20,7 @@ def storage_of(settings: Settings) -> Storage:
     try:
         return S3(place, settings.data_dir)
     except (MissingLibrary, StorageError) as error:
-        log.error("files are not served here", storage=f"s3://{place.name}", why=str(error))
+        log.warning("files are not served here", storage=f"s3://{place.name}", why=str(error))
         return _Missing(str(error))
 
 

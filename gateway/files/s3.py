@@ -24,7 +24,7 @@ PARTS, PUTS = 2, 4
 """Parts of a file, and files, that are taken there at once: together they are in memory."""
 CONNECT_S, REQUEST_S = 5, 60
 """For a connection, and for one request: a part, or a piece."""
-RETRIES, RETRY_S = 3, 60
+RETRIES, RETRY_S = 3, 20
 
 
 class MissingLibrary(Exception):

@@ -35,7 +35,7 @@ class FileSweep:
         await self._files.close()
 
     async def _run(self) -> None:
-        await asyncio.sleep(random.uniform(0, LOOK_S))  # noqa: S311 - not all replicas at once
+        await asyncio.sleep(random.uniform(LOOK_S / 2, LOOK_S))  # noqa: S311 - not all replicas at once
         while True:
             try:
                 while await self.sweep():

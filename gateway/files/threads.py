@@ -14,6 +14,8 @@ from fairlane.gateway.files.storage import NotStored, StorageError, StorageFull
 from fairlane.queues.private import private_directory
 
 THREADS = 4
+KEEP_FREE = 512 << 20
+"""Bytes of a disk that no file takes: the database and Redis may lie there, too."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Result = TypeVar("Result")
@@ -59,8 +61,11 @@ class OpenFile:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        """Append all of it. Raises OSError."""
+        """Append all of it. Raises OSError, also where it would take what is to stay free."""
         with self._lock:
+            room = os.fstatvfs(self._open())
+            if room.f_blocks and room.f_bavail * room.f_frsize < KEEP_FREE + len(data):
+                raise OSError(errno.ENOSPC, f"less than {KEEP_FREE} bytes would stay free on the disk")
             view = memoryview(data)
             while view:
                 view = view[os.write(self._open(), view) :]

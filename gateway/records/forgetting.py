@@ -21,6 +21,7 @@ from fairlane.gateway.records.audit import at_of
 from fairlane.gateway.records.batches import forget as forget_batches
 from fairlane.gateway.records.outbox import Table
 from fairlane.gateway.records.usage import adding
+from fairlane.gateway.responses.store import forget_user as forget_responses
 from fairlane.gateway.webhooks.store import forget as forget_webhooks
 
 FORGOTTEN = "(forgotten)"
@@ -61,6 +62,10 @@ class Forgotten:
         hashes = {self._hash(user): user for user in users}
         found = await connection.execute(select(forgotten).where(forgotten.c.hash.in_(hashes)))
         return {hashes[row.hash]: row.at for row in found}
+
+    async def of(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
+        """The same, where mostly nobody was."""
+        return await self.known(connection, users) if await self.any(connection) else {}
 
     async def was(self, connection: AsyncConnection, user: str, enqueued: int) -> bool:
         """Whether this user was forgotten after this task was submitted."""
@@ -214,6 +219,7 @@ PARTS: Mapping[str, Part] = {
     "days": _days,
     "archived": _archived,
     "audit": _acts,
+    "responses": forget_responses,
     "webhooks": forget_webhooks,
     "files": _files,
     "batches": forget_batches,

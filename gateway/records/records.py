@@ -24,6 +24,7 @@ from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Retention
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.records.usage import purge as purge_usage
+from fairlane.gateway.responses.store import purge as purge_responses
 from fairlane.gateway.webhooks.store import purge as purge_webhooks
 from fairlane.queues.keys import Keys
 from fairlane.queues.metrics import Metrics
@@ -72,6 +73,7 @@ class Records:
                 (purge_webhooks, lambda: current.settings.webhooks.log_ms),
                 (purge_batches, lambda: current.settings.batches.retention_days * DAY_MS),
                 (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
+                (purge_responses, lambda: current.settings.responses.max_bytes_per_caller),
             ],
         )
         self.parts: list[Part] = [self.outbox, self.reckoning, self.balances, self.refusals, retention]

@@ -110,7 +110,9 @@ class FilesSettings(SettingsPart):
     """
 
     max_bytes: Bytes = 50 * 1024 * MIB
-    """Bytes of them, likewise. Set it to what the directory has room for: a full disk is a 507 as well, for everybody."""
+    """Bytes of them, likewise. Set it to what the directory has room for: a disk with less than 512 MiB left is a 507 as well,
+    for everybody.
+    """
 
     ttl_ms: Ms | None = 30 * 24 * HOUR_MS
     """Milliseconds that a file is kept, from its creation: `expires_after` may only make it less. 30 days, as OpenAI keeps files

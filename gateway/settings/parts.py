@@ -497,6 +497,12 @@ class UpstreamSettings(SettingsPart):
     any.
     """
 
+    task_types: list[str] = []
+    """Types of tasks to offer, of all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, as far as the
+    provider has them. Calls for audio, images and moderations only where they are named: `openaiTranscription`,
+    `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
+    """
+
     slots: int = Field(default=1, ge=1, le=MOST_SLOTS_OF_A_WORKER)
     """Tasks that this gateway gives it at a time. Gateways that share a Redis each start a worker, so their slots add up; where
     the upstream allows less, `models.<name>.concurrency` bounds a model over all of them.
@@ -549,6 +555,10 @@ class UpstreamSettings(SettingsPart):
     @model_validator(mode="after")
     def _has_a_key(self) -> Self:
         provider = PROVIDERS[self.provider]
+        for task_type in self.task_types:
+            if task_type not in provider.task_types:
+                known = ", ".join(provider.task_types)
+                raise ValueError(f"task_types of {self.provider} are {known}, and not {task_type[:40]!r}")
         if provider.needs_key and self.base_url is None and self.api_key_env is None:
             raise ValueError(
                 f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {provider.key_env}`"
@@ -639,8 +649,8 @@ class WebhookSettings(SettingsPart):
     """Milliseconds after its event for which a delivery stands in the log, and can be sent again."""
 
     at_once: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Webhooks that a replica sends to at the same time. At most half of them is for such as fail, and three quarters are for
-    those of one key.
+    """Webhooks that a replica sends to at the same time. At most half of them is for such as fail or never took anything,
+    and three quarters are for those of one key.
     """
 
     @field_validator("allow_private")

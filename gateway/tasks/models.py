@@ -1,13 +1,16 @@
 """The models that callers may name."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.intake import DEFAULT_MODEL
 from fairlane.gateway.current import Current
+from fairlane.gateway.errors import type_not_offered
 from fairlane.queues.keys import is_reserved
+from fairlane.queues.tasks import TaskSpec
+from fairlane.workers.tasktypes import MEDIA
 
 KEPT_S = 5.0
 """What workers tell of models is read again after so long: it hardly ever changes, and there may be thousands of workers."""
@@ -15,15 +18,18 @@ KEPT_S = 5.0
 
 class Models:
     """What is configured, and what is offered now. `offered` and `workers` (as the admin view shows them) read the latter;
-    `since`: when this gateway began, s since 1970."""
+    `takes`: whether a worker of these models (None: of any) takes tasks of a type ('': of any); `since`: when this gateway
+    began, s since 1970."""
 
     def __init__(
         self,
         current: Current,
         offered: Callable[[], Awaitable[Iterable[str]]],
         workers: Callable[[], Awaitable[Iterable[Mapping[str, Any]]]],
+        takes: Callable[[Collection[str] | None, str], Awaitable[bool]],
         since: float,
     ) -> None:
+        self._takes = takes
         self._current = current
         self._offered = offered
         self._workers = workers
@@ -46,6 +52,27 @@ class Models:
             for name in sorted(names)
             if name != "*" and caller.may_use(name)
         }
+
+    async def check_type(self, task: TaskSpec) -> None:
+        """Raise ApiError(404) for a task of media that nobody would take.
+
+        1 A worker of its model names its type. 2 Workers of the model are connected, and none does. 3 The model is known, and its
+        workers are away: they may come back. 4 Nobody knows the model, and no worker at all names the type. (Where some do, or
+        none is connected, it is refused as any other model would be.) Raises StoreError.
+        """
+        kind, takes = task.task_type, self._takes
+        names = {task.model, *(line.partition("\t")[0] for line in task.fallbacks.splitlines())}
+        if task.otherwise is not None:
+            names.add(task.otherwise.model)
+        if await takes(names, kind):  # 1
+            return
+        if await takes(names, ""):  # 2
+            raise type_not_offered(task.asked or task.model, MEDIA[kind], kind)
+        known = task.asked or self._current.settings.lists(task.model)
+        if known or names & set(await self._offered()):  # 3
+            return
+        if not await takes(None, kind) and await takes(None, ""):  # 4
+            raise type_not_offered("", MEDIA[kind], kind)
 
     def _row(self, name: str, configured: bool) -> dict[str, Any]:
         configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0

@@ -21,6 +21,8 @@ from fairlane.workers.adapters.endpoints.addresses import read_address, read_net
 from fairlane.workers.adapters.targets import BadTarget, read_target
 
 MAX_URL_CHARS = 2048
+MOST_OF_KEY = 10_000
+"""Webhooks of all users of a key, or of an open gateway."""
 KEEP_SECRET_MS = 24 * 3_600_000
 """For so long the secret before signs besides, where nothing else is said."""
 LEAST_PAUSE_MS = 5000
@@ -106,6 +108,9 @@ class Webhooks:
             await store.one_at_a_time(connection, owner)
             if await store.count(connection, owner) >= settings.max_per_caller:
                 sentence = f"You have {settings.max_per_caller} webhooks: remove one first"
+                raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
+            if await store.count_of_key(connection, owner.key_id) >= MOST_OF_KEY:
+                sentence = f"The users of this key have {MOST_OF_KEY} webhooks: remove some first"
                 raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
             await store.add(connection, row)
             made = _found(await store.find(connection, row["id"], owner))

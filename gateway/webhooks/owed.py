@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
@@ -56,7 +56,8 @@ class Candidate(NamedTuple):
     id: str
     key_id: str
     user_name: str
-    failing: bool
+    doubtful: bool
+    """Its last attempt failed, or none was ever taken: its receiver may well let a request wait for its deadline."""
 
 
 class Delivery(NamedTuple):
@@ -97,20 +98,21 @@ class Owed:
         choose: Callable[[Sequence[Candidate]], Collection[str]],
         *,
         without_keys: Collection[str] = (),
-        with_failing: bool = True,
+        with_doubtful: bool = True,
     ) -> list[Webhook]:
         """Claim until then some of those that have something to be done, as `choose` says. One that another replica has claimed
         is nobody else's until its time is over."""
         columns = webhooks.c
-        wanted = select(columns.id, columns.key_id, columns.user_name, columns.fails > 0)
+        doubtful = or_(columns.fails > 0, columns.delivered.is_(None))
+        wanted = select(columns.id, columns.key_id, columns.user_name, doubtful)
         wanted = wanted.where(columns.due <= now_ms, columns.off_since.is_(None))
         if without_keys:
             wanted = wanted.where(columns.key_id.not_in(without_keys))
-        if not with_failing:
-            wanted = wanted.where(columns.fails == 0)
+        if not with_doubtful:
+            wanted = wanted.where(~doubtful)
         async with self._database.reading() as connection:
             rows = (await connection.execute(wanted.order_by(columns.due).limit(WINDOW))).all()
-        chosen = choose([Candidate(id_, key, user, bool(failing)) for id_, key, user, failing in rows])
+        chosen = choose([Candidate(id_, key, user, bool(doubt)) for id_, key, user, doubt in rows])
         if not chosen:
             return []
         token = secrets.token_hex(8)

@@ -69,7 +69,7 @@ class Poster:
             error = f"The URL cannot be called: {wrong}."
         except TaskError as failed:
             error = _error_of(failed)
-        except (OSError, h11.RemoteProtocolError):
+        except (OSError, h11.ProtocolError):
             error = "The receiver broke off the connection, or does not speak HTTP/1.1."
         return Attempt(at, round((time.monotonic() - began) * 1000), status, error, retry_after_ms)
 

@@ -41,9 +41,10 @@ MARGIN_MS = 20_000
 """A claim lasts for as much longer than a request, so that its outcome can be written."""
 CLOSE_S = 5.0
 """On the way down, requests under way have so long."""
-NO_KEY_MS = 3_600_000
-"""A webhook of a key that is not valid is looked at again after so long."""
+PUT_OFF_MS = 3_600_000
+"""One to which nothing can be sent, as its key is not valid, is looked at again after so long."""
 _NO_KEY = "Nothing is sent while its key is not valid."
+_UNEXPECTED = "The gateway failed to send; its log says how."
 
 
 class Sender:
@@ -126,7 +127,7 @@ class Sender:
             self._claimed_until(),
             choose,
             without_keys=self._turns.full_keys,
-            with_failing=self._turns.may_fail,
+            with_doubtful=self._turns.may_doubt,
         )
         by_id = {one.id: one for one in chosen}
         for webhook in claimed:
@@ -146,15 +147,17 @@ class Sender:
             if self._knows(webhook.key_id):
                 await self._send_all(webhook)
             else:
-                await self._owed.put_off(webhook, self._now_ms() + NO_KEY_MS, _NO_KEY)
+                await self._owed.put_off(webhook, self._now_ms() + PUT_OFF_MS, _NO_KEY)
         except asyncio.CancelledError:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._owed.release(webhook, self._now_ms())
             raise
         except DatabaseUnavailable:
             pass  # the claim ends by itself, and what it was for is sent (again)
-        except Exception:  # likewise
+        except Exception:  # what it owes waits for an hour, so that it fails no more often than that
             log.exception("cannot send a webhook", replica=self._replica, webhook=webhook.id)
+            with contextlib.suppress(DatabaseUnavailable):
+                await self._owed.put_off(webhook, self._now_ms() + PUT_OFF_MS, _UNEXPECTED)
         finally:
             self._turns.leave(webhook.id)
             if self._more:

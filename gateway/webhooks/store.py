@@ -52,6 +52,12 @@ async def count(connection: AsyncConnection, owner: Owner) -> int:
     return await connection.scalar(select(func.count()).select_from(webhooks).where(_mine(owner))) or 0
 
 
+async def count_of_key(connection: AsyncConnection, key_id: str) -> int:
+    """How many all users of a key have."""
+    of_key = select(func.count()).select_from(webhooks).where(webhooks.c.key_id == key_id)
+    return await connection.scalar(of_key) or 0
+
+
 async def all_of(connection: AsyncConnection, owner: Owner) -> Sequence[Any]:
     """An owner's webhooks, the oldest first."""
     found = select(webhooks).where(_mine(owner)).order_by(webhooks.c.created, webhooks.c.id)

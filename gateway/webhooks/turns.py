@@ -8,7 +8,7 @@ from fairlane.gateway.webhooks.owed import Candidate
 
 class Turns:
     """Who has one of the `seats` now. One receiver that does not answer keeps a seat for as long as a request may take, so of
-    those that fail, of one key, and of one owner there may be no more than a share."""
+    those that are doubtful, of one key, and of one owner there may be no more than a share."""
 
     def __init__(self, seats: int) -> None:
         self.seats = seats
@@ -30,7 +30,7 @@ class Turns:
         return max(self.seats // 8, 1)
 
     @property
-    def failing(self) -> int:
+    def doubtful(self) -> int:
         return max(self.seats // 2, 1)
 
     @property
@@ -40,15 +40,15 @@ class Turns:
         return [key for key, number in keys.items() if number >= self.of_key]
 
     @property
-    def may_fail(self) -> bool:
-        """Whether one that fails may have a seat, too."""
-        return sum(one.failing for one in self._taken.values()) < self.failing
+    def may_doubt(self) -> bool:
+        """Whether one that is doubtful may have a seat, too."""
+        return sum(one.doubtful for one in self._taken.values()) < self.doubtful
 
     def choose(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Who may come, in the order in which they stand."""
         keys = Counter(one.key_id for one in self._taken.values())
         owners = Counter((one.key_id, one.user_name) for one in self._taken.values())
-        failing = sum(one.failing for one in self._taken.values())
+        doubtful = sum(one.doubtful for one in self._taken.values())
         chosen: list[Candidate] = []
         for one in candidates:
             owner = one.key_id, one.user_name
@@ -56,11 +56,11 @@ class Turns:
                 break
             if one.id in self._taken or keys[one.key_id] >= self.of_key or owners[owner] >= self.of_owner:
                 continue
-            if one.failing and failing >= self.failing:
+            if one.doubtful and doubtful >= self.doubtful:
                 continue
             keys[one.key_id] += 1
             owners[owner] += 1
-            failing += one.failing
+            doubtful += one.doubtful
             chosen.append(one)
         return chosen
 

@@ -138,6 +138,32 @@ def _counted(rng: random.Random, known: Known) -> Valid:
     return Valid("POST", "/v1/messages/count_tokens", "mallory", body)
 
 
+def _responses(rng: random.Random, known: Known) -> Valid:
+    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
+    ]
+    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
+    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
+    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    previous = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+    body |= rng.choice(({}, {"store": False}, {"background": True}, {"previous_response_id": previous}))
+    return Valid("POST", "/v1/responses", "mallory", body)
+
+
+def _on_response(method: str, path: str) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        response = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+        return Valid(method, f"/v1/responses/{response}{path}", "mallory", {} if method == "POST" else None)
+
+    return make
+
+
 def part(name: str, data: bytes, filename: str | None = None) -> bytes:
     """A part of a form."""
     named = "" if filename is None else f'; filename="{filename}"'
@@ -175,6 +201,36 @@ def _responses(rng: random.Random, known: Known) -> Valid:
     body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
     body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
     return Valid("POST", "/v1/responses", "mallory", body)
+
+
+def _media(path: str, **members: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call with a JSON body for audio, images or moderations; nobody offers them here."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        body = {"model": _model(rng), **{name: words(rng) for name in members}}
+        body |= rng.choice(({}, {"stream": True}, {"n": 2}, {"stream_format": "sse"}))
+        return Valid("POST", path, "mallory", body)
+
+    return make
+
+
+def _upload(path: str, file: str) -> Callable[[random.Random, Known], Valid]:
+    """One with a form."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        parts = [part("model", _model(rng).encode()), part(file, words(rng).encode(), "a.bin")]
+        more = (
+            ("prompt", words(rng)),
+            ("temperature", "0.5"),
+            ("include[]", "x"),
+            ("svg[model]", "m"),
+            ("stream", "true"),
+        )
+        parts += [part(name, text.encode()) for name, text in more if rng.random() < 0.5]
+        form = b"".join(rng.sample(parts, len(parts))) + f"--{BOUNDARY}--\r\n".encode()
+        return Valid("POST", path, "mallory", form=form)
+
+    return make
 
 
 def _native(rng: random.Random, known: Known) -> Valid:
@@ -343,8 +399,28 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/chat/completions"): _chat,
     ("POST", "/v1/completions"): _completion,
     ("POST", "/v1/embeddings"): _embedding,
+    ("POST", "/v1/moderations"): _media("/v1/moderations", input=1),
+    ("POST", "/v1/audio/speech"): _media("/v1/audio/speech", input=1, voice=1),
+    ("POST", "/v1/images/generations"): _media("/v1/images/generations", prompt=1),
+    ("POST", "/v1/audio/transcriptions"): _upload("/v1/audio/transcriptions", "file"),
+    ("POST", "/v1/audio/translations"): _upload("/v1/audio/translations", "file"),
+    ("POST", "/v1/images/edits"): _upload("/v1/images/edits", "image"),
+    ("POST", "/v1/images/variations"): _upload("/v1/images/variations", "image"),
     ("POST", "/v1/messages"): _messages,
     ("POST", "/v1/responses"): _responses,
+    ("GET", "/v1/responses/{response_id}"): lambda rng, known: rng.choice(
+        (
+            _read("/v1/responses/resp_{task}"),
+            _read("/v1/responses/resp_{task}?stream=true", long=True),
+            _read("/v1/responses/resp_{task}?stream=true&starting_after=2", long=True),
+        )
+    )(rng, known),
+    ("DELETE", "/v1/responses/{response_id}"): _on_response("DELETE", ""),
+    ("POST", "/v1/responses/{response_id}/cancel"): _on_response("POST", "/cancel"),
+    ("GET", "/v1/responses/{response_id}/input_items"): _read(
+        "/v1/responses/resp_{task}/input_items?limit=2&order=asc"
+    ),
+    ("GET", "/api/admin/responses"): _fixed("GET", "/api/admin/responses?limit=5&background=true", "ops"),
     ("POST", "/v1/messages/count_tokens"): _counted,
     ("POST", "/v1/batches"): _batch,
     ("GET", "/v1/batches"): _fixed("GET", "/v1/batches?limit=5", "mallory"),

@@ -62,7 +62,9 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         for operation in operations.values():
             for parameter in operation.get("parameters", ()):
                 name, schema = parameter["name"], parameter["schema"]
-                if name in ("task_id", "taskId"):
+                if name == "response_id":
+                    parameter["schema"] = {"type": "string", "enum": [f"resp_{task}" for task in tasks]}
+                elif name in ("task_id", "taskId"):
                     parameter["schema"] = {"type": "string", "enum": list(tasks)}
                 elif (path, name) in known:
                     parameter["schema"] = {"type": "string", "enum": known[path, name]}

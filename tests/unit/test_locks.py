@@ -39,10 +39,9 @@ def test_every_requirement_is_locked() -> None:
     assert runs | builds | {name for extra in extras for name in names(extra)} <= set(locked(DEVELOPMENT))
 
 
-def test_the_image_holds_what_runs_and_what_traces_need() -> None:
-    assert set(locked(IMAGE)) >= set(locked(RUNTIME)) | names(
-        PROJECT["project"]["optional-dependencies"]["otel"]
-    )
+def test_the_image_holds_what_runs_and_what_traces_and_buckets_need() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert set(locked(IMAGE)) >= set(locked(RUNTIME)) | names(extras["otel"]) | names(extras["s3"])
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert dockerfile.count(IMAGE) == 2  # it comes in, and is installed
     assert " requirements.lock" not in dockerfile

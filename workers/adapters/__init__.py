@@ -3,7 +3,7 @@
 PROVIDERS          OpenAI, DeepSeek, GLM, vLLM, Ollama, Anthropic, Gemini: `PROVIDERS["gemini"].adapter(models=[…], api_key=…)`
 OpenAIAdapter      passes tasks to an OpenAI-compatible server
 HttpAdapter        makes the calls of endpoints
-SimulateAdapter    pretends to be a model of a given speed
+SimulateAdapter    pretends to be a model of a given speed, for tasks of the types SIMULATED
 echo               answers with what was asked
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.workers.adapters.echo import echo
 from fairlane.workers.adapters.providers import PROVIDERS
-from fairlane.workers.adapters.simulate import Accident, SimulateAdapter, Simulation
+from fairlane.workers.adapters.simulate import SIMULATED, Accident, SimulateAdapter, Simulation
 
 if TYPE_CHECKING:
     from fairlane.workers.adapters.endpoints.http import HttpAdapter
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROVIDERS",
+    "SIMULATED",
     "Accident",
     "HttpAdapter",
     "Limits",

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairlane.workers.tasktypes import MEDIA, TEXT
+
 if TYPE_CHECKING:
     from fairlane.workers.adapters.dialects.base import Dialect
     from fairlane.workers.adapters.upstream import Upstream
@@ -29,6 +31,11 @@ class Provider:
     needs_key: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
     plain_roles: bool = False
+
+    @property
+    def task_types(self) -> tuple[str, ...]:
+        """Those that it may be asked for."""
+        return (*TEXT, *MEDIA) if self.dialect == "openai" else TEXT[:1]
 
     def adapter(
         self, *, models: Iterable[str] | Mapping[str, str], base_url: str | None = None, **options: Any

@@ -5,13 +5,29 @@ import math
 import os
 import random
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fairlane.workers.adapters import simulated_media
 from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_of, prompt_of, usage_for
 from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
+from fairlane.workers.sdk.media import (
+    MODERATION,
+    SPEECH,
+    TRANSCRIPTION,
+    TRANSLATION,
+    ImageRequest,
+    ModerationRequest,
+    SpeechRequest,
+    TranscriptionRequest,
+)
+from fairlane.workers.tasktypes import ANY_TYPE, MEDIA
+
+SIMULATED = (ANY_TYPE, *MEDIA)
+"""Types of tasks that a simulated model takes: all."""
+TOKENS_OF_IMAGE = 1056
 
 _ANSWERS = (
     """\
@@ -143,7 +159,7 @@ class SimulateAdapter:
 
     async def __call__(
         self, task: Task, context: Context
-    ) -> AsyncGenerator[str | Delta | Usage | Result, None]:
+    ) -> AsyncGenerator[str | bytes | Delta | Usage | Result, None]:
         """Run one task: tokens when it streams, else the completion when its time is over."""
         fate = plan(self.simulation, task.task_id, max_tokens_of(task.payload))
         loop = asyncio.get_running_loop()
@@ -162,6 +178,14 @@ class SimulateAdapter:
             yield usage_for(prompt, 0)
             yield Result(embeddings(task))
             return
+        if task.type in MEDIA and task.type != TRANSCRIPTION:
+            await self._ticker.until(first_at)
+            for item in self._media(task, fate):
+                yield item
+            if fate.accident is Accident.MIDWAY:
+                raise self._failure()
+            return
+        heard = TranscriptionRequest.of(task) if task.type == TRANSCRIPTION else None
         end = fate.tokens // 2 if fate.accident is Accident.MIDWAY else fate.tokens
         if task.stream:
             sent = 0
@@ -176,13 +200,39 @@ class SimulateAdapter:
         else:
             await self._ticker.until(first_at + max(0, end - 1) * fate.seconds_per_token)
         usage = usage_for(prompt, end)
+        if heard is not None:
+            told = simulated_media.transcript(fate.text.split(), len(heard.file.data))
+            usage = Usage(details={"type": "duration", "seconds": told.duration})
         yield usage
         if fate.accident is Accident.MIDWAY:
             raise self._failure()
-        if task.stream:
+        if heard is not None:
+            if not task.stream:
+                yield Result(told)
+        elif task.stream:
             yield Delta(finish_reason=fate.finish_reason)
         else:
             yield Result(completion(task, fate.text, fate.finish_reason, usage))
+
+    def _media(self, task: Task, fate: Plan) -> Iterator[bytes | Usage | Result]:
+        """Speech, images, moderations, a translation: whatever it costs is told, and nobody waits for its parts."""
+        if task.type == SPEECH:
+            asked = SpeechRequest.of(task)
+            yield usage_for(asked.input, 0)
+            pieces = [*simulated_media.speech(asked.input, asked.response_format)]
+            yield from pieces[: len(pieces) // 2] if fate.accident is Accident.MIDWAY else pieces
+        elif task.type == MODERATION:
+            yield Result(simulated_media.moderations(ModerationRequest.of(task)))
+        elif task.type == TRANSLATION:
+            heard = TranscriptionRequest.of(task)
+            told = simulated_media.transcript(fate.text.split(), len(heard.file.data))
+            yield Usage(details={"type": "duration", "seconds": told.duration})
+            yield Result(told)
+        else:
+            wanted = ImageRequest.of(task)
+            made = simulated_media.images(wanted)
+            yield usage_for(wanted.prompt, TOKENS_OF_IMAGE * len(made.data))
+            yield Result(made)
 
     def _failure(self) -> TaskError:
         return TaskError(self.simulation.failure_code, "The simulation has this task fail.")

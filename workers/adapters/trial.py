@@ -165,6 +165,7 @@ async def _try(
     try:
         async with contextlib.aclosing(adapter(task, _context(task))) as items:
             async for item in items:
+                assert not isinstance(item, bytes)  # a chat has none
                 _hear(heard, item, loop.time() - began)
                 if len(heard.content) + len(heard.reasoning) > MOST_TEXT:
                     raise TaskError(

@@ -56,7 +56,8 @@ class Upstream:
 
     `base_url` is what precedes the dialect's paths, with its version (`http://localhost:11434/v1`). `models`
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
-    names through. `allow_fields` are members of the body that go out although they may steer the upstream
+    names through. `task_types`: what it offers, if not what its dialect says by itself: of media only what is named here, as
+    not every upstream has them. `allow_fields` are members of the body that go out although they may steer the upstream
     elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx's own, for tests
     or for speed. A cancelled task closes its upstream connection at once.
 
@@ -72,6 +73,7 @@ class Upstream:
         base_url: str,
         models: Iterable[str] | Mapping[str, str],
         api_key: str | None = None,
+        task_types: Iterable[str] | None = None,
         limits: Limits | None = None,
         headers: Mapping[str, str] | None = None,
         allow_fields: Iterable[str] = (),
@@ -82,6 +84,7 @@ class Upstream:
             raise ValueError(f"{base_url!r} is not a base URL; write for example http://localhost:11434/v1.")
         check_secret(api_key or "", "The upstream's key")
         self.models = list(models)
+        self.task_types = _known_types(dialect, task_types)
         self._dialect = dialect
         self._base_url = base_url.rstrip("/")
         self._upstream_names = dict(models) if isinstance(models, Mapping) else {}
@@ -99,7 +102,7 @@ class Upstream:
 
     def attach(self, worker: Worker) -> None:
         """Make this adapter a handler of `worker` and let its connections end with the worker."""
-        worker.handler(models=self.models, task_types=list(self._dialect.task_types))(self)
+        worker.handler(models=self.models, task_types=list(self.task_types))(self)
         self._worker = worker
         worker.upstream = worker.upstream or self.name
 
@@ -177,7 +180,7 @@ class Upstream:
 
     async def __call__(self, task: Task, context: Context) -> AsyncGenerator[Output, None]:
         """Run one task. Raises `TaskError` with the codes of `failures`."""
-        if task.type not in self._dialect.task_types:
+        if task.type not in self.task_types:
             raise TaskError("BAD_REQUEST", f"This worker does not run tasks of type {task.type!r}.")
         model = self.upstream_name(task.model)
         callers_choice = task.model not in self.models and model == task.model
@@ -194,7 +197,10 @@ class Upstream:
             "POST",
             self._base_url + call.path,
             content=call.body,
-            headers={"traceparent": task.traceparent} if task.traceparent else None,
+            headers={
+                "Content-Type": call.content_type,
+                **({"traceparent": task.traceparent} if task.traceparent else {}),
+            },
             extensions=_telling(context) if task.tell_sent else None,
         )
         try:
@@ -205,7 +211,7 @@ class Upstream:
                     body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
                     raise from_status(response.status_code, body, requested_pause(response.headers), asked)
                 streamed = call.stream and "json" not in response.headers.get("Content-Type", "")
-                answer = self._stream if streamed else self._whole
+                answer = self._whole if not streamed else self._bytes if call.binary else self._stream
                 async with contextlib.aclosing(answer(response, clock, call, asked)) as items:
                     async for item in items:
                         yield item
@@ -316,6 +322,25 @@ class Upstream:
         if reader.done:
             await _linger(parts)
 
+    async def _bytes(
+        self,
+        response: httpx.Response,
+        clock: Clock,
+        call: Call,  # noqa: ARG002 - as the other two are called
+        asked: Asked,  # noqa: ARG002
+    ) -> AsyncGenerator[Output, None]:
+        """An answer of bytes, as they come."""
+        size, parts = 0, response.aiter_bytes()
+        while (part := await self._next(parts, clock, streaming=True)) is not None:
+            size += len(part)
+            if size > MAX_ANSWER_BYTES:
+                raise unreadable(f"it has more than {MAX_ANSWER_BYTES} bytes")
+            if part:
+                clock.output()
+                yield part
+        if not size:
+            raise unreadable("it is empty")
+
     async def _next(self, parts: AsyncIterator[bytes], clock: Clock, *, streaming: bool) -> bytes | None:
         """The next bytes, or None at the end. The time limits count only while this waits."""
         try:
@@ -327,6 +352,22 @@ class Upstream:
             raise from_transport(error, streaming=streaming or clock.has_output) from error
         clock.came()
         return part
+
+
+def _known_types(dialect: Dialect, asked: Iterable[str] | None) -> tuple[str, ...]:
+    """The task types to offer. Raises `ValueError` for one that the dialect cannot say."""
+    if asked is None:
+        return dialect.task_types
+    types = tuple(dict.fromkeys(asked))
+    known = (*dialect.task_types, *dialect.media_types)
+    for task_type in types:
+        if task_type not in known:
+            raise ValueError(
+                f"{task_type!r} is no task type that this upstream can be asked for; there are {', '.join(known)}."
+            )
+    if not types:
+        raise ValueError("task_types is empty; leave it out to offer what the upstream has as a rule.")
+    return types
 
 
 def _telling(context: Context) -> dict[str, object]:

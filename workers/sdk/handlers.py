@@ -10,15 +10,16 @@ from typing import Any
 from fairlane.workers import protocol
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
+from fairlane.workers.tasktypes import ANY_TYPE, MEDIA, takes
 
-Item = str | Delta | Usage | Result
+Item = str | bytes | Delta | Usage | Result
 Handler = Callable[[Task, Context], Any]
 ANY_MODEL = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler with the models and task types (None: any) that it serves."""
+    """A handler with the models and task types (None: any but those of media) that it serves."""
 
     handler: Handler
     models: tuple[str, ...]
@@ -48,7 +49,9 @@ class Registry:
         self._routes: list[Route] = []
 
     def add(self, handler: Handler, models: Iterable[str], task_types: Iterable[str] | None) -> None:
-        """Add a handler. Raises `TypeError` or `ValueError` with a sentence when it cannot serve as one."""
+        """Add a handler; without task types it serves any but those of media (`tasktypes.py`). Raises `TypeError` or `ValueError`
+        with a sentence when it cannot serve as one.
+        """
         if isinstance(models, str) or isinstance(task_types, str):
             raise TypeError("models and task_types are lists of names, not one name.")
         names = tuple(models)
@@ -75,9 +78,9 @@ class Registry:
             exact = model in route.models
             if not exact and any_of_these not in route.models:
                 continue
-            if route.task_types is not None and task_type not in route.task_types:
+            if not takes(route.task_types, task_type):
                 continue
-            rank = (exact, route.task_types is not None)
+            rank = (exact, task_type in (route.task_types or ()))
             if best is None or rank > best_rank:
                 best, best_rank = route, rank
         return best
@@ -89,13 +92,14 @@ class Registry:
 
     @property
     def task_types(self) -> list[str] | None:
-        """All task types, or None when some handler takes any."""
+        """All task types as a gateway is told them. Where a handler takes any: None, or `"*"` with those that must be named."""
         found: dict[str, None] = {}
         for route in self._routes:
-            if route.task_types is None:
-                return None
-            found.update(dict.fromkeys(route.task_types))
-        return list(found)
+            found.update(dict.fromkeys(route.task_types or (ANY_TYPE,)))
+        if ANY_TYPE not in found:
+            return list(found)
+        named = [task_type for task_type in found if task_type in MEDIA]
+        return [ANY_TYPE, *named] if named else None
 
 
 def _is(test: Callable[[Any], bool], handler: Handler) -> bool:

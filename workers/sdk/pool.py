@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from msgspec import Raw
 
 from fairlane.workers import protocol
+from fairlane.workers.sdk.binary import Base64Pieces
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.errors import TaskError, shorten
 from fairlane.workers.sdk.failures import FailureLines
@@ -169,11 +170,15 @@ class _Running:
             raise TaskError("WORKER_ERROR", "The handler is gone.")
         stream = route.open(self._task, self._context)
         result = self._result()
+        binary = Base64Pieces()
         async with contextlib.aclosing(stream):
             async for item in stream:
                 if isinstance(item, str):
                     if item:
                         await self._emit(Delta(content=item))
+                elif isinstance(item, bytes):
+                    for text in binary.add(item):
+                        await self._emit(Delta(content=text))
                 elif isinstance(item, Delta):
                     await self._emit(item)
                 elif isinstance(item, Usage):
@@ -182,8 +187,10 @@ class _Running:
                     result.result = _json_result(item.value)
                 else:
                     raise TypeError(
-                        f"A handler yields str, Delta, Usage or Result, not {type(item).__name__}."
+                        f"A handler yields str, bytes, Delta, Usage or Result, not {type(item).__name__}."
                     )
+        if text := binary.rest():
+            await self._emit(Delta(content=text))
         result.usage = self._context.usage_json
         result.timings = self._timings()
         return result

@@ -47,6 +47,8 @@ async def rehearse(
         contextlib.aclosing(route.open(task, context)) as items,
     ):
         async for item in items:
-            if not isinstance(item, str | Delta | Usage | Result):
-                raise TypeError(f"A handler yields str, Delta, Usage or Result, not {type(item).__name__}.")
+            if not isinstance(item, str | bytes | Delta | Usage | Result):
+                raise TypeError(
+                    f"A handler yields str, bytes, Delta, Usage or Result, not {type(item).__name__}."
+                )
             show(item)

@@ -85,9 +85,10 @@ class Worker:
     def handler(
         self, models: Iterable[str], task_types: Iterable[str] | None = None
     ) -> Callable[[AnyHandler], AnyHandler]:
-        """Register a handler of a task and a context, for these models (`"*"`: any) and task types.
+        """Register a handler of a task and a context, for these models (`"*"`: any) and task types (left out, or `"*"`: any but
+        those of media, see `sdk/media.py`).
 
-        An async generator streams what it yields: text, `Delta`, `Usage`, and last, if it has one, `Result`.
+        An async generator streams what it yields: text, bytes (of speech), `Delta`, `Usage`, and last, if it has one, `Result`.
         A coroutine function returns the result, any JSON value. A plain function does too and runs in a
         thread.
         """

@@ -7,6 +7,7 @@
 """
 
 import asyncio
+from collections.abc import Collection
 
 from fairlane.queues.keys import Keys
 from fairlane.queues.scheduler import Scheduler
@@ -93,6 +94,11 @@ class Dispatcher:
         self.upkeep = Upkeep(
             scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, silence, settings
         )
+
+    async def takes(self, models: Collection[str] | None, task_type: str) -> bool:
+        """Whether a worker, here or elsewhere, takes tasks of a type ('': any) of one of these models (None: of any). Of those
+        elsewhere it says how it was a moment ago. Raises StoreError."""
+        return self.pool.offers(models, task_type) or await self._elsewhere.offers(models, task_type)
 
     def use_chains(self, chains: Chains) -> None:
         """Who knows what follows a stage of a chain. Once, before the start."""

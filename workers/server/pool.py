@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from fairlane.queues.keys import is_reserved
 from fairlane.workers.protocol import ModelInfo
+from fairlane.workers.tasktypes import ANY_TYPE, covers, takes
 
 ANY = "*"
 LOSSES_TO_HOLD = 5
@@ -112,11 +113,11 @@ class Kind:
         self.resting: list[tuple[int, Worker]] = []
 
     def takes(self, task_type: str) -> bool:
-        return not task_type or self.task_types is None or task_type in self.task_types
+        return not task_type or takes(self.task_types, task_type)
 
     def does(self, task_types: frozenset[str] | None, version: int) -> bool:
         """Whether one of them is well, and takes all that a worker of these task types and this version takes."""
-        able = self.task_types is None or (task_types is not None and task_types <= self.task_types)
+        able = covers(self.task_types, task_types)
         return able and self.offer[2] >= version and len(self.members) > len(self.unhealthy)
 
 
@@ -239,11 +240,12 @@ class Worker:
         return self.models if more <= 0 else (*self.models[:MOST_TOLD], f"… and {more} more")
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
-        """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types:
-        every type."""
+        """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types, or
+        `*` alone: every type but those of media."""
         names = tuple(dict.fromkeys(models))
         self.models = (ANY,) if ANY in names else names
-        self.task_types = frozenset(task_types) if task_types else None
+        types = frozenset(task_types or (ANY_TYPE,))
+        self.task_types = None if types == {ANY_TYPE} else types
         if self._pool is not None:
             self._pool.sort(self)
 
@@ -358,7 +360,7 @@ class Worker:
 
     def mismatch(self, task_type: str, task_id: str) -> Mismatch | None:
         """Why it cannot run this task of a model that it serves; None when it can."""
-        if self.task_types is not None and task_type not in self.task_types:
+        if not takes(self.task_types, task_type):
             return Mismatch.TYPE
         return self.refused.get(task_id)
 
@@ -635,6 +637,12 @@ class Pool:
             if kind.takes(task_type)
             for worker in kind.members.values()
         )
+
+    def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
+        """Whether a worker here takes tasks of a type ('': any), of one of these models (None: of any), now or later."""
+        if models is None:
+            return any(kind.takes(task_type) for kind in self._kinds.values())
+        return any(kind.takes(task_type) for model in models for kind in self._serving(model))
 
     def _serving(self, model: str) -> Iterator[Kind]:
         yield from self._by_model.get(model, ())

@@ -108,6 +108,7 @@ class Conversation:
         self._flush()
 
     def _item(self, raw: bytes | Raw, place: str) -> None:
+        self._budget.grow(len(memoryview(raw)))  # few bytes may refer to many
         kind = read(raw, _kind, place)
         item_type = kind.type or ("message" if kind.role is not None else "item_reference")
         if item_type == "message":
@@ -180,8 +181,8 @@ class Conversation:
             ("arguments", string(call.arguments, f"{place}.arguments")),
         ]
         call_id = string(call.call_id, f"{place}.call_id")
-        told = [("id", call_id), ("type", b'"function"'), ("function", join_object(function))]
-        self._turn_at(_Part.CALLS).calls.append(join_object(told))
+        told = join_object([("id", call_id), ("type", b'"function"'), ("function", join_object(function))])
+        self._turn_at(_Part.CALLS).calls.append(told)
 
     def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> None:
         """A result, of which the name is that of its call."""

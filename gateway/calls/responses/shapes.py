@@ -10,6 +10,7 @@ class Kind(Struct):
 
     type: str | None = None
     role: str | None = None
+    id: str | None = None
 
 
 # ---- items ----------

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
 from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, kind_of, members, one_line
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
 from fairlane.streaming.views.choice import THOUGHTS, Choice, choices_of_result
-from fairlane.streaming.views.responses import items as told
 from fairlane.streaming.views.responses.body import Ended, is_summarised, response
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.thoughts import signed, text_of
@@ -50,6 +50,8 @@ class ResponsesStreamView(BlockStreamView):
 
     silence = KEEPALIVE
     """What says that the stream goes on."""
+    place_every_s = 5.0
+    """How often a new place is told at most: with all that a response repeats."""
 
     def __init__(self, info: TaskInfo, echo: bytes, *, starting_after: int = -1) -> None:
         super().__init__(info)
@@ -66,6 +68,8 @@ class ResponsesStreamView(BlockStreamView):
         self._item: _Item | None = None
         self._logprobs: list[bytes] = []
         """Of the text that comes next."""
+        self._lead = (b"", b"")
+        """What stands before the number of each delta of the open part, and between it and the delta."""
         self._sealed = False
         """Signed thoughts were told."""
 
@@ -87,7 +91,8 @@ class ResponsesStreamView(BlockStreamView):
         return self.open() + _frame(b"response.queued", _QUEUED, told_place)
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log: an `error` event. The response may go on."""
+        """The end of a stream that fails beside its task's log: an `error` event. The response may go on, so it has the number of
+        the last event before it: who resumes behind that misses nothing."""
         body = error_body(message, code)
         error = members((members(body) or {}).get("error")) or {}
         pairs = b'"code":%b,"message":%b,"param":null,%b' % (
@@ -95,7 +100,7 @@ class ResponsesStreamView(BlockStreamView):
             bytes(error["message"]),
             body[1:-1],
         )
-        return _frame(b"error", self._number, pairs)
+        return _frame(b"error", max(self._number - 1, self._after, 0), pairs)
 
     def _started(self) -> bytes:
         self._begun = self._begun or self._info
@@ -177,7 +182,14 @@ class ResponsesStreamView(BlockStreamView):
         return told.summary_part(text) if self._summarised else told.reasoning_part(text)
 
     def _begin_part(self, kind: str) -> bytes:
+        assert self._item is not None
         self._open = kind
+        name, index, _ = _PARTS["summary" if self._in_summary else kind]
+        self._lead = (
+            b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":' % (name, name),
+            b',"item_id":%b,"output_index":%d,"%b":%d,"delta":'
+            % (self._item.id, len(self._output), index, len(self._item.parts)),
+        )
         return self._part_event(b"added", self._draw(EMPTY_STRING))
 
     def _end_part(self) -> bytes:
@@ -199,9 +211,12 @@ class ResponsesStreamView(BlockStreamView):
         """More of the part that is open."""
         assert self._item is not None
         self._item.so_far += memoryview(delta)[1:-1]
-        name, index, _ = _PARTS["summary" if self._in_summary else self._open]
-        pairs = b'"%b":%d,"delta":%b%b' % (index, len(self._item.parts), delta, more)
-        return self._of_item(b"response.%b.delta" % name, pairs)
+        number = self._number
+        self._number += 1
+        if number <= self._after:
+            return b""
+        before, between = self._lead
+        return b"%b%d%b%b%b}\n\n" % (before, number, between, delta, more)
 
     # ---- what chunks add ----------
 
@@ -217,6 +232,8 @@ class ResponsesStreamView(BlockStreamView):
             before += self._begin_part(kind)
         if kind == "refusal":
             return before + self._more(delta)
+        if not self._logprobs:
+            return before + self._more(delta, b',"logprobs":[]')
         assert self._item is not None
         logprobs, self._logprobs = self._logprobs, []
         self._item.logprobs += logprobs
@@ -299,8 +316,8 @@ class ResponsesStreamView(BlockStreamView):
         return frames + self._event(name, self._object(self._info, ended, usage)) + DONE
 
     def _whole(self, choice: Choice) -> bytes:
-        """What a result says that the chunks did not."""
-        self._finish = choice.finish or self._finish
+        """What a result says that the chunks did not. Why it ended, it tells alone."""
+        self._finish = choice.finish
         if self._content:
             return b""
         frames = []

@@ -12,6 +12,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from fairlane.streaming.jsontext import count_parts
+
+MOST = 1000
+"""Thoughts in one item."""
 _PREFIX = "fairlane1."
 
 
@@ -55,7 +59,8 @@ def unsealed(told: str) -> list[bytes] | None:
     if not told.startswith(_PREFIX):
         return None
     try:
-        thoughts = _thoughts(base64.b64decode(told.removeprefix(_PREFIX), validate=True))
+        packed = base64.b64decode(told.removeprefix(_PREFIX), validate=True)
+        thoughts = _thoughts(packed) if count_parts(packed, MOST) <= MOST else None
     except _WRONG:
         return None
-    return [msgspec.json.encode(thought) for thought in thoughts]
+    return None if thoughts is None else [msgspec.json.encode(thought) for thought in thoughts]

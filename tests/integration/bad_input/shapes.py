@@ -5,8 +5,10 @@ from typing import Any
 import httpx
 
 NATIVE = ("/api/openai", "/api/tasks")
-OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 SUBMITS = NATIVE + OPENAI
+SAID_OTHERWISE = ("/v1/responses",)
+"""Their bodies do not go on as they came: what is not known is refused."""
 
 VALID: dict[str, dict[str, Any]] = {
     "/api/openai": {"messages": []},
@@ -14,6 +16,7 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "messages": []},
     "/v1/completions": {"model": "m", "prompt": "p"},
     "/v1/embeddings": {"model": "m", "input": "i"},
+    "/v1/responses": {"model": "m", "input": "i"},
 }
 """A body that each call takes."""
 

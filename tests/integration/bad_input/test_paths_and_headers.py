@@ -29,7 +29,7 @@ PATHS = [
     "/v1/nothing",
     "/v1/chat",
     "/v1/chat/completions/x",
-    "/v1/responses",
+    "/v1/realtime",
     "/favicon.png",
     "/static",
     "/%00",

@@ -6,15 +6,24 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
+from tests.support.serving import until
+from tests.support.signing import derived, signature, token
 from tests.support.talk import Talk
 
 from fairlane.gateway.accounts.callers import digest
+from fairlane.gateway.api import files as api_files
+from fairlane.gateway.api.files import HELD
+from fairlane.gateway.calls import bodies
+from fairlane.gateway.database.tables import files as table
+from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.settings import CallerKey, FilesSettings
 
 from .uploads import FILE, PURPOSE, form, part, send, upload
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., AbstractAsyncContextManager[Talk]]
+SIGNS = derived("secret").hex()
 
 
 def stored(folder: Path) -> list[str]:
@@ -166,3 +175,94 @@ async def test_an_open_gateway_takes_no_forms_from_web_pages(here: Talk) -> None
     assert (await send(here.http, body, origin=here.served.url)).status_code == 200
     assert (await send(here.http, body, origin="https://evil.example")).status_code == 403
     assert (await send(here.http, body, **{"sec-fetch-site": "cross-site"})).status_code == 403
+
+
+async def test_a_forgotten_users_files_go(gateway: Make, tmp_path: Path, database_url: str) -> None:
+    keys = [
+        CallerKey(id="a", sha256=digest("key-a"), delegating=True),
+        CallerKey(id="ops", sha256=digest("key-ops"), admin=True),
+    ]
+    async with gateway(keys=keys, database_url=database_url) as talk:
+        headers = {"x-fairlane-user": "zebra"}
+        async with (
+            talk.client("key-ops") as ops,
+            talk.client("key-a", **headers) as zebra,
+            talk.client("key-a") as a,
+        ):
+            files = [await upload(zebra, name=f"zebra-{number}.txt") for number in range(2)]
+            kept = await upload(a)
+            told = await ops.post("/api/admin/users/forget", json={"user": "a/zebra"})
+            assert (told.json()["files"], told.json()["more"]) == (2, False)
+            for file in files:
+                assert (await zebra.get(f"/v1/files/{file['id']}")).status_code == 404
+                assert (await ops.get(f"/v1/files/{file['id']}/content")).status_code == 404
+            async with talk.served.gateway.database.reading() as connection:
+                assert "zebra" not in repr((await connection.execute(select(table))).all())
+            await FileSweep(talk.served.gateway.tasks.files).sweep()
+            assert stored(tmp_path) == [kept["id"]]
+            again = await ops.post("/api/admin/users/forget", json={"user": "a/zebra"})
+            assert again.json()["files"] == 0
+            assert (await upload(zebra))["bytes"] == 5  # what comes later is new
+
+
+async def test_the_token_of_a_page_is_for_tasks_alone(gateway: Make) -> None:
+    keys = [CallerKey(id="site", sha256=digest("secret"), delegating=True, signing=True, signing_key=SIGNS)]
+    async with gateway(keys=keys) as talk, talk.client(token("secret", user="ann")) as ann:
+        for answer in (
+            await send(ann, form(FILE, PURPOSE)),
+            await ann.get("/v1/files"),
+            await ann.get("/v1/files/file-0/content"),
+        ):
+            assert answer.status_code == 403
+            assert "not for files" in answer.json()["error"]["message"]
+
+
+async def test_a_form_that_is_signed_as_a_whole_is_the_one_that_was_signed(
+    gateway: Make, tmp_path: Path
+) -> None:
+    keys = [CallerKey(id="site", sha256=digest("secret"), signing=True, signing_key=SIGNS)]
+    body = form(FILE, PURPOSE)
+    other = body.replace(b'{"a": 1}', b'{"a": 2}')
+    async with gateway(keys=keys) as talk:
+        for sent, status in ((body, 200), (other, 401)):
+            signed = signature("secret", "POST", "/v1/files", body)["Authorization"]
+            answer = await send(talk.http, sent, authorization=signed)
+            assert answer.status_code == status, answer.text
+        assert len(stored(tmp_path)) == 1
+
+
+async def test_limits_are_taken_over_while_running_and_the_storage_at_the_next_start(
+    gateway: Make, tmp_path: Path
+) -> None:
+    async with gateway() as talk:
+        assert (await send(talk.http, form(FILE, PURPOSE))).status_code == 200
+        current = talk.served.gateway.current
+        new = FilesSettings(max_file_bytes=4, storage=str(tmp_path / "elsewhere"))
+        changed = current.settings.model_copy(update={"files": new})
+        assert current.replace(changed)["needs_restart"] == ["files.storage"]
+        assert current.settings.files == FilesSettings(max_file_bytes=4)
+        assert (await send(talk.http, form(FILE, PURPOSE))).status_code == 413
+        assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_what_comes_and_goes_counts_for_its_caller_until_it_is_over(
+    here: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = await upload(here.http, b"z" * (16 << 20))
+    arriving = here.served.gateway.tasks.bodies.arriving
+    monkeypatch.setattr(bodies, "MAX_ARRIVING", 2 * HELD)
+    async with here.http.stream("GET", f"/v1/files/{told['id']}/content") as stream:
+        pieces = stream.aiter_raw(1000)  # (kept: the stream is closed with it)
+        await anext(pieces)
+        assert arriving.total == HELD
+        for answer in (
+            await send(here.http, form(FILE, PURPOSE)),
+            await here.http.get(f"/v1/files/{told['id']}/content"),
+        ):
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "BUSY"
+        monkeypatch.setattr(api_files, "AT_ONCE", 10)
+        assert (await here.http.get("/v1/files")).status_code == 503
+    await until(lambda: arriving.total == 0, "it to be over")
+    assert (await here.http.get("/v1/files")).status_code == 200
+    assert arriving.total == 0

@@ -90,6 +90,12 @@ async def test_a_full_disk_and_a_directory_that_cannot_be_written(
         with pytest.raises(StorageFull):
             await writer.write(b"x")
     await writer.close()
+    with monkeypatch.context() as patched:
+        patched.setattr("fairlane.gateway.files.threads.KEEP_FREE", 1 << 60)
+        writer = await disk.write(OTHER)
+        with pytest.raises(StorageFull, match="would stay free"):
+            await writer.write(b"x")
+        await writer.close()
     (tmp_path / "a-file").touch()
     with pytest.raises(StorageError):
         await Disk(tmp_path / "a-file").write(NAME)

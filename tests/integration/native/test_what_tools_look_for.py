@@ -173,13 +173,13 @@ async def test_what_is_not_here_is_named_with_what_is(gateway: Start) -> None:
                 base_url=f"{talk.served.url}/v1", api_key="none", http_client=http, max_retries=0
             )
             with pytest.raises(openai.NotFoundError) as caught:
-                await sdk.responses.create(model="m", input="hi")
+                await sdk.get("/responses/resp_1/what", cast_to=object)
             assert (
-                "does not offer the Responses API. Of OpenAI's calls there are /v1/chat/compl"
+                "does not offer this part of the Responses API. Of OpenAI's calls there are /v1/chat/compl"
                 in caught.value.message
             )
-            with pytest.raises(openai.NotFoundError, match="does not offer moderations"):
-                await sdk.moderations.create(input="hi")
+            with pytest.raises(openai.NotFoundError, match="does not offer vector stores"):
+                await sdk.vector_stores.retrieve("vs_1")
         assert "does not offer" not in (await talk.http.get("/v1/what")).text
         assert (await talk.http.get("/v1")).json()["error"]["code"] == "NOT_FOUND"
         assert "/v1/models" in (await talk.http.get("/v1/what")).json()["error"]["message"]

@@ -38,7 +38,15 @@ class Cast:
     def worker(self, gateway: str, slots: int) -> Worker:
         worker = Worker("cast", gateway=gateway, token=WORKER_TOKEN, slots=slots)
         for handler in (
-            *(self.talk, self.whole, self.tools, self.whole_tools, self.choices, self.thinker),
+            *(
+                self.talk,
+                self.whole,
+                self.tools,
+                self.whole_tools,
+                self.tools_once,
+                self.choices,
+                self.thinker,
+            ),
             *(self.refuses, self.busy, self.crash, self.breaks, self.endless, self.patient),
         ):
             worker.handler([handler.__name__.replace("_", "-")], ["openaiLike"])(handler)
@@ -98,6 +106,16 @@ class Cast:
             "choices": [choice],
             "usage": USAGE,
         }
+
+    async def tools_once(self, task: Task, _: Context) -> AsyncIterator[Any]:
+        """Calls a tool; once there is a result, that is the answer."""
+        self.seen.append(task.payload)
+        last = task.payload["messages"][-1]
+        if last["role"] == "tool":
+            yield last["content"]
+        else:
+            yield _tool_calls({"index": 0, **CALLS[0]})
+            yield Delta(finish_reason="tool_calls")
 
     async def choices(self, task: Task, _: Context) -> AsyncIterator[Any]:
         """Choices that take turns, as many as were asked for."""

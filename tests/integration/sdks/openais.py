@@ -21,6 +21,10 @@ class Sdk(Client, Protocol):
         """The events and the final completion of `chat.completions.stream()`."""
         ...
 
+    async def response(self, **arguments: Any) -> tuple[list[Any], Any]:
+        """The events and the final response of `responses.stream()`."""
+        ...
+
     async def leave(self, **arguments: Any) -> str:
         """The first text of a chat stream, which is closed then."""
         ...
@@ -41,6 +45,11 @@ class AsyncSdk(AsyncClient):
         async with self.client.chat.completions.stream(**arguments) as stream:
             events = [event async for event in stream]
             return events, await stream.get_final_completion()
+
+    async def response(self, **arguments: Any) -> tuple[list[Any], Any]:
+        async with self.client.responses.stream(**arguments) as stream:
+            events = [event async for event in stream]
+            return events, await stream.get_final_response()
 
     async def leave(self, **arguments: Any) -> str:
         async with await self.client.chat.completions.create(stream=True, **arguments) as stream:
@@ -69,6 +78,13 @@ class SyncSdk(SyncClient):
         def run() -> tuple[list[Any], Any]:
             with self.client.chat.completions.stream(**arguments) as stream:
                 return list(stream), stream.get_final_completion()
+
+        return await asyncio.to_thread(run)
+
+    async def response(self, **arguments: Any) -> tuple[list[Any], Any]:
+        def run() -> tuple[list[Any], Any]:
+            with self.client.responses.stream(**arguments) as stream:
+                return list(stream), stream.get_final_response()
 
         return await asyncio.to_thread(run)
 

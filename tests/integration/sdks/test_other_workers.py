@@ -53,6 +53,31 @@ async def test_whatever_a_version_1_worker_says_is_a_completion(
         assert answer.choices[0].message.content == text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("deltas", "result", "text"),
+    [(["Hel", "lo"], None, "Hello"), ([], "Hello", "Hello"), ([], CHOICES, "Hello"), ([], None, "")],
+)
+async def test_whatever_a_version_1_worker_says_is_a_response(
+    redis_url: str, tmp_path: Path, stream: bool, deltas: list[str], result: Any, text: str
+) -> None:
+    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+        await talk.workers(1)
+        async with python_sdk("async", f"{talk.served.url}/v1") as sdk:
+            calling = talk.later(
+                (sdk.chunks if stream else sdk.call)("responses.create", model="any", input="hi")
+            )
+            task = await worker.take()
+            assert task["payload"]["messages"] == [{"role": "user", "content": "hi"}]
+            for delta in deltas:
+                await worker.chunk(task, delta)
+            await worker.answer(task, result)
+            answer = await calling
+    response = answer[-1].response if stream else answer
+    assert (response.status, response.output_text) == ("completed", text)
+    assert response.usage.estimated is True
+
+
 @pytest.mark.parametrize(
     ("deltas", "result", "output"),
     [

@@ -304,3 +304,38 @@ async def test_a_loop_of_tools_over_messages_brings_back_what_the_provider_must_
         assert upstream.bodies[-1]["contents"][2]["parts"][0]["functionResponse"]["response"] == {
             "result": "sunny"
         }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_loop_of_tools_over_responses_brings_back_what_the_provider_must_see_again(
+    upstream: Upstream, sdk: Sdk, stream: bool
+) -> None:
+    tools = [{"type": "function", **TOOLS[0]["function"], "strict": False}]
+    items: list[Any] = [{"role": "user", "content": "hi"}]
+    asked: dict[str, Any] = {"model": "m", "input": items, "tools": tools, "reasoning": {"effort": "low"}}
+    if stream:
+        _, response = await sdk.response(**asked)
+    else:
+        response = await sdk.call("responses.create", **asked)
+    *thoughts, call = response.output
+    assert (call.type, call.name, json.loads(call.arguments)) == (
+        "function_call",
+        "weather",
+        {"city": "Köln"},
+    )
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    said = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output]
+    answer = await sdk.call("responses.create", **{**asked, "input": [*items, *said, result]})
+    assert answer.output_text == "It is sunny in Köln."
+    again = upstream.bodies[-1]
+    if upstream.name == "anthropic":
+        (thought,) = thoughts
+        assert thought.content[0].text == "I must look."
+        assert again["messages"][1]["content"][0] == THOUGHT
+        assert again["messages"][2]["content"][0]["tool_use_id"] == "c1"
+        assert again["thinking"]["type"] == "adaptive"
+        assert answer.usage.input_tokens_details.to_dict() == {"cached_tokens": 20, "cache_write_tokens": 3}
+        assert answer.usage.input_tokens == 33
+    else:
+        assert thoughts == []
+        assert again["contents"][2]["parts"][0]["functionResponse"]["response"] == {"result": "sunny"}

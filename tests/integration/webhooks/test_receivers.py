@@ -5,10 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import standardwebhooks
+from structlog.testing import capture_logs
 from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.databases import place_database
@@ -16,7 +17,11 @@ from tests.support.receivers import LOCAL, Got, Receiver, Reply, receiving
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.webhooks import sending, store
 from fairlane.gateway.webhooks.announcing import Owner, announce
+from fairlane.gateway.webhooks.attempts import Attempt
+from fairlane.gateway.webhooks.posting import Poster
+from fairlane.gateway.webhooks.sending import Sender
 
 pytestmark = pytest.mark.anyio
 
@@ -333,3 +338,67 @@ async def test_a_shell_lists_webhooks_and_their_log_and_switches_one_off(start: 
         assert (done.returncode, done.stdout) == (0, f"{made['id']} of acme is off: {receiver.url}\n")
         unknown = await fairlane(talk, "webhooks", "off", "hook_0", **key)
         assert (unknown.returncode, "no such webhook" in unknown.stderr) == (2, True)
+
+
+def sender_of(talk: Talk) -> Sender:
+    [part] = [part for part in talk.served.gateway._parts if isinstance(part, Sender)]
+    return part
+
+
+async def told_error(talk: Talk, made: dict[str, Any]) -> str:
+    async with talk.served.gateway.database.reading() as connection:
+        row: Any = await store.find(connection, made["id"], None)
+    assert row.claim == ""
+    error: str = row.error
+    return error
+
+
+async def test_nothing_is_sent_for_a_key_that_is_not_valid_any_more_and_all_of_it_when_it_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PUT_OFF_MS", 1500)
+    async with start() as talk, receiving() as receiver:
+        sender = sender_of(talk)
+        knows, sender._knows = sender._knows, lambda key_id: key_id != "acme"
+        made = await hook(talk, receiver)
+        await end(talk, "batch_1")
+
+        async def put_off() -> bool:
+            async with talk.served.gateway.database.reading() as connection:
+                row: Any = await store.find(connection, made["id"], None)
+            return bool(row.error)
+
+        await until(put_off)
+        assert await told_error(talk, made) == "Nothing is sent while its key is not valid."
+        assert receiver.connections == 0
+        sender._knows = knows
+        await until(lambda: receiver.got, "the request")
+
+
+async def test_what_fails_in_the_gateway_itself_is_told_in_the_log_and_tried_again_in_an_hour(
+    start: Start,
+) -> None:
+    class Broken:
+        """A poster with a bug."""
+
+        async def post(self, *_: Any, **__: Any) -> Attempt:
+            raise RuntimeError("a bug")
+
+        def close(self) -> None:
+            pass
+
+    async with start() as talk, receiving() as receiver:
+        sender = sender_of(talk)
+        sender._poster = cast(Poster, Broken())
+        made = await hook(talk, receiver)
+        await end(talk, "batch_1")
+
+        async def put_off() -> bool:
+            async with talk.served.gateway.database.reading() as connection:
+                row: Any = await store.find(connection, made["id"], None)
+            return bool(row.error) and row.due > sender._now_ms() + 3_000_000
+
+        with capture_logs() as logs:
+            await until(put_off)
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["cannot send a webhook"]
+        assert await told_error(talk, made) == "The gateway failed to send; its log says how."

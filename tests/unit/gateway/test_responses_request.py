@@ -9,15 +9,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from fairlane.gateway.calls.reading import MOST_PARTS
+from fairlane.gateway.calls.responses.echo import MOST_ECHO
 from fairlane.gateway.calls.responses.kept import with_ids
-from fairlane.gateway.calls.responses.request import (
-    EFFORTS,
-    MOST_ECHO,
-    MOST_REFERENCES,
-    Wishes,
-    chat_of,
-    wishes_of,
-)
+from fairlane.gateway.calls.responses.request import MOST_REFERENCES, Wishes, chat_of, wishes_of
+from fairlane.gateway.calls.responses.settings import EFFORTS
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.views.responses.thoughts import sealed
 from fairlane.workers.adapters.dialects.anthropic.request import BUDGETS, messages_request
@@ -465,6 +460,24 @@ def test_what_a_request_wishes_of_keeping() -> None:
     many = [{"type": "item_reference", "id": str(number)} for number in range(MOST_REFERENCES + 1)]
     with pytest.raises(ApiError, match="refers to more"):
         wishes_of(fields_of({"input": many}))
+    assert wishes_of(fields_of({"input": [{"id": "a"}, {"id": "b", **HI[0]}]})).references == ("a",)
+    with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
+        wishes_of(fields_of({"input": [*references, *[0] * MOST_PARTS]}))
+
+
+def test_few_bytes_that_refer_to_many_are_refused() -> None:
+    large = json.dumps({"role": "user", "content": "x" * 100_000}).encode()
+    reference = {"type": "item_reference", "id": "a"}
+    with pytest.raises(ApiError) as caught:
+        chat_of(fields_of({"model": "m", "input": [reference] * 11}), known={"a": large}, most=1 << 20)
+    assert caught.value.status == 413
+    chat_of(fields_of({"model": "m", "input": [reference] * 9}), known={"a": large}, most=1 << 20)
+
+
+def test_an_item_of_too_many_thoughts_is_refused() -> None:
+    with pytest.raises(ApiError, match="encrypted_content"):
+        chat(input=[thought("x", encrypted_content=seal(*[HIDDEN] * 1001))])
+    chat(input=[thought("x", encrypted_content=seal(*[HIDDEN] * 1000))])
 
 
 def test_what_was_kept_comes_before_the_input_and_references_are_what_they_mean() -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
 
-Output = Delta | Usage | Result
+Output = bytes | Delta | Usage | Result
 
 
 class Reader(Protocol):
@@ -41,19 +41,26 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: the path behind the base URL, the body, and what reads the answer."""
+    """One request: the path behind the base URL, the body, and what reads the answer; `binary`: that is bytes, unless it is
+    JSON."""
 
     path: str
     body: bytes
     reader: Reader
     stream: bool
+    content_type: str = "application/json"
+    binary: bool = False
 
 
 class Dialect(Protocol):
-    """`task_types` are those that it can say; `models_path`, behind the base URL, lists the models."""
+    """`task_types` are those that it says, and `media_types` those that it can, where somebody says that the upstream has them;
+    `models_path`, behind the base URL, lists the models."""
 
     @property
     def task_types(self) -> tuple[str, ...]: ...
+
+    @property
+    def media_types(self) -> tuple[str, ...]: ...
 
     @property
     def models_path(self) -> str: ...

@@ -13,9 +13,9 @@ from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Delta, Usage
 
 ANTHROPIC = "anthropic"
-"""The member of a payload that was a Messages request, and holds what chat has no word for: all of it that is no part of a
-message. Messages and tools may then hold `cache_control`, `thinking_blocks`, `is_error` and `reasoning_content`, and results of
-tools images.
+"""The member of a payload that was a Messages request, or one of Responses, and holds what chat has no word for: all that is no
+part of a message. Messages and tools may then hold `cache_control`, `thinking_blocks`, `is_error`, `reasoning_content`, and
+results of tools images.
 """
 HINTS = frozenset(
     {

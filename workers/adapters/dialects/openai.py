@@ -1,5 +1,6 @@
 """OpenAI's own dialect, as many speak it: the body goes out as it came, but for a few members."""
 
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from msgspec import Raw
 from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, ended, is_null, usage_of
 from fairlane.workers.adapters.dialects.base import Call, Output
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
+from fairlane.workers.adapters.dialects.media import media_call
 from fairlane.workers.adapters.dialects.plainly import plain_messages, plain_tools
 from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.sdk import Result, Task, TaskError
@@ -25,21 +28,21 @@ PATHS = {
 class OpenAIDialect:
     """Everything but `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage` keeps its bytes.
 
-    A request that was one of Anthropic's Messages is said in OpenAI's words alone (`plainly.py`). `renamed` are members that this
+    A request that was one of Messages or Responses is said in chat's words alone (`plainly.py`). `renamed` are members that this
     upstream knows by another name only. With `plain_roles`, messages of the role `developer` go out as `system`: older servers
-    know no other.
+    know no other. What media are called is in `media.py`.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     plain_roles: bool = False
     task_types: tuple[str, ...] = tuple(PATHS)
+    media_types: tuple[str, ...] = tuple(MEDIA_PATHS)
     models_path: str = "/models"
 
     def headers(self, api_key: str | None) -> dict[str, str]:
         return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
     def call(self, task: Task, model: str, *, allowed: Collection[str], now: float) -> Call:  # noqa: ARG002
-        stream = task.stream and task.type != "openaiEmbedding"
         try:
             members = msgspec.json.decode(task.payload_bytes, type=dict[str, Raw])
         except msgspec.DecodeError as error:
@@ -49,6 +52,9 @@ class OpenAIDialect:
                 "BAD_REQUEST",
                 f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",
             )
+        if task.type in MEDIA_PATHS:
+            return media_call(task, members, model, secrets.token_hex(16))
+        stream = task.stream and task.type != "openaiEmbedding"
         body: dict[str, Any] = {**members, "model": model}
         if ANTHROPIC in members and task.type == "openaiLike":
             del body[ANTHROPIC]

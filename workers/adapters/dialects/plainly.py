@@ -1,4 +1,4 @@
-"""What was one of Anthropic's Messages requests, in OpenAI's words alone: strict servers refuse others. Pure."""
+"""What was a request of Messages, or of Responses, in chat's words alone: strict servers refuse others. Pure."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -10,7 +10,10 @@ from fairlane.queues.store.link import RedisLink
 from fairlane.queues.survey.presence import read_presence
 from fairlane.queues.tasks import Grant
 from fairlane.workers.server.pool import ANY, Mismatch
+from fairlane.workers.tasktypes import covers, takes
 
+KEPT_S = 1.0
+"""For so long what they told answers whoever asks before a submission: callers could have it read all the time."""
 SHARED_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
 
@@ -23,6 +26,8 @@ class Elsewhere:
         self._keys = keys
         self._me = me
         self._reading: asyncio.Task[set[_RemoteWorker]] | None = None
+        self._kept: set[_RemoteWorker] = set()
+        self._kept_until = 0.0
 
     async def takes(self, grant: Grant, why: Mismatch) -> bool:
         """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
@@ -30,6 +35,15 @@ class Elsewhere:
             kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Mismatch.SIZE)
             for kind in await self._kinds()
         )
+
+    async def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
+        """As `Pool.offers`, of the workers elsewhere, as they were a moment ago. Raises StoreError."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._kept_until:
+            self._kept, self._kept_until = await self._kinds(), now + KEPT_S
+        if models is None:
+            return any(not kind.draining and kind.does_type(task_type) for kind in self._kept)
+        return any(kind.takes(model, task_type) for model in models for kind in self._kept)
 
     async def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
         """As `Pool.others_do`, of the workers elsewhere. Raises StoreError."""
@@ -71,9 +85,8 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
     unhealthy: str | None = None
 
     def does(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
-        able = self.task_types is None or (task_types is not None and task_types <= set(self.task_types))
         return (
-            able
+            covers(self.task_types, task_types)
             and self._offers(model)
             and self.version >= version
             and not self.draining
@@ -81,11 +94,10 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
         )
 
     def takes(self, model: str, task_type: str) -> bool:
-        return (
-            not self.draining
-            and self._offers(model)
-            and (self.task_types is None or task_type in self.task_types)
-        )
+        return not self.draining and self._offers(model) and self.does_type(task_type)
+
+    def does_type(self, task_type: str) -> bool:
+        return not task_type or takes(self.task_types, task_type)
 
     def _offers(self, model: str) -> bool:
         return model in self.models or (ANY in self.models and not is_reserved(model))

@@ -72,6 +72,7 @@ from fairlane.workers.server.tasks.steps import (
     Requeue,
     Step,
 )
+from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Span
 
 MAX_ERROR_CHARS = 2000
@@ -797,6 +798,8 @@ class Attempt:
         passed until it stopped."""
         result = bytes(message.result)
         told = normalise_usage(_raw(message.usage), result)
+        if self.grant.task_type in MEDIA:
+            return self._of_media(told)
         embeds = self.grant.task_type == "openaiEmbedding"  # no output but what is written all the same
         wrote = self._wrote() or (0 if embeds else len(result) // 4)
         if told.input is None and told.output is None:
@@ -812,14 +815,27 @@ class Attempt:
     def _as_told(self, wrote: int) -> Used:
         """By what was told on the way: of `wrote`, what came behind it is not in it."""
         told = normalise_usage(self._told_usage)
+        if self.grant.task_type in MEDIA:
+            return self._of_media(told)
         since = 0 if told.output is None else max(wrote - self._told_wrote, 0)
         used = self._completed(told, wrote)
         return used._replace(output=used.output + since, estimated=True) if since else used
 
     def _wrote(self) -> int:
-        """Tokens that the worker wrote, estimated: most send a delta for each, and a token is four bytes of text or so."""
+        """Tokens that the worker wrote, estimated: most send a delta for each, and a token is four bytes of text or so. Of media
+        0: what they hold is no text, as a rule."""
+        if self.grant.task_type in MEDIA:
+            return 0
         writer = self.writer
         return max(writer.chunks + self._unread_chunks, (writer.text_bytes + self._unread_bytes) // 4)
+
+    def _of_media(self, told: Counts) -> Used:
+        """What is told alone: nobody else knows what audio or an image has in tokens, if it has any."""
+        if told.input is None and told.output is None:
+            told = normalise_usage(self._told_usage)
+        if told.input is None and told.output is None:
+            return Used()
+        return Used(told.input or 0, told.output or 0, -1 if told.cached is None else told.cached)
 
     def _completed(self, told: Counts, wrote: int) -> Used:
         """What is told, with an estimate of the input and `wrote` for the output where it is not. Endpoints have no tokens."""

@@ -17,6 +17,7 @@ from fairlane.workers.server.tasks.ending import Endings
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_attempt, trace_wait
 from fairlane.workers.server.tasks.steps import Phase
+from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Tracer
 
 MOST_SENT_AWAY = 1000
@@ -170,4 +171,7 @@ class Beginnings:
         if not tired and await self._background.until_answered(lambda: self._elsewhere.takes(grant, why)):
             attempt.decline(why.value)
         else:
-            attempt.fail("NO_WORKER", UNTAKEN[why].format(grant.task_type), retryable=False)
+            code = "NO_WORKER"
+            if grant.task_type in MEDIA and why is not Mismatch.SIZE:
+                code, why = "TYPE_NOT_OFFERED", Mismatch.TYPE
+            attempt.fail(code, UNTAKEN[why].format(grant.task_type), retryable=False)

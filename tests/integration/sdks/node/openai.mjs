@@ -7,6 +7,8 @@ import { all, failure, messages, run, settings, statuses } from './shared.mjs';
 
 const client = new OpenAI(settings);
 const chat = (model, more = {}) => client.chat.completions.create({ model, messages, ...more });
+const respond = (model, more = {}) => client.responses.create({ model, input: 'hi', ...more });
+const functions = ['weather', 'clock'].map((name) => ({ type: 'function', name, parameters: { type: 'object' }, strict: false }));
 
 const scenarios = {
   create: () => chat('talk', { user: 'somebody', fun_level: { high: 11 } }),
@@ -35,6 +37,26 @@ const scenarios = {
   },
   async thinker() {
     return { whole: await chat('thinker'), chunks: await all(chat('thinker', { stream: true })) };
+  },
+  async responses() {
+    const whole = await respond('talk', { instructions: 'Be brief.' });
+    const runner = client.responses.stream({ model: 'talk', input: 'hi' });
+    const deltas = [];
+    runner.on('response.output_text.delta', (event) => deltas.push(event.delta));
+    return { whole, text: whole.output_text, events: await all(respond('talk', { stream: true })), deltas, final: (await runner.finalResponse()).output_text };
+  },
+  async responses_tools() {
+    const input = [{ role: 'user', content: 'hi' }];
+    const called = await respond('tools', { input, tools: functions });
+    const streamed = await client.responses.stream({ model: 'tools', input, tools: functions }).finalResponse();
+    const results = called.output.map((item) => ({ type: 'function_call_output', call_id: item.call_id, output: 'fair' }));
+    const answer = await respond('talk', { input: [...input, ...called.output, ...results] });
+    return { called: called.output, streamed: streamed.output, answer: answer.output_text };
+  },
+  responses_bad_request: () => failure(() => respond('talk', { tools: [{ type: 'web_search' }] })),
+  async responses_break() {
+    const events = await all(respond('breaks', { stream: true }));
+    return events.at(-1);
   },
   async completions() {
     const create = (more) => client.completions.create({ model: 'talk', prompt: 'Once', ...more });

@@ -4,8 +4,8 @@ from fairlane.gateway.webhooks.owed import Candidate
 from fairlane.gateway.webhooks.turns import Turns
 
 
-def some(number: int, key: str = "k", user: str = "", *, failing: bool = False) -> list[Candidate]:
-    return [Candidate(f"{key}-{user}-{at}", key, user or f"u{at}", failing) for at in range(number)]
+def some(number: int, key: str = "k", user: str = "", *, doubtful: bool = False) -> list[Candidate]:
+    return [Candidate(f"{key}-{user}-{at}", key, user or f"u{at}", doubtful) for at in range(number)]
 
 
 def seated(turns: Turns, candidates: list[Candidate]) -> list[Candidate]:
@@ -37,11 +37,11 @@ def test_one_owner_has_an_eighth() -> None:
     assert turns.choose(some(10, "a", "ann")) == []
 
 
-def test_those_that_fail_leave_half_of_the_seats_to_others() -> None:
+def test_doubtful_ones_leave_half_of_the_seats_to_others() -> None:
     turns = Turns(32)
-    failing = [one for key in "abcdefgh" for one in some(4, key, failing=True)]
-    assert len(seated(turns, failing)) == 16
-    assert not turns.may_fail
+    doubtful = [one for key in "abcdefgh" for one in some(4, key, doubtful=True)]
+    assert len(seated(turns, doubtful)) == 16
+    assert not turns.may_doubt
     assert len(seated(turns, some(10, "z"))) == 10
 
 
@@ -53,5 +53,5 @@ def test_who_has_a_seat_gets_no_second_one() -> None:
 
 def test_with_one_seat_everybody_may_have_it() -> None:
     turns = Turns(1)
-    assert len(seated(turns, some(3, failing=True))) == 1
+    assert len(seated(turns, some(3, doubtful=True))) == 1
     assert turns.full

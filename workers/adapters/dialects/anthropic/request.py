@@ -26,6 +26,8 @@ OWN = frozenset({"thinking", "output_config", "cache_control"})
 """Anthropic's members that callers may send as they are; `top_k` is one of `Chat`."""
 ONLY_HERE = (*OWN, "service_tier")
 """The same in a request that was one of Messages (`ANTHROPIC`)."""
+_SAYS_EFFORT = frozenset({"thinking", "output_config"})
+"""Beside them `reasoning_effort` says the same in chat's words."""
 IGNORED = frozenset({"seed", "presence_penalty", "frequency_penalty"})
 JSON_ONLY = "Answer with one JSON object and nothing else."
 """Said at the end of `system` for `json_object`: Anthropic has no such mode."""
@@ -67,11 +69,10 @@ def messages_request(payload: bytes, model: str, *, stream: bool, allowed: Colle
     if chat.tools:
         body["tools"] = [_tool(tool.cache_control, function) for tool, function in chat.functions()]
         body["tool_choice"] = _tool_choice(chat)
-    if ANTHROPIC in through:
-        told = _members(through.pop(ANTHROPIC))
-        through = {name: told[name] for name in ONLY_HERE if name in told} | through
-    else:
+    told = _members(through.pop(ANTHROPIC)) if ANTHROPIC in through else {}
+    if not told.keys() & _SAYS_EFFORT:
         _think(chat, body, model)
+    through = {name: told[name] for name in ONLY_HERE if name in told} | through
     for name, raw in through.items():
         members = msgspec.json.decode(raw) if name == "output_config" else None
         body[name] = {**body.get(name, {}), **members} if isinstance(members, dict) else raw

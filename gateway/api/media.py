@@ -1,0 +1,114 @@
+"""OpenAI's calls for audio, images and moderations. Official SDKs work unmodified.
+
+Each is a task of a type of its own, which goes to the workers that name the type; where nobody does, the answer is a 404 that
+says so. Those with files come as forms (gateway/calls/media/forms.py); what comes back is a fold in streaming/views/media.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+
+from msgspec import Raw
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.answering import Asking, answer, task_of
+from fairlane.gateway.calls.bodies import LARGE, Members
+from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.http import SSE_HEADERS, Request
+from fairlane.gateway.calls.idempotency import read_idempotency
+from fairlane.gateway.calls.media import wanted
+from fairlane.gateway.calls.media.forms import member_steps
+from fairlane.gateway.calls.multipart import WholePart, read_whole
+from fairlane.gateway.errors import too_large_encoded
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.streaming.jsontext import json_string, kind_of
+
+
+def moderations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/moderations."""
+    return answer(tasks, caller, request, _READ_MODERATION)
+
+
+def transcriptions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/audio/transcriptions."""
+    return answer(tasks, caller, request, _READ_TRANSCRIPTION)
+
+
+def translations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/audio/translations."""
+    return answer(tasks, caller, request, _READ_TRANSLATION)
+
+
+def speech(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/audio/speech: bytes as they come, or with `stream_format: "sse"` events."""
+    return answer(tasks, caller, request, _READ_SPEECH)
+
+
+def generations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/images/generations."""
+    return answer(tasks, caller, request, _READ_IMAGE)
+
+
+def edits(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/images/edits."""
+    return answer(tasks, caller, request, _READ_EDIT)
+
+
+def variations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
+    """POST /v1/images/variations."""
+    return answer(tasks, caller, request, _READ_VARIATION)
+
+
+async def _read(call: wanted.Call, tasks: Tasks, caller: Caller, request: Request) -> Asking:
+    """What a request asks for. Nothing else of the body is left."""
+    body, fields = await (_form if call.is_form else _json)(tasks, request)
+    told = call.read(fields)
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    if call.default and caller.only_model is None and not kind_of(fields.get("model")):
+        fields["model"] = Raw(json_string(call.default))
+        body = object_of(fields)
+    streams = told.streamed is not None
+    task = task_of(tasks, caller, request, call.task_type, body, fields, said, streams)
+    if said is None:  # with a key it may be answered already
+        await tasks.models.check_type(task)
+    return Asking(task, told.streamed, told.whole, kind=told.kind or SSE_HEADERS)
+
+
+async def _json(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
+    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    return body, await tasks.bodies.parse(body, caller=request.opener)
+
+
+async def _form(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
+    """A form as the JSON that its task's payload is: as large as a body may be, its files as base64."""
+    most = tasks.settings.max_body_bytes
+    parts = await read_whole(request, most, tasks.bodies.arriving)
+    size = sum(_encoded(part) for part in parts)
+    if size > most:
+        raise too_large_encoded(most, size)
+    if size < LARGE:
+        *_, fields = member_steps(parts)
+        assert fields is not None
+        return object_of(fields), fields
+    async with tasks.bodies.turn(size, request.opener) as spent:
+        steps, fields = member_steps(parts), None
+        while fields is None:
+            with spent():
+                fields = next(steps)
+            await asyncio.sleep(0)
+        with spent():
+            return object_of(fields), fields
+
+
+def _encoded(part: WholePart) -> int:
+    """Bytes that a part takes in the payload, more or less."""
+    return len(part.data) if part.filename is None else (len(part.data) + 2) // 3 * 4
+
+
+_READ_MODERATION = partial(_read, wanted.MODERATION)
+_READ_TRANSCRIPTION = partial(_read, wanted.TRANSCRIPTION)
+_READ_TRANSLATION = partial(_read, wanted.TRANSLATION)
+_READ_SPEECH = partial(_read, wanted.SPEECH)
+_READ_IMAGE = partial(_read, wanted.IMAGE)
+_READ_EDIT = partial(_read, wanted.EDIT)
+_READ_VARIATION = partial(_read, wanted.VARIATION)

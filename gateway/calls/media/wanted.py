@@ -1,0 +1,114 @@
+"""What requests for audio, images and moderations ask for, and how it is told. Pure."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from fairlane.gateway.calls.bodies import Members, value_of
+from fairlane.gateway.calls.intake import check_choices, read_flag
+from fairlane.gateway.errors import Headers, bad_request
+from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.views.media import (
+    ImageBodyView,
+    ImageStreamView,
+    MediaBodyView,
+    ModerationBodyView,
+    SpeechBytesView,
+    SpeechEventsView,
+    TranscriptBodyView,
+    TranscriptStreamView,
+    type_of,
+)
+from fairlane.streaming.views.media.transcripts import FORMATS
+from fairlane.streaming.views.task import TaskInfo
+from fairlane.workers import tasktypes
+
+
+class Told(NamedTuple):
+    """How the answer is told: one of both."""
+
+    whole: Callable[[TaskInfo], MediaBodyView] | None
+    streamed: Callable[[TaskInfo], Any] | None = None
+    kind: Headers | None = None
+    """What the head of a stream says of its type; None: it is one of events."""
+
+
+class Call(NamedTuple):
+    """One of the calls."""
+
+    task_type: str
+    needs: tuple[str, ...]
+    """Members that it must have; those that are files make it a form."""
+    told: Callable[[Members], Told]
+    default: str | None = None
+    """The model of a request that names none; None: it must."""
+
+    @property
+    def is_form(self) -> bool:
+        return any(name in tasktypes.FILES for name in self.needs)
+
+    def read(self, fields: Members) -> Told:
+        """How a body of these members is to be told. Raises ApiError(400) for what is no such request."""
+        for name in self.needs:
+            if not kind_of(fields.get(name)):
+                raise bad_request(f"You must provide {_a(name)}", name)
+            if name in tasktypes.FILES and kind_of(fields[name]) not in ("{", "["):
+                raise bad_request(f"{name} must be a file", name)
+        check_choices(fields)
+        return self.told(fields)
+
+
+def _a(name: str) -> str:
+    return f"a{'n' if name[0] in 'aeiou' else ''} {name}"
+
+
+def _moderation(_: Members) -> Told:
+    return Told(ModerationBodyView)
+
+
+def _transcription(fields: Members) -> Told:
+    whole = partial(TranscriptBodyView, response_format=_choice(fields, "response_format", FORMATS))
+    return Told(whole, TranscriptStreamView if read_flag(fields, "stream") else None)
+
+
+def _translation(fields: Members) -> Told:
+    known = tuple(name for name in FORMATS if name != "diarized_json")
+    return Told(partial(TranscriptBodyView, response_format=_choice(fields, "response_format", known)))
+
+
+def _speech(fields: Members) -> Told:
+    named = value_of(fields, "response_format")
+    if named is not None and not isinstance(named, str):
+        raise bad_request("response_format must be a string", "response_format")
+    if _choice(fields, "stream_format", ("audio", "sse")) == "sse":
+        return Told(None, SpeechEventsView)
+    return Told(None, SpeechBytesView, [(b"content-type", type_of(named or "mp3"))])
+
+
+def _images(kind: str, fields: Members) -> Told:
+    streamed = partial(ImageStreamView, kind=kind) if read_flag(fields, "stream") else None
+    return Told(ImageBodyView, streamed)
+
+
+def _variation(_: Members) -> Told:
+    return Told(ImageBodyView)
+
+
+def _choice(fields: Members, name: str, known: tuple[str, ...]) -> str:
+    """A member that is one of a few words, the first if it is not said."""
+    value = value_of(fields, name)
+    if value is None:
+        return known[0]
+    if value not in known:
+        raise bad_request(f"{name} must be one of {', '.join(known)}", name)
+    return str(value)
+
+
+MODERATION: Final = Call(tasktypes.MODERATION, ("input",), _moderation, "omni-moderation-latest")
+"""OpenAI's clients name no model; this is the one that OpenAI takes then."""
+TRANSCRIPTION: Final = Call(tasktypes.TRANSCRIPTION, ("file",), _transcription)
+TRANSLATION: Final = Call(tasktypes.TRANSLATION, ("file",), _translation)
+SPEECH: Final = Call(tasktypes.SPEECH, ("input",), _speech)
+IMAGE: Final = Call(tasktypes.IMAGE, ("prompt",), partial(_images, "image_generation"))
+EDIT: Final = Call(tasktypes.IMAGE_EDIT, ("image", "prompt"), partial(_images, "image_edit"))
+VARIATION: Final = Call(tasktypes.IMAGE_VARIATION, ("image",), _variation)

@@ -1,0 +1,149 @@
+"""OpenAI's transcriptions and translations of audio, in any of their formats, whole or as they come.
+
+| the worker answers with | json, verbose_json, diarized_json | text | srt, vtt |
+|---|---|---|---|
+| an object with a `text` | that | its `text` | subtitles of its `segments` |
+| a text, or chunks of one | `{"text"}` | that | that: it has the form already |
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from fairlane.streaming.events import Event, read_chunk, read_done
+from fairlane.streaming.jsontext import EMPTY_STRING, join_object, kind_of, members, string_or_none
+from fairlane.streaming.views.choice import what_came
+from fairlane.streaming.views.media.typed import (
+    JSON,
+    TEXT,
+    MediaBodyView,
+    MediaStreamView,
+    frame,
+    media_usage,
+    with_media_usage,
+)
+from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.sse import error_frame
+from fairlane.streaming.views.task import TaskInfo
+
+FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
+"""Of a transcription; a translation knows no speakers."""
+_JSON_FORMATS = frozenset({"json", "verbose_json", "diarized_json"})
+MOST_SEGMENTS = 50_000
+MOST_S = 359_999.999
+"""The latest that a subtitle can say: 99:59:59."""
+
+
+class _Segment(msgspec.Struct):
+    start: float
+    end: float
+    text: str
+
+
+_segments = msgspec.json.Decoder(list[_Segment])
+_string = msgspec.json.Decoder(str)
+
+
+class TranscriptBodyView(MediaBodyView):
+    """The transcript of a completed task. Raises MisfitError for a result that cannot be told in the asked format."""
+
+    def __init__(self, info: TaskInfo, response_format: str = "json") -> None:
+        super().__init__(info)
+        self._format = response_format
+
+    def body(self) -> tuple[bytes, bytes]:
+        result, text = self.result, self._text()
+        if text is None:
+            raise self.misfit("a transcript")
+        found = members(result)
+        if self._format in _JSON_FORMATS:
+            if result is not None and found is not None:
+                return JSON, with_media_usage(result, self.usage)
+            usage = media_usage(self.usage)
+            return JSON, join_object([("text", text), *([("usage", usage)] if usage else [])])
+        if self._format == "text" or found is None:
+            said = _string.decode(text)
+            return TEXT, f"{said}\n".encode(errors="replace") if found is not None else said.encode(
+                errors="replace"
+            )
+        segments = _segments_of(found.get("segments"))
+        lines = subtitles(segments) if self._format == "srt" else captions(segments)
+        return TEXT, "".join(lines).encode(errors="replace")
+
+    def _text(self) -> bytes | None:
+        """What was said, as a JSON string."""
+        if self.result is None:
+            return self.choices()[0].content if self.has_chunks else None
+        if kind_of(self.result) == '"':
+            return self.result
+        return string_or_none((members(self.result) or {}).get("text"))
+
+
+class TranscriptStreamView(MediaStreamView):
+    """Events of a transcription: its text as it comes, and all of it at the end."""
+
+    def __init__(self, info: TaskInfo) -> None:
+        super().__init__(info)
+        self._said = bytearray()
+        """The inside of a JSON string."""
+
+    def chunk(self, event: Event) -> bytes:
+        chunk = read_chunk(event.data)
+        if chunk.index != 0 or chunk.kind != "text":
+            return b""
+        self._said += memoryview(chunk.delta)[1:-1]
+        return frame(b"transcript.text.delta", [("delta", bytes(chunk.delta))])
+
+    def done(self, event: Event) -> bytes:
+        done = read_done(event.data)
+        found = members(done.result)
+        text = string_or_none(done.result) if found is None else string_or_none(found.get("text"))
+        frames = b""
+        if text is None:
+            if done.result is not None:
+                sentence = f"The worker answered with {what_came(done.result)}, not with a transcript"
+                return error_frame(sentence, "JSON_PARSE_FAILED")
+            text = b'"%b"' % bytes(self._said)
+        elif not self._said and text != EMPTY_STRING:
+            frames = frame(b"transcript.text.delta", [("delta", text)])
+        usage = self.usage(done.usage, done.result)
+        return frames + frame(
+            b"transcript.text.done", [("text", text), *([("usage", usage)] if usage else [])]
+        )
+
+
+def subtitles(segments: Iterable[_Segment]) -> Iterable[str]:
+    """SubRip (srt)."""
+    for number, segment in enumerate(segments, 1):
+        yield f"{number}\n{_time(segment.start, ',')} --> {_time(segment.end, ',')}\n{_lines(segment)}\n\n"
+
+
+def captions(segments: Iterable[_Segment]) -> Iterable[str]:
+    """WebVTT."""
+    yield "WEBVTT\n\n"
+    for segment in segments:
+        text = _lines(segment).replace("&", "&amp;").replace("<", "&lt;").replace("-->", "--&gt;")
+        yield f"{_time(segment.start, '.')} --> {_time(segment.end, '.')}\n{text}\n\n"
+
+
+def _lines(segment: _Segment) -> str:
+    """Its text: an empty line would end it."""
+    return "\n".join(line for line in segment.text.strip().splitlines() if line.strip())
+
+
+def _time(seconds: float, point: str) -> str:
+    ms = round(min(max(seconds, 0.0), MOST_S) * 1000)
+    return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"
+
+
+def _segments_of(raw: bytes | None) -> list[_Segment]:
+    if kind_of(raw) != "[":
+        raise MisfitError("The worker answered without segments, of which subtitles are made")
+    try:
+        segments = _segments.decode(raw or b"")
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise MisfitError(f"The worker's segments cannot be subtitles: {error}") from None
+    if len(segments) > MOST_SEGMENTS:
+        raise MisfitError(f"The worker answered with more than {MOST_SEGMENTS} segments")
+    return segments

@@ -1,0 +1,309 @@
+"""What holds for tasks of media as for all others, and what is refused: over plain HTTP."""
+
+import asyncio
+import json
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+from tests.support.serving import WORKER_TOKEN, http_client, serving, until
+
+from fairlane.gateway.accounts.callers import digest
+from fairlane.gateway.database.tables import usage
+from fairlane.gateway.settings import CallerKey
+from fairlane.workers.sdk import Context, Task, Worker
+
+from .media import KEY, PIECES, SOUND, Media, media_staged
+
+pytestmark = pytest.mark.anyio
+FILE = {"file": ("a.wav", SOUND, "audio/wav")}
+SPEECH, HEAR = "/v1/audio/speech", "/v1/audio/transcriptions"
+
+
+@pytest.fixture
+async def media(redis_url: str, tmp_path: Path) -> AsyncIterator[Media]:
+    async with media_staged(redis_url, tmp_path, max_body_bytes=400_000) as media:
+        yield media
+
+
+@pytest.fixture
+async def http(media: Media) -> AsyncIterator[httpx.AsyncClient]:
+    async with media.http() as http:
+        yield http
+
+
+def speak(model: str, **more: Any) -> dict[str, Any]:
+    return {"model": model, "voice": "v", "input": "hi", **more}
+
+
+# ---- idempotency, usage, native readers ----------
+
+
+async def test_a_form_with_the_same_key_is_one_task_whatever_its_boundary(
+    media: Media, http: httpx.AsyncClient
+) -> None:
+    headers = {"Idempotency-Key": "order-7"}
+    answers = [await http.post(HEAR, data={"model": "ear"}, files=FILE, headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].request.headers["content-type"] != answers[1].request.headers["content-type"]
+    assert answers[0].content == answers[1].content
+    assert answers[1].headers["idempotency-replayed"] == "true"
+    assert len(media.seen) == 1
+    other = await http.post(HEAR, data={"model": "ear", "language": "de"}, files=FILE, headers=headers)
+    assert other.json()["error"]["code"] == "IDEMPOTENCY_KEY_REUSED"
+
+
+async def test_speech_and_subtitles_with_a_key_are_replayed_with_their_type(
+    media: Media, http: httpx.AsyncClient
+) -> None:
+    headers = {"Idempotency-Key": "order-8"}
+    spoken = [await http.post(SPEECH, json=speak("pieces"), headers=headers) for _ in range(2)]
+    assert [answer.content for answer in spoken] == [b"".join(PIECES)] * 2
+    assert [answer.headers["content-type"] for answer in spoken] == ["audio/mpeg"] * 2
+    data = {"model": "sim", "response_format": "srt"}
+    headers = {"Idempotency-Key": "order-9"}
+    heard = [await http.post(HEAR, data=data, files=FILE, headers=headers) for _ in range(2)]
+    assert [answer.headers["content-type"] for answer in heard] == ["text/plain; charset=utf-8"] * 2
+    assert heard[0].text == heard[1].text
+    assert len(media.seen) == 1
+
+
+async def test_a_record_says_what_the_worker_reported_and_nothing_else(
+    media: Media, http: httpx.AsyncClient
+) -> None:
+    for path, body, files in (
+        (SPEECH, speak("pieces"), None),
+        (SPEECH, speak("whole"), None),
+        (HEAR, {"model": "ear"}, FILE),
+    ):
+        call = {"json": body} if files is None else {"data": body, "files": files}
+        assert (await http.post(path, **call)).status_code == 200
+    columns = usage.c
+
+    async def rows() -> list[Any]:
+        async with media.served.gateway.database.reading() as connection:
+            asked = select(columns.task_type, columns.input, columns.output, columns.estimated)
+            return list(await connection.execute(asked.order_by(columns.ended, columns.task)))
+
+    async def there() -> bool:
+        return len(await rows()) == 3
+
+    await until(there, "the records")
+    told = {(row.task_type, row.input, row.output, bool(row.estimated)) for row in await rows()}
+    assert told == {
+        ("openaiSpeech", 3, 40, False),
+        ("openaiSpeech", None, None, False),
+        ("openaiTranscription", None, None, False),
+    }
+
+
+async def test_a_file_counts_for_no_tokens_of_a_limit(redis_url: str, tmp_path: Path) -> None:
+    limited = CallerKey(id="team", sha256=digest(KEY), admin=True, limits={"tokens_per_minute": 1000})
+    async with media_staged(redis_url, tmp_path, keys=[limited]) as media, media.http() as http:
+        for _ in range(3):
+            answer = await http.post(HEAR, data={"model": "ear"}, files=FILE)
+            assert answer.status_code == 200, answer.text
+        assert int(answer.headers["x-ratelimit-limit-tokens"]) == 1000
+
+
+async def test_native_callers_have_the_same_types(media: Media, http: httpx.AsyncClient) -> None:
+    payload = {"model": "ear", "file": {"data": b64encode(SOUND).decode(), "filename": "a.wav"}}
+    body = {"type": "openaiTranscription", "model": "ear", "payload": payload}
+    answer = await http.post("/api/tasks", json=body)
+    assert answer.json()["content"] == "One two drüi"
+    refused = await http.post(
+        "/api/tasks", json={"type": "openaiSpeech", "model": "chat-only", "payload": {}}
+    )
+    assert (refused.status_code, refused.json()["code"]) == (500, "TYPE_NOT_OFFERED")
+
+
+# ---- speech as it comes ----------
+
+
+async def test_the_first_bytes_come_while_the_worker_speaks(media: Media, http: httpx.AsyncClient) -> None:
+    async with http.stream("POST", SPEECH, json=speak("slow")) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "audio/mpeg"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        pieces = answer.aiter_raw()
+        assert await anext(pieces) == b"first!"
+        media.go_on.set()
+        assert b"".join([piece async for piece in pieces]) == b"second"
+
+
+async def test_a_failure_after_the_first_bytes_cuts_the_connection(
+    media: Media, http: httpx.AsyncClient
+) -> None:
+    async with http.stream("POST", SPEECH, json=speak("hoarse")) as answer:
+        pieces = answer.aiter_raw()
+        assert await anext(pieces) == b"half of i"
+        media.go_on.set()
+        with pytest.raises(httpx.RemoteProtocolError):
+            async for _ in pieces:
+                pass
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "code"), [("mute", 400, "BAD_REQUEST"), ("babble", 502, "JSON_PARSE_FAILED")]
+)
+async def test_a_failure_before_the_first_byte_has_a_status(
+    http: httpx.AsyncClient, model: str, status: int, code: str
+) -> None:
+    answer = await http.post(SPEECH, json=speak(model))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/json"
+
+
+async def test_a_caller_who_leaves_stops_the_worker(media: Media, http: httpx.AsyncClient) -> None:
+    async with http.stream("POST", SPEECH, json=speak("slow")) as answer:
+        assert await anext(answer.aiter_raw()) == b"first!"
+    await until(media.cancelled.is_set, "the cancel at the worker")
+
+
+async def test_speech_that_never_begins_ends_at_its_time_limit(media: Media) -> None:
+    async with media.http() as http:
+        headers = {"X-Fairlane-Timeout": "5000"}
+        filler = asyncio.create_task(_hold_all(media))
+        await media.speaking.wait()
+        try:
+            answer = await http.post(SPEECH, json=speak("slow"), headers=headers)
+        finally:
+            media.go_on.set()
+            await filler
+        assert answer.status_code == 504, answer.text
+
+
+async def _hold_all(media: Media) -> None:
+    """Take all slots of the worker that speaks."""
+    async with media.http() as http:
+        await asyncio.gather(*(http.post(SPEECH, json=speak("slow")) for _ in range(8)))
+
+
+async def test_speech_as_events(http: httpx.AsyncClient) -> None:
+    answer = await http.post(SPEECH, json=speak("pieces", stream_format="sse"))
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+    assert b"".join(b64decode(event["audio"]) for event in events[:-1]) == b"".join(PIECES)
+    assert events[-1] == {
+        "type": "speech.audio.done",
+        "usage": {"type": "tokens", "input_tokens": 3, "output_tokens": 40, "total_tokens": 43},
+    }
+
+
+# ---- what is refused ----------
+
+
+@pytest.mark.parametrize(
+    ("path", "call", "status", "words"),
+    [
+        (HEAR, {"json": {"model": "ear"}}, 415, "multipart/form-data"),
+        (HEAR, {"data": {"model": "ear"}, "files": {"other": b"x"}}, 400, "You must provide a file"),
+        (HEAR, {"files": {"file": (None, "text"), "model": (None, "ear")}}, 400, "must be a file"),
+        (HEAR, {"files": FILE}, 400, "model parameter"),
+        (HEAR, {"data": {"model": "ear", "temperature": "hot"}, "files": FILE}, 400, "must be a number"),
+        (HEAR, {"data": {"model": "ear", "stream": "yes"}, "files": FILE}, 400, "true or false"),
+        (
+            HEAR,
+            {"data": {"model": "ear", "response_format": "docx"}, "files": FILE},
+            400,
+            "one of json, text",
+        ),
+        (HEAR, {"data": {"model": "ear", "a[b][c][d][e]": "x"}, "files": FILE}, 400, "in brackets"),
+        (HEAR, {"data": {"model": ["ear", "sim"]}, "files": FILE}, 400, "model must be a string"),
+        (HEAR, {"data": {"model": "deaf", "response_format": "vtt"}, "files": FILE}, 502, "without segments"),
+        (SPEECH, {"json": {"model": "sim", "voice": "v"}}, 400, "You must provide an input"),
+        (SPEECH, {"json": speak("sim", stream_format="ws")}, 400, "one of audio, sse"),
+        (SPEECH, {"json": speak("sim", response_format="opus")}, 400, "speaks mp3, wav and pcm"),
+        ("/v1/images/edits", {"data": {"model": "sim"}, "files": {"image": b"x"}}, 400, "provide a prompt"),
+        ("/v1/images/generations", {"json": {"model": "sim", "prompt": "x", "n": 900}}, 400, "maximum value"),
+        ("/v1/moderations", {"json": {"model": "sim"}}, 400, "You must provide an input"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_in_a_sentence(
+    http: httpx.AsyncClient, path: str, call: dict[str, Any], status: int, words: str
+) -> None:
+    answer = await http.post(path, **call)
+    assert answer.status_code == status, answer.text
+    assert words in answer.json()["error"]["message"]
+
+
+async def test_a_form_whose_files_are_too_large_as_base64_is_a_413(
+    media: Media, http: httpx.AsyncClient
+) -> None:
+    for size in (310_000, 500_000):
+        answer = await http.post(HEAR, data={"model": "ear"}, files={"file": ("a", b"x" * size)})
+        assert answer.status_code == 413, answer.text
+        assert answer.json()["error"]["code"] == "BODY_TOO_LARGE"
+    fits = await http.post(HEAR, data={"model": "ear"}, files={"file": ("a", b"x" * 290_000)})
+    assert fits.status_code == 200
+    assert len(media.seen) == 1
+
+
+async def test_a_form_that_is_cut_off_or_none_is_a_400(http: httpx.AsyncClient) -> None:
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    for body in (b"", b"junk", b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\near'):
+        answer = await http.post(HEAR, content=body, headers=kind)
+        assert answer.status_code == 400, answer.text
+
+
+async def test_where_no_worker_is_connected_nobody_offers_the_type(redis_url: str, tmp_path: Path) -> None:
+    async with media_staged(redis_url, tmp_path, models={"known": {"concurrency": 1}}) as media:
+        async with media.http() as http:
+            known = await http.post(SPEECH, json=speak("known"))
+        assert (known.status_code, known.json()["error"]["code"]) == (503, "NO_WORKER")
+
+
+async def test_a_worker_at_another_replica_offers_it_too(redis_url: str, tmp_path: Path) -> None:
+    keys = [CallerKey(id="team", sha256=digest(KEY), admin=True)]
+    async with (
+        media_staged(redis_url, tmp_path) as media,
+        serving(redis_url, tmp_path / "other", keys=keys) as other,
+        http_client(other.url, headers={"Authorization": f"Bearer {KEY}"}) as http,
+    ):
+        spoken = await http.post(SPEECH, json=speak("pieces"))
+        assert spoken.content == b"".join(PIECES)
+        refused = await http.post(SPEECH, json=speak("chat-only"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "TYPE_NOT_OFFERED")
+        assert len(media.seen) == 1
+
+
+async def test_a_gateway_whose_workers_only_chat_says_so(redis_url: str, tmp_path: Path) -> None:
+    worker = Worker("chat", token=WORKER_TOKEN)
+    worker.handler(["chat-only"])(_chat)
+    keys = [CallerKey(id="team", sha256=digest(KEY), admin=True)]
+    async with (
+        serving(redis_url, tmp_path, keys=keys) as served,
+        http_client(served.url, headers={"Authorization": f"Bearer {KEY}"}) as http,
+    ):
+        early = await http.post(SPEECH, json=speak("tts-1"))
+        assert (early.status_code, early.json()["error"]["code"]) == (503, "NO_WORKER")
+        stop = asyncio.Event()
+        worker.gateway = served.url
+        working = asyncio.create_task(worker.serve(stop))
+
+        async def there() -> bool:
+            return bool((await http.get("/v1/models")).json()["data"])
+
+        await until(there, "the worker")
+        late = await http.post(SPEECH, json=speak("tts-1"))
+        assert (late.status_code, late.json()["error"]["code"]) == (404, "TYPE_NOT_OFFERED")
+        assert late.json()["error"]["message"].startswith("This gateway offers no speech: ")
+        stop.set()
+        await working
+
+
+async def _chat(task: Task, context: Context) -> str:
+    raise AssertionError("it was given a task of media")
+
+
+async def test_speech_that_breaks_off_behind_the_adapter_is_cut_here(
+    media: Media, http: httpx.AsyncClient
+) -> None:
+    media.upstream.cut.set()
+    with pytest.raises(httpx.RemoteProtocolError):
+        await http.post(SPEECH, json=speak("far"))

@@ -1,0 +1,155 @@
+"""Forms become payloads, and payloads forms: what one side writes the other reads."""
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.media.forms import member_steps
+from fairlane.gateway.calls.multipart import FormReader, Head, WholePart
+from fairlane.gateway.calls.weights import text_bytes
+from fairlane.gateway.errors import ApiError
+from fairlane.workers.adapters.dialects.forms import Form
+
+
+def field(name: str, text: str) -> WholePart:
+    return WholePart(name, None, "", text.encode())
+
+
+def payload(*parts: WholePart) -> Any:
+    *_, members = member_steps(list(parts))
+    assert members is not None
+    return json.loads(object_of(members))
+
+
+def read(boundary: str, body: bytes) -> list[WholePart]:
+    """A form, as the gateway reads it."""
+    reader, parts = FormReader(boundary.encode()), []
+    head: Head | None = None
+    data = b""
+    for found in reader.feed(body):
+        if isinstance(found, Head):
+            head, data = found, b""
+        elif found is None:
+            assert head is not None
+            parts.append(WholePart(*head, data))
+        else:
+            data += found
+    assert reader.ended
+    return parts
+
+
+def test_fields_are_texts_but_for_numbers_and_flags() -> None:
+    assert payload(
+        field("model", "whisper-1"),
+        field("prompt", '42 "ü"'),
+        field("temperature", "0.25"),
+        field("n", "2"),
+        field("stream", "true"),
+    ) == {"model": "whisper-1", "prompt": '42 "ü"', "temperature": 0.25, "n": 2, "stream": True}
+
+
+def test_names_that_repeat_and_names_in_brackets() -> None:
+    assert payload(
+        field("timestamp_granularities[]", "word"),
+        field("include", "a"),
+        field("include", "b"),
+        field("keywords[]", "x"),
+        field("keywords[]", "y"),
+        field("svg[model]", "m"),
+        field("svg[reasoning][effort]", "low"),
+        field("chunking_strategy[threshold]", "0.5"),
+    ) == {
+        "timestamp_granularities": ["word"],
+        "include": ["a", "b"],
+        "keywords": ["x", "y"],
+        "svg": {"model": "m", "reasoning": {"effort": "low"}},
+        "chunking_strategy": {"threshold": 0.5},
+    }
+
+
+def test_a_file_is_an_object_with_base64() -> None:
+    data = bytes(range(256))
+    part = WholePart("file", 'a "b".wav', "audio/wav", data)
+    told = {"filename": 'a "b".wav', "contentType": "audio/wav", "data": b64encode(data).decode()}
+    assert payload(part) == {"file": told}
+    assert payload(part._replace(name="image[]"), part._replace(name="image[]"))["image"] == [told, told]
+    assert (
+        payload(part._replace(content_type="a\r\nb: c"))["file"]["contentType"] == "application/octet-stream"
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [field("file", "text")],
+        [field("image[]", "text")],
+        [field("temperature", "NaN")],
+        [field("temperature", "1e999999")],
+        [field("n", "0x10")],
+        [field("n", "")],
+        [field("stream", "1")],
+        [field("", "x")],
+        [field("[]", "x")],
+        [field("a[", "x")],
+        [field("a]b", "x")],
+        [field("a[][b]", "x")],
+        [field("a[b][c][d][e]", "x")],
+        [field("a", "x"), field("a[b]", "x")],
+        [field("a[b]", "x"), field("a", "x")],
+        [field("a[]", "x"), field("a[b]", "x")],
+        [WholePart("prompt", None, "", b"\xff")],
+    ],
+)
+def test_what_makes_no_sense_is_refused(parts: list[WholePart]) -> None:
+    with pytest.raises(ApiError) as caught:
+        payload(*parts)
+    assert caught.value.status == 400
+
+
+def test_files_have_no_tokens() -> None:
+    *_, members = member_steps([field("prompt", "x" * 40), WholePart("file", "a", "", b"x" * 9000)])
+    assert members is not None
+    body = object_of(members)
+    assert text_bytes("openaiTranscription", body, members) < 100
+    assert text_bytes("openaiLike", body, members) == len(body)
+
+
+names = st.text(st.characters(codec="utf-8", exclude_characters="[]"), min_size=1, max_size=20).filter(
+    lambda name: name.casefold() not in ("file", "image", "mask", "markup") and "%" not in name
+)
+texts = st.text(st.characters(codec="utf-8"), max_size=60)
+files = st.builds(
+    lambda name, data: {"filename": name, "contentType": "image/png", "data": b64encode(data).decode()},
+    texts.filter(lambda name: name != "" and "%" not in name),
+    st.binary(max_size=200),
+)
+
+
+@given(st.dictionaries(names, st.one_of(texts, st.lists(texts, min_size=1, max_size=3), files), max_size=6))
+def test_a_payload_survives_the_way_through_a_form(said: dict[str, Any]) -> None:
+    form = Form("a-boundary-that-is-in-no-text")
+    for name, value in said.items():
+        form.add(name, Raw(json.dumps(value).encode()))
+    assert form.content_type.endswith("boundary=a-boundary-that-is-in-no-text")
+    if said:
+        parts = read("a-boundary-that-is-in-no-text", form.close())
+        known = {*("temperature", "n", "partial_images", "output_compression", "frame_count"), "stream"}
+        if not known & said.keys():
+            assert payload(*parts) == said
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"filename": "a", "data": "no base64!"}, {"a[b": "x"}, {"": "x"}, [[[[["deep"]]]]], ["x"] * 2000],
+)
+def test_what_no_form_can_say_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"base64|name of a field|deeper|fields"):
+        Form("b").add("a", Raw(json.dumps(value).encode()))
+    with pytest.raises(ValueError, match="name of a field"):
+        Form("b").add("api_base[x]", Raw(b'"x"'))

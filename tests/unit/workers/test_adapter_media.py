@@ -1,0 +1,200 @@
+"""Audio, images and moderations through the adapter, against scripted upstreams, and those that are simulated."""
+
+import asyncio
+import logging
+import wave
+from base64 import b64encode
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import respx
+
+from fairlane.gateway.process.workers import _arguments
+from fairlane.gateway.settings import UpstreamSettings
+from fairlane.workers.adapters import PROVIDERS, SIMULATED, OpenAIAdapter, SimulateAdapter, Simulation
+from fairlane.workers.sdk import Context, Task, TaskError, Usage
+from fairlane.workers.sdk.media import ImageRequest, ModerationRequest, Transcript, TranscriptionRequest
+from fairlane.workers.tasktypes import (
+    IMAGE,
+    IMAGE_EDIT,
+    MEDIA,
+    MODERATION,
+    SPEECH,
+    TRANSCRIPTION,
+    TRANSLATION,
+)
+
+pytestmark = pytest.mark.anyio
+BASE = "http://upstream.test/v1"
+FILE = {"filename": "a.wav", "contentType": "audio/wav", "data": b64encode(b"sound").decode()}
+
+
+def task(type: str, payload: Any, *, stream: bool = False) -> Task:
+    return Task(task_id="t", type=type, model="m", payload_bytes=msgspec.json.encode(payload), stream=stream)
+
+
+async def run(handler: Any, task: Task) -> list[Any]:
+    async def no_progress(_: Any) -> None:
+        return None
+
+    loop = asyncio.get_running_loop()
+    context = Context(
+        task,
+        state=SimpleNamespace(),
+        deadline=None,
+        clock=loop.time,
+        send_progress=no_progress,
+        log=logging.getLogger("test"),
+    )
+    return [item async for item in handler(task, context)]
+
+
+async def ask(task: Task, response: httpx.Response, path: str) -> tuple[list[Any], httpx.Request]:
+    """What the adapter makes of an upstream's answer, and what it asked."""
+    adapter = OpenAIAdapter(base_url=BASE, models={"m": "theirs"}, task_types=MEDIA)
+    with respx.mock() as mocked:
+        route = mocked.post(f"{BASE}{path}").mock(return_value=response)
+        try:
+            items = await run(adapter, task)
+        finally:
+            await adapter.aclose()
+        return items, route.calls.last.request
+
+
+async def test_images_are_asked_for_whole_whoever_streams() -> None:
+    answer = {"created": 1, "data": [], "usage": {"input_tokens": 3, "output_tokens": 9}}
+    payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": 2, "size": "8x8"}
+    items, request = await ask(
+        task(IMAGE, payload, stream=True), httpx.Response(200, json=answer), "/images/generations"
+    )
+    assert msgspec.json.decode(request.content) == {"model": "theirs", "prompt": "x", "size": "8x8"}
+    usage, result = items
+    assert (usage.input_tokens, usage.output_tokens) == (3, 9)
+    assert msgspec.json.decode(result.value) == answer
+
+
+async def test_a_form_says_so_and_holds_the_bytes() -> None:
+    payload = {"image": [FILE, FILE], "prompt": "ü", "n": 2}
+    answer = httpx.Response(200, json={"data": []})
+    _, request = await ask(task(IMAGE_EDIT, payload), answer, "/images/edits")
+    assert request.headers["content-type"].startswith("multipart/form-data; boundary=")
+    assert request.content.count(b"sound") == 2
+    assert request.content.count(b'name="image[]"; filename="a.wav"\r\nContent-Type: audio/wav') == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "code"),
+    [
+        (b'{"error": {"message": "no voice"}}', "application/json", "UPSTREAM_ERROR"),
+        (b'{"text": "hm"}', "application/json", "JSON_PARSE_FAILED"),
+        (b"", "audio/mpeg", "JSON_PARSE_FAILED"),
+    ],
+)
+async def test_what_is_no_speech_is_told_so(body: bytes, kind: str, code: str) -> None:
+    response = httpx.Response(200, headers={"content-type": kind}, content=body)
+    with pytest.raises(TaskError) as caught:
+        await ask(task(SPEECH, {"input": "hi", "stream_format": "sse"}), response, "/audio/speech")
+    assert caught.value.code == code
+
+
+async def test_an_upstream_that_takes_no_notice_of_stream_is_read_as_a_whole() -> None:
+    asked = task(TRANSCRIPTION, {"file": FILE, "stream": True}, stream=True)
+    items, request = await ask(asked, httpx.Response(200, json={"text": "heard"}), "/audio/transcriptions")
+    assert b'name="stream"\r\n\r\ntrue\r\n' in request.content
+    assert [msgspec.json.decode(item.value) for item in items] == [{"text": "heard"}]
+
+
+async def test_a_transcription_that_ends_without_its_end_was_cut_off() -> None:
+    body = b'data: {"type": "transcript.text.delta", "delta": "hea"}\n\n'
+    response = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    with pytest.raises(TaskError) as caught:
+        await ask(
+            task(TRANSCRIPTION, {"file": FILE, "stream": True}, stream=True),
+            response,
+            "/audio/transcriptions",
+        )
+    assert caught.value.code == "UPSTREAM_TRUNCATED"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"file": FILE, "api_base": "http://evil"},
+        {"file": FILE, "api_base[x]": "http://evil"},
+        {"file": {**FILE, "data": "no base64!"}},
+        {"file": FILE, "Model": "other"},
+    ],
+)
+async def test_what_would_steer_the_upstream_is_refused(payload: Any) -> None:
+    adapter = OpenAIAdapter(base_url=BASE, models=["m"], task_types=MEDIA)
+    with pytest.raises(TaskError) as caught:
+        await run(adapter, task(TRANSCRIPTION, payload))
+    assert caught.value.code == "BAD_REQUEST"
+
+
+async def test_nothing_of_media_is_offered_unless_it_is_named() -> None:
+    with pytest.raises(TaskError, match="does not run tasks of type"):
+        await run(OpenAIAdapter(base_url=BASE, models=["m"]), task(SPEECH, {"input": "hi"}))
+    for provider, asked in (("anthropic", SPEECH), ("openai", "openaiSong"), ("openai", "http")):
+        with pytest.raises(ValueError, match="no task type that this upstream"):
+            PROVIDERS[provider].adapter(models=["m"], api_key="k", task_types=[asked])
+    settings = {"provider": "vllm", "models": ["m"], "task_types": [TRANSCRIPTION]}
+    assert f"--task-type={TRANSCRIPTION}" in _arguments("ears", UpstreamSettings.model_validate(settings), 1)
+    with pytest.raises(ValueError, match="task_types of gemini are openaiLike"):
+        UpstreamSettings.model_validate({**settings, "provider": "gemini", "base_url": "http://x.test"})
+
+
+# ---- simulated ----------
+
+
+async def simulated(type: str, payload: Any, **options: Any) -> list[Any]:
+    simulation = Simulation(ttft_ms=0, tokens_per_second=0, tick_ms=1, **options)
+    assert type in SIMULATED
+    return await run(SimulateAdapter(simulation), task(type, payload))
+
+
+async def test_a_simulated_voice_is_a_wave_and_speaks_what_it_can() -> None:
+    items = await simulated(SPEECH, {"input": "one two", "response_format": "wav"})
+    assert isinstance(items[0], Usage)
+    with wave.open(BytesIO(b"".join(item for item in items if isinstance(item, bytes)))) as sound:
+        assert sound.getnframes() == 14_400
+    with pytest.raises(TaskError, match="speaks mp3, wav and pcm"):
+        await simulated(SPEECH, {"input": "one", "response_format": "opus"})
+
+
+@pytest.mark.parametrize("type", MEDIA)
+async def test_a_simulated_model_answers_every_type_the_same_to_the_same(type: str) -> None:
+    payload = {"input": "words", "prompt": "words", "file": FILE, "image": FILE}
+    first, second = await simulated(type, payload), await simulated(type, payload)
+    assert msgspec.json.encode([str(item) for item in first]) == msgspec.json.encode(
+        [str(item) for item in second]
+    )
+    assert first
+
+
+@pytest.mark.parametrize("type", [MODERATION, TRANSCRIPTION, TRANSLATION, SPEECH, IMAGE_EDIT])
+async def test_a_simulated_model_refuses_what_it_cannot_read(type: str) -> None:
+    for payload in ({}, {"input": 7, "file": "text", "image": "text", "prompt": 7}):
+        with pytest.raises(TaskError) as caught:
+            await simulated(type, payload if type != IMAGE_EDIT else {"image": "text"})
+        assert caught.value.code == "BAD_REQUEST"
+
+
+async def test_accidents_happen_to_media_too() -> None:
+    with pytest.raises(TaskError):
+        await simulated(SPEECH, {"input": "a b c d"}, failure_rate=1.0)
+
+
+def test_requests_as_values() -> None:
+    heard = TranscriptionRequest.of(task(TRANSCRIPTION, {"file": FILE, "temperature": 0, "unknown": [1]}))
+    assert (heard.file.data, heard.file.filename, heard.temperature) == (b"sound", "a.wav", 0)
+    assert [upload.data for upload in ImageRequest.of(task(IMAGE_EDIT, {"image": FILE})).images] == [b"sound"]
+    assert ImageRequest.of(task(IMAGE, {"prompt": "x"})).images == []
+    parts = [{"type": "text", "text": "a"}]
+    for given, inputs in (("a", ["a"]), (["a", "b"], ["a", "b"]), (parts, [parts])):
+        assert ModerationRequest.of(task(MODERATION, {"input": given})).inputs == inputs
+    assert msgspec.to_builtins(Transcript("x")) == {"text": "x"}

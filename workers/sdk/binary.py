@@ -1,0 +1,27 @@
+"""Bytes that a handler yields, as the text in which they travel. Pure."""
+
+import base64
+from collections.abc import Iterator
+
+MOST = 36 * 1024
+"""Bytes in one delta, which is then 48 KiB of text: an event of 64 KiB would be brought to other replicas in two steps."""
+
+
+class Base64Pieces:
+    """Base64 of pieces whose texts, put together, are that of all the bytes: each but the last is of whole groups of three."""
+
+    def __init__(self) -> None:
+        self._left = b""
+
+    def add(self, data: bytes) -> Iterator[str]:
+        """The texts that these bytes bring, often one."""
+        data = self._left + data
+        whole = len(data) - len(data) % 3
+        self._left = data[whole:]
+        for at in range(0, whole, MOST):
+            yield base64.b64encode(data[at : min(at + MOST, whole)]).decode()
+
+    def rest(self) -> str:
+        """The text of what is left; '' of nothing."""
+        data, self._left = self._left, b""
+        return base64.b64encode(data).decode()
