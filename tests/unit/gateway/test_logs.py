@@ -10,6 +10,8 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
+from fairlane.gateway.calls.multipart import FormReader
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.process.logs import (
     HIDDEN,
     MAX_TEXT,
@@ -36,7 +38,10 @@ def _logging_as_it_was() -> Iterator[None]:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.disabled, logger.propagate = False, True
-    for name in ("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio", "alembic"):
+    for name in (
+        *("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio", "alembic"),
+        "python_multipart",
+    ):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -249,3 +254,11 @@ def test_migrations_say_what_they_do_only_where_all_is_wanted(level: str, said: 
     logging.getLogger("alembic.runtime.migration").warning("wrong")
     assert ("SQLiteImpl" in stream.getvalue()) is said
     assert "wrong" in stream.getvalue()
+
+
+def test_a_form_that_is_none_writes_no_line() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "info", stream)
+    with pytest.raises(ApiError):
+        FormReader(b"x").feed(b"garbage")
+    assert stream.getvalue() == ""
