@@ -25,6 +25,7 @@ from fairlane.gateway.api import (
     account,
     archive,
     audit,
+    batches,
     changes,
     endpoints,
     health,
@@ -34,10 +35,12 @@ from fairlane.gateway.api import (
     operators,
     pages,
     quota,
+    responses_admin,
     routes,
     settings,
     usage,
     users,
+    webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid
@@ -57,6 +60,7 @@ from fairlane.gateway.errors import (
     speaks_openai,
 )
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 
 log = structlog.get_logger("fairlane.gateway")
@@ -71,12 +75,17 @@ ROUTERS = (
     (audit.router, Access.ADMIN),
     (users.router, Access.ADMIN),
     (archive.router, Access.ADMIN),
+    (responses_admin.router, Access.ADMIN),
     (settings.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
     (routes.router, Access.KEY),
     (routes.operators, Access.ADMIN),
     (usage.own, Access.KEY),
+    (webhooks.router, Access.CALLER),
+    (webhooks.operators, Access.ADMIN),
+    (batches.router, Access.CALLER),
+    (batches.operators, Access.ADMIN),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )
@@ -235,13 +244,15 @@ class App(FastAPI):
             request.path = request.scope["path"] = bare
             return found
 
-    async def _framed(self, tasks: object, caller: object, request: Request) -> None:  # noqa: ARG002
+    async def _framed(self, tasks: Tasks, caller: Caller | None, request: Request) -> None:
         """A call that is a route of FastAPI."""
+        if caller is not None and request.path.startswith("/v1/"):
+            request.standing = await tasks.allowances.standing(caller)
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.started, request.status = True, message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request.id)]
+                message["headers"] = [*message["headers"], *request.own_headers()]
             await request.send(message)
 
         scope = {**request.scope, REQUEST: request}

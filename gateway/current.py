@@ -45,6 +45,8 @@ RELOADED = (
     "archive",
     "archive_ttl_ms",
     "responses",
+    "webhooks",
+    "batches",
     "files",
     "structured_output",
     "structured_repair",

@@ -90,12 +90,11 @@ _ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
-    "responses": "responses that are kept",
+    "responses": "this part of the Responses API",
     "messages": "message batches",
     "assistants": "the Assistants API",
     "threads": "the Assistants API",
     "realtime": "the Realtime API",
-    "batches": "the Batch API",
     "audio": "other calls for audio",
     "images": "other calls for images",
     "videos": "videos",
@@ -117,8 +116,8 @@ def no_such_path(method: str, path: str) -> ApiError:
     elif f"{path}/".startswith("/v1/"):
         feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
-        sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, "
-        sentence += "/v1/models, /v1/files, /v1/moderations and those for audio and images"
+        sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings"
+        sentence += ", /v1/files, /v1/batches, /v1/models, /v1/moderations and those for audio and images"
         sentence += ", of Anthropic's /v1/messages and /v1/messages/count_tokens"
     else:
         sentence += ". All calls are listed at /docs, and in /openapi.json"
@@ -333,11 +332,17 @@ def native_answer(error: ApiError) -> Answer:
     return Answer(error.status, headers, msgspec.json.encode(body))
 
 
+_OPENAI_CODES = {"PREVIOUS_RESPONSE_NOT_FOUND": "previous_response_not_found"}
+"""Its own, of refusals; those of failures stand in their table."""
+
+
 def openai_answer(error: ApiError) -> Answer:
     """An error on OpenAI's surfaces, its body always of the same four keys."""
     error, status, retry_after_ms = _as_on_v1(error)
     kind, code = openai_kind(status), failure_row(error.code).code
-    if isinstance(error, RateLimited):
+    if error.code in _OPENAI_CODES:
+        code = _OPENAI_CODES[error.code]
+    elif isinstance(error, RateLimited):
         kind, code = error.counts, "rate_limit_exceeded"
     elif isinstance(error, InsufficientQuota):
         kind = code = "insufficient_quota"

@@ -19,6 +19,10 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
+from fairlane.gateway.batches.batches import Batches
+from fairlane.gateway.batches.leading import Leading
+from fairlane.gateway.batches.run import Tools
+from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import MIN_LINGER_MS
 from fairlane.gateway.calls.streams import Closing
@@ -47,7 +51,9 @@ from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
+from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.state import Picture, StateReader
+from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.parts import Part
 from fairlane.gateway.permits.gate import LEFT_UNREPORTED, Gate
 from fairlane.gateway.permits.holder import Holder
@@ -55,6 +61,9 @@ from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
+from fairlane.gateway.responses.ends import ResponseEnds
+from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.settings import ModelSettings, Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.changes import ChangesWatch
@@ -67,7 +76,8 @@ from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.of_keys import KeyTasks
-from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.tasks.poll import Poll, now_ms
+from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import Wait
@@ -78,6 +88,8 @@ from fairlane.gateway.watch.loop import LoopWatch
 from fairlane.gateway.watch.minutes import Minutes
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
+from fairlane.gateway.webhooks.hooks import Webhooks
+from fairlane.gateway.webhooks.sending import Sender, poster
 from fairlane.queues.changes import ChangeStore, PlannedChange
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
@@ -219,6 +231,7 @@ class Gateway:
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
+        keeping = Keeping(self.database, records.forgotten.of)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -229,21 +242,57 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
+            keeping.take_back,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
         poll = Poll(self.scheduler, results, records.archived.find, lambda: current.archives)
+        kept = ResponseStore(self.database)
         archive = Archive(
-            self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, records.forgotten
+            self.link,
+            keys,
+            self.database,
+            self.metrics,
+            replica,
+            self.scheduler,
+            poll,
+            records.forgotten,
+            ResponseEnds(self.database, kept, self.hub.page).keep,
         )
+        responses = Responses(
+            current,
+            kept,
+            keeping,
+            lambda: self.database.trouble is None,
+            self.scheduler,
+            self.hub,
+            results,
+            cancel,
+        )
+        sender = Sender(
+            self.database,
+            lambda: current.settings.webhooks,
+            lambda key_id: current.callers.has_key(key_id),
+            poster,
+            self.metrics,
+            replica,
+            now_ms,
+        )
+        self.webhooks = Webhooks(self.database, lambda: current.settings.webhooks, now_ms)
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
         background = self.dispatcher.background
         holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
         files = Files(self.database, storage_of(settings), lambda: current.settings.files)
+        batch_store = BatchStore(self.database)
+        tools = Tools(
+            *(current, bodies, submit, cancel, self.scheduler, results), files=files, store=batch_store
+        )
+        leading = Leading(tools, replica, going)
+        self.batches = Batches(current, batch_store, files, leading.hurry)
         self.tasks = Tasks(
             current=current,
             calls=self.calls,
@@ -264,6 +313,7 @@ class Gateway:
             going=going,
             allowances=allowances,
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
+            responses=responses,
             files=files,
         )
 
@@ -309,6 +359,7 @@ class Gateway:
                 records.outbox.catch_up,
             ),
             endpoints=endpoints,
+            responses=ResponseList(kept, self.scheduler),
             settings=EffectiveSettings(
                 self.link,
                 keys,
@@ -317,6 +368,7 @@ class Gateway:
                 self._of_itself,
                 [changes_now(current), endpoints.layer],
             ),
+            webhooks=WebhookAdmin(self.database, records.reading, audit, now_ms),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -359,12 +411,15 @@ class Gateway:
             self.replicas,
             audit,
             *records.parts,
+            keeping,
             archive,
+            sender,
             FileSweep(files),
             minutes,
             checker,
             self.dispatcher,
             holder,
+            leading,
         ]
         """In the order in which they start; they close the other way round."""
 

@@ -53,5 +53,9 @@ def could_be_ours(text: str, now_ms: int) -> bool:
     """
     if not _V8.fullmatch(text) or int(text[15:17], 16) != POOL:
         return False
-    issued_ms = int(text[:8] + text[9:13], 16)
-    return _EARLIEST_MS <= issued_ms <= now_ms + _CLOCK_SKEW_MS
+    return _EARLIEST_MS <= issued_ms(text) <= now_ms + _CLOCK_SKEW_MS
+
+
+def issued_ms(task_id: str) -> int:
+    """When an id was made, ms since 1970."""
+    return int(task_id[:8] + task_id[9:13], 16)

@@ -202,11 +202,13 @@ RECORD = {
     "rp": "1: an answer that does not match may be asked for again; then 2, what that answer used, and cost (repairing.lua)",
     "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known; before "
     "that, of a task with a price, as counted at its last renewal",
-    "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",
+    "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request; or `l`: its log, of a "
+    "response",
     "ra": "how long it is kept when its caller has read its end, ms, until then",
     "pm": "its permit that is out: until when it may be used, or holds its slot, ms; for how long either is, ms; when it was "
     "used (0: not yet); and by which call",
     "by": "bytes of record and log as they were noted at its end, of a task with ar or ra",
+    "wh": "1: webhooks of its caller are told of its end",
     "ng": "tasks granted by the call named in fn or by its submit",
 }
 """Fields of a task's record, by their short names: they are stored with every queued task."""

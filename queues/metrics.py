@@ -114,6 +114,10 @@ class Metrics(Protocol):
         """A proxy asked whether a request may pass. `in`: it may; `needed`: it has no permit; `invalid`: that is not genuine;
         `used`; `over`: its time is."""
 
+    def webhook(self, outcome: str, number: int = 1) -> None:
+        """Requests of webhooks were `taken`, `refused` by their receivers, or `failed`: there was no answer. Deliveries were
+        `given_up`; a webhook is `off`."""
+
     def breaker(self, model: str, upstream: str, became: str) -> None:
         """The breaker of a model's upstream is `open` or `closed` now, or lets a task probe it: `probing`."""
 
@@ -235,6 +239,9 @@ class Names:
         return self._known.get(name, OTHER)
 
 
+_GIVEN_UP = {"given_up": "delivery", "off": "webhook"}
+
+
 class Recorder:
     """The metrics of one process, from its beginning. `models` are known from the start, as far as they fit."""
 
@@ -285,6 +292,18 @@ class Recorder:
             ("outcome",),
             "Requests to endpoints that proxies asked about: let in, or refused and why",
             {(outcome,): 0 for outcome in ("in", "needed", "invalid", "used", "over")},
+        )
+        self.webhook_requests = Counter(
+            "fairlane_webhook_requests_total",
+            ("outcome",),
+            "Requests of webhooks: taken, refused by their receivers, or failed, without an answer",
+            {(outcome,): 0 for outcome in ("taken", "refused", "failed")},
+        )
+        self.given_up_webhooks = Counter(
+            "fairlane_webhooks_given_up_total",
+            ("what",),
+            "Deliveries that nobody took in all their time, and webhooks that were switched off as they failed",
+            {(what,): 0 for what in ("delivery", "webhook")},
         )
         self.breaker_changes = Counter(
             "fairlane_breaker_changes_total",
@@ -372,6 +391,8 @@ class Recorder:
             self.fallen_tasks,
             self.repairs,
             self.permit_checks,
+            self.webhook_requests,
+            self.given_up_webhooks,
             self.breaker_changes,
             self.dropped_results,
             self.written_records,
@@ -433,6 +454,12 @@ class Recorder:
 
     def permit(self, outcome: str) -> None:
         self.permit_checks.add((outcome,))
+
+    def webhook(self, outcome: str, number: int = 1) -> None:
+        if outcome in _GIVEN_UP:
+            self.given_up_webhooks.add((_GIVEN_UP[outcome],), number)
+        else:
+            self.webhook_requests.add((outcome,), number)
 
     def breaker(self, model: str, upstream: str, became: str) -> None:
         self.breaker_changes.add((self._model(model), self._upstream(upstream), became))

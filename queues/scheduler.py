@@ -789,6 +789,11 @@ class Scheduler:
         """Its caller has read the end of a task: from now on it is kept for a shorter time, where the task asks for that."""
         await self._link.run("read", task_id)
 
+    async def drop(self, task_id: str) -> bool:
+        """Forget what is kept of a task, which nobody is to read any more: at once, or as soon as it has ended and holds no slot.
+        Whether it is gone."""
+        return int(await self._link.run("drop", task_id)) != 0
+
     def use_ticket(self, task_id: str, until: int, ms: int) -> asyncio.Future[Any]:
         """Remember for `ms` that the ticket of a task whose own time ends at `until` (ms) is used."""
         return self._link.command("SET", self._keys("ticket", id=task_id, until=str(until)), "1", "PX", ms)
@@ -996,9 +1001,12 @@ def _record_of(task: TaskSpec) -> list[Arg]:
     if task.repair:
         fields += ("rp", b"1")
     if task.archive_ms:
-        fields += ("ar", f"{task.archive_ms}{' r' if task.archive_request else ''}")
+        beside = " l" if task.archive_log else " r" if task.archive_request else ""
+        fields += ("ar", f"{task.archive_ms}{beside}")
     if task.after_read_ms:
         fields += ("ra", task.after_read_ms)
+    if task.announced:
+        fields += ("wh", b"1")
     return fields
 
 

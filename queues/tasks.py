@@ -69,6 +69,10 @@ class TaskSpec:
     """How long the archive shall keep its end; 0 = it is not archived."""
     archive_request: bool = False
     """Its payload, too."""
+    archive_log: bool = False
+    """Not its end: its log, as it is a response that is kept."""
+    announced: bool = False
+    """Whether webhooks of its caller are told of its end."""
     after_read_ms: int = 0
     """How long record and log are kept when its caller has read its end, if that is less; 0 = as ever."""
     key_limits: str = ""
@@ -105,6 +109,8 @@ class TaskSpec:
     """What names it besides its id, packed (`naming.pack`); '' = nothing."""
     idempotency_key: str = ""
     """The same as its caller said it, for answers."""
+    again: bool = False
+    """Whoever submits it does so by this id until it is answered: a submission of unknown outcome is not taken back."""
 
     def become(self, other: "TaskSpec") -> None:
         """Take over another plan: what runs, where, for how long and at whose cost."""

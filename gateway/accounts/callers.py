@@ -410,6 +410,15 @@ class Callers:
         """Whom the secrets of a key stand for, where they name no user; None: it does not hold."""
         return self._by_id.get(key_id)
 
+    def again(self, key_id: str, user: str, tier: str) -> Caller | None:
+        """Whom a key stands for now who was let in before as this user, of this tier; None: it is not valid any more."""
+        if self.open or not key_id:
+            found = self._anybody if self.open and not key_id else None
+        else:
+            valid = (self._valid(proof) for proof in self._callers.values() if proof.who.key_id == key_id)
+            found = next((who for who in valid if who is not None), None)
+        return replace(found, user=user, tier=tier) if found is not None and tier in self._tiers else None
+
     def knows(self, caller: Caller) -> bool:
         """Whether what a caller has begun may go on: the key that it showed is still one, with the same secret; or it is one of
         the database that has expired or was revoked, but not cut off."""
@@ -417,6 +426,10 @@ class Callers:
             return self.open and caller.open
         secrets = self._secrets if caller.key_id in self._configured else self._stored
         return (caller.key_id, caller.secret_id) in secrets
+
+    def has_key(self, key_id: str) -> bool:
+        """Whether a caller's key of this id is valid; of an open gateway, where there is none, that none is named."""
+        return not key_id if self.open else key_id in self._by_id
 
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
         """Whose worker it is, or None when it may not connect. An open gateway takes any, and knows its own all the same."""

@@ -1,12 +1,11 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Members, is_large, parse_object
+from fairlane.gateway.calls.bodies import Members, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said
 from fairlane.gateway.calls.intake import Options, check_metadata
@@ -41,6 +40,8 @@ class StreamView(Protocol):
 
     silence: bytes
     """What is sent after a while in which nothing came."""
+    place_every_s: float
+    """How often a new place in the queue is told, at most: what tells it may be long."""
 
     @property
     def ended(self) -> bool: ...
@@ -69,19 +70,22 @@ def task_of(
     fields: Members,
     said: Said | None,
     stream: bool,
+    *,
+    wait: bool = True,
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. Raises ApiError."""
+    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. Raises ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
-    task = make(tasks.current, caller, task_type, body, fields, options_of(request, stream=stream), said)
+    options = options_of(request, stream=stream, wait=wait)
+    task = make(tasks.current, caller, task_type, body, fields, options, said)
     trace(request, task)
     return task
 
 
-def options_of(request: Request, *, stream: bool) -> Options:
+def options_of(request: Request, *, stream: bool, wait: bool = True) -> Options:
     """What a request's headers say of its task. Raises ApiError(400)."""
     return Options(
-        wait=True,
+        wait=wait,
         stream=stream,
         timeout=_number(request, b"x-fairlane-timeout"),
         mode=request.header(b"x-fairlane-mode"),
@@ -127,18 +131,10 @@ def _metadata(request: Request) -> bytes:
 
 async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
     """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
-    if not is_large(body):
-        return next(made for made in steps if made is not None)
-    async with tasks.bodies.turn(len(body), request.opener) as spent:
-        while True:
-            with spent():
-                made = next(steps, None)
-            if made is not None:
-                return made
-            await asyncio.sleep(0)
+    return await tasks.bodies.take_steps(body, steps, caller=request.opener)
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | MediaBodyView | ResponsesBodyView
+Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
 
 
 async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
@@ -167,6 +163,8 @@ class Asking(NamedTuple):
     """None: it waits for the whole."""
     whole: Callable[[TaskInfo], Body] | None
     """None: it is never told as a whole."""
+    instead: Callable[[], Awaitable[None]] | None = None
+    """What answers in place of both: without waiting."""
     kind: Headers = SSE_HEADERS
     """What the head of a stream says of its type."""
 
@@ -179,7 +177,10 @@ async def answer(
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole, kind = await read(tasks, caller, request)
+    task, streamed, whole, instead, kind = await read(tasks, caller, request)
+    if instead is not None:
+        await instead()
+        return
     if streamed is None:
         assert whole is not None
         await wait(tasks, request, task, whole)
@@ -203,7 +204,7 @@ async def answer(
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once; bytes have no other place for it than the status
             hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place, read, streamed, whole  # it may be long
+            del task, submitted, place, read, streamed, whole, instead  # it may be long
             try:
                 came_to_end = await serve(
                     request,
@@ -212,8 +213,8 @@ async def answer(
                     tasks.closing,
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
-                    kind=kind,
                     opening=shown.open,
+                    kind=kind,
                     hold_s=hold_s,
                     give_up=give_up,
                     overdue=shown.overdue,
@@ -248,13 +249,14 @@ async def answer(
 class TaskStream:
     """A stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
-    __slots__ = ("_place", "_time", "_told_at", "_view", "was_lost")
+    __slots__ = ("_noticed_at", "_place", "_time", "_told_at", "_view", "was_lost")
     waits_behind = 0
 
     def __init__(self, view: StreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
         self._time = time
         self._told_at = time()
+        self._noticed_at = -math.inf
         self._place = place
         self.was_lost = False
 
@@ -276,6 +278,9 @@ class TaskStream:
         if event.type != "queued":
             return b""
         self._place = read_queued(event.data)
+        if self._time() - self._noticed_at < self._view.place_every_s:
+            return b""
+        self._noticed_at = self._time()
         return self._tell()
 
     def idle(self) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.signing import TokenForbids
-from fairlane.gateway.calls.http import JSON, NO_STORE, Request
+from fairlane.gateway.calls.http import AT_ONCE, JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.errors import ApiError, Headers, bad_request
 from fairlane.gateway.files.files import BLOCK, Files
@@ -219,16 +219,19 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
 
 
 @contextlib.contextmanager
-def _held(tasks: Tasks, request: Request) -> Iterator[None]:
+def _held(tasks: Tasks, request: Request, size: int = HELD) -> Iterator[None]:
     """What a file takes in memory on its way counts for its caller. Raises ApiError(503) when that is too much."""
     arriving, opener = tasks.bodies.arriving, request.opener
-    arriving.take(opener, HELD)
+    arriving.take(opener, size)
     try:
         yield
     finally:
-        arriving.give(opener, HELD)
+        arriving.give(opener, size)
 
 
 async def _answer(tasks: Tasks, caller: Caller, request: Request, body: dict[str, Any]) -> None:
     request.standing = await tasks.allowances.standing(caller)
-    await request.respond(200, msgspec.json.encode(body), [JSON, NO_STORE])
+    encoded = msgspec.json.encode(body)
+    large = len(encoded) > AT_ONCE  # a list may have some megabytes, until they are read
+    with _held(tasks, request, len(encoded)) if large else contextlib.nullcontext():
+        await request.respond(200, encoded, [JSON, NO_STORE])

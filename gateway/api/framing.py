@@ -146,6 +146,13 @@ CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
 """And of a submission besides."""
 CODES_OF_REPORT: Mapping[int, Sequence[str]] = {503: ("REPORT_TOO_LONG",)}
 """And of what the SQL database is asked for at length."""
+CODES_OF_FILES: Mapping[int, Sequence[str]] = {
+    404: ("FILE_NOT_FOUND", "FILES_OFF"),
+    429: ("TOO_MANY_FILES",),
+    503: ("STORAGE_UNAVAILABLE", "FILE_LOST", "BUSY"),
+    507: ("STORAGE_FULL",),
+}
+"""And of what brings, tells or reads files."""
 OPENAI_CODES = {
     "RATE_LIMITED": "rate_limit_exceeded",
     "INSUFFICIENT_QUOTA": "insufficient_quota",
@@ -155,12 +162,17 @@ OPENAI_CODES = {
 
 
 def refusals(
-    *statuses: int, openai: bool = False, submits: bool = False, reports: bool = False, model: Any = None
+    *statuses: int,
+    openai: bool = False,
+    submits: bool = False,
+    reports: bool = False,
+    files: bool = False,
+    model: Any = None,
 ) -> dict[int | str, dict[str, Any]]:
     """The answers of a call that are refusals, for the document: of some the codes, too. `model`: if it is none of ours, nor
     OpenAI's."""
     model = model or (OpenAIError if openai else NativeError)
-    more = CODES_OF_SUBMIT if submits else CODES_OF_REPORT if reports else {}
+    more = CODES_OF_SUBMIT if submits else CODES_OF_REPORT if reports else CODES_OF_FILES if files else {}
     told: dict[int | str, dict[str, Any]] = {status: {"model": model} for status in sorted(statuses)}
     for status in told.keys() & (CODES.keys() | more.keys()):
         codes = [*CODES.get(int(status), ()), *more.get(int(status), ())]

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import (
     files,
+    kept_responses,
     media,
     media_models,
     messages,
@@ -22,6 +23,7 @@ from fairlane.gateway.api import (
     responses_models,
 )
 from fairlane.gateway.api.framing import HotRoute, refusals
+from fairlane.gateway.responses.items import MOST_OF_PAGE
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
 READ = (400, 401, 403, 404, 429, 503)
@@ -133,6 +135,44 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
     )
 
 
+def _responses(says: str) -> HotRoute:
+    refused: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
+    refused[200] = {"content": _response_content()}
+    return HotRoute(
+        *("POST", "/v1/responses", responses.responses, Access.CALLER),
+        submits=True,
+        body=responses_models.ResponsesRequest,
+        parameters=OURS,
+        description=says,
+        response_model=responses_models.ResponseObject,
+        responses=_with_limits(refused),
+        tags=["openai"],
+    )
+
+
+def _response_content() -> dict[str, Any]:
+    """The events of a response."""
+    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
+    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
+    return _stream({"anyOf": [data, done]})
+
+
+def _kept(
+    method: str, path: str, call: Any, whole: Any, says: str, query: dict[str, Any] | None = None
+) -> HotRoute:
+    responses: dict[int | str, dict[str, Any]] = refusals(*READ, openai=True)
+    if query and "starting_after" in query:
+        responses[200] = {"content": _response_content()}
+    return HotRoute(
+        *(method, f"/v1/responses/{{response_id}}{path}", call, Access.CALLER),
+        parameters={"response_id": Annotated[str, Path()], **(query or {})},
+        description=says,
+        response_model=whole,
+        responses=_with_limits(responses),
+        tags=["openai"],
+    )
+
+
 NAMES_ITS_TYPE = (
     "\n\nWhere no connected worker names the type of its tasks the answer is a 404 (`TYPE_NOT_OFFERED`)."
 )
@@ -177,23 +217,6 @@ def _media(
     )
 
 
-def _responses(says: str) -> HotRoute:
-    refused: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
-    data = _named_events("ResponseEvent")["text/event-stream"]["itemSchema"]
-    done = {"type": "object", "required": ["data"], "properties": {"data": {"const": "[DONE]"}}}
-    refused[200] = {"content": _stream({"anyOf": [data, done]})}
-    return HotRoute(
-        *("POST", "/v1/responses", responses.responses, Access.CALLER),
-        submits=True,
-        body=responses_models.ResponsesRequest,
-        parameters=OURS,
-        description=says,
-        response_model=responses_models.ResponseObject,
-        responses=_with_limits(refused),
-        tags=["openai"],
-    )
-
-
 def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submits: bool) -> HotRoute:
     statuses = (*SUBMIT, 529) if submits else (*READ, 408, 413, 415)
     responses = refusals(*statuses, submits=submits, model=messages_models.AnthropicError)
@@ -215,6 +238,10 @@ def _with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, 
     """Each answer to a caller says what is left of his limits."""
     told = {status: {"headers": LIMIT_HEADERS} for status in (200, *responses) if status not in (401, 403)}
     return {status: {**responses.get(status, {}), **told.get(status, {})} for status in (*responses, *told)}
+
+
+with_limits = _with_limits
+"""For calls of /v1 that are FastAPI's own."""
 
 
 def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
@@ -319,7 +346,9 @@ def _file(
         *(method, path, call, Access.CALLER),
         description=says,
         response_model=whole,
-        responses=_with_limits(refusals(401, 403, 404, 429, 503, *more, openai=True) | (answers or {})),
+        responses=_with_limits(
+            refusals(401, 403, 404, 429, 503, *more, openai=True, files=True) | (answers or {})
+        ),
         tags=["openai"],
         **described,
     )
@@ -572,5 +601,38 @@ ROUTES = (
         tags=["openai"],
     ),
     *FILES,
+    _kept(
+        *("GET", "", kept_responses.retrieve, responses_models.ResponseObject),
+        "A response that is kept, as it stands now; or with `stream` its events, from the first or behind `starting_after`, then "
+        "as they come.",
+        {
+            "stream": Annotated[bool | models.Left, Query(description="its events")],
+            "starting_after": Annotated[
+                int | models.Left,
+                Query(
+                    ge=0, description="with `stream`: the `sequence_number` of the last event that was seen"
+                ),
+            ],
+        },
+    ),
+    _kept(
+        *("DELETE", "", kept_responses.delete, responses_models.ResponseDeleted),
+        "Deletes a response that is kept. One that runs is cancelled.",
+    ),
+    _kept(
+        *("POST", "/cancel", kept_responses.cancel, responses_models.ResponseObject),
+        "Cancels a response in the background. One that has ended stays as it is.",
+    ),
+    _kept(
+        *("GET", "/input_items", kept_responses.input_items, responses_models.InputItems),
+        "The items of a response's input, without those that it goes on from.",
+        {
+            "limit": Annotated[int | models.Left, Query(ge=1, le=MOST_OF_PAGE, description="of items, 20")],
+            "order": Annotated[
+                Literal["asc", "desc"] | models.Left, Query(description="newest first, `desc`")
+            ],
+            "after": Annotated[Text, Query(description="the id of the item behind which the page begins")],
+        },
+    ),
 )
 """In the order in which patterns are tried."""

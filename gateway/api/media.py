@@ -71,7 +71,7 @@ async def _read(call: wanted.Call, tasks: Tasks, caller: Caller, request: Reques
     task = task_of(tasks, caller, request, call.task_type, body, fields, said, streams)
     if said is None:  # with a key it may be answered already
         await tasks.models.check_type(task)
-    return Asking(task, told.streamed, told.whole, told.kind or SSE_HEADERS)
+    return Asking(task, told.streamed, told.whole, kind=told.kind or SSE_HEADERS)
 
 
 async def _json(tasks: Tasks, request: Request) -> tuple[bytes, Members]:

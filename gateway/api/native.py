@@ -267,6 +267,9 @@ def _make(
 
 
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
+    task.announced = (
+        task.task_type != PERMIT
+    )  # of which the caller uses the beginning, and tells the end himself
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if chain is not None and isinstance(submitted, Submitted):

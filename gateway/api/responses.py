@@ -6,15 +6,24 @@ A request is a chat request in other words (gateway/calls/responses), its task o
 from collections.abc import Awaitable
 from functools import partial
 
+import msgspec
+
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
-from fairlane.gateway.calls.http import Request
+from fairlane.gateway.api.kept_responses import follow
+from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag
-from fairlane.gateway.calls.reading import refused
-from fairlane.gateway.calls.responses.request import Wishes, chat_steps, wishes_of
+from fairlane.gateway.calls.responses.request import chat_steps, wishes_of
+from fairlane.gateway.errors import ApiError, Headers
+from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
+from fairlane.gateway.tasks.replayed import result_gone
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView
+from fairlane.queues.ids import issued_ms
+from fairlane.queues.tasks import Known, TaskSpec
+from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id
+from fairlane.streaming.views.task import TaskInfo
 
 
 def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
@@ -23,24 +32,78 @@ def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
-    """What a request asks for. Nothing else of the body is left."""
+    """What a request asks for. Nothing else of the body is left; what is to be kept of it is written down."""
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    _check_kept(wishes_of(fields))
-    steps = chat_steps(fields, stream=stream, most=tasks.settings.max_body_bytes)
+    wishes, kept, most = wishes_of(fields), tasks.responses, tasks.settings.max_body_bytes
+    previous, background = wishes.previous, wishes.background
+    keeps = kept.keeps(wishes.store, background=background, previous=previous is not None)
+    owner = caller.named(fields)
+    history = await kept.history(owner, previous, most) if previous is not None else ()
+    known = await kept.referenced(owner, wishes.references)
+    steps = chat_steps(fields, stream=stream, store=keeps, most=most, history=history, known=known)
     asked = await in_steps(tasks, request, body, steps)
-    task = task_of(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream)
-    streamed = partial(ResponsesStreamView, echo=asked.echo) if stream else None
-    return Asking(task, streamed, partial(ResponsesBodyView, echo=asked.echo))
+    task = task_of(
+        *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
+        wait=not background,
+    )
+    row, echo = None, asked.echo
+    if keeps:
+        new = kept.new(
+            task, background=background, previous=previous, echo=echo, input_items=asked.input_items
+        )
+        if await kept.keep(new, asked_for=background or wishes.store is True):
+            row = new.row
+        else:
+            echo = kept.give_up(task, echo)
+    streamed = partial(_stream_view, row, echo) if stream else None
+    whole = partial(_body_view, row, echo)
+    if row is None or not background:
+        return Asking(task, streamed, whole)
+    return Asking(task, streamed, whole, partial(_in_background, tasks, owner, request, task, row, stream))
 
 
-def _check_kept(wishes: Wishes) -> None:
-    for name, asked in (
-        ("background", wishes.background),
-        ("store", wishes.store),
-        ("previous_response_id", wishes.previous),
-    ):
-        if asked:
-            raise refused(name, "responses are not kept here; send the whole conversation as input")
+async def _in_background(
+    tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, row: Row, stream: bool
+) -> None:
+    """Answer as soon as the task is accepted; with `stream`, by its events, which are its caller's wherever he reads them."""
+    submitted = await tasks.submit(task)
+    request.standing = submitted.standing
+    beside: Headers = []
+    if isinstance(submitted, Known):
+        row, beside = await _earlier(tasks, owner, submitted.task_id), REPLAYED
+    if stream:
+        await follow(tasks, request, row, beside=beside)
+        return
+    if isinstance(submitted, Known):
+        body = (await tasks.responses.body(row)).json
+    else:
+        body = tasks.responses.accepted(row, submitted.place)
+    await request.respond(200, body, [JSON, (b"x-task-id", row.task_id.encode()), *beside])
+
+
+async def _earlier(tasks: Tasks, owner: Caller, task_id: str) -> Row:
+    """The response that an idempotency key names. Raises ApiError(410) where it is not kept any more."""
+    try:
+        return await tasks.responses.find(owner, response_id(task_id))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise result_gone(task_id) from None
+
+
+def _stream_view(row: Row | None, echo: bytes, info: TaskInfo) -> ResponsesStreamView:
+    return ResponsesStreamView(_info(row, info), echo)
+
+
+def _body_view(row: Row | None, echo: bytes, info: TaskInfo) -> ResponsesBodyView:
+    return ResponsesBodyView(_info(row, info), echo)
+
+
+def _info(row: Row | None, info: TaskInfo) -> TaskInfo:
+    """What views know of a response's task, the same as whoever reads it later; `info`: of another one, if a key names that."""
+    if row is not None and row.task_id == info.task_id:
+        return row.info
+    return msgspec.structs.replace(info, created=issued_ms(info.task_id) // 1000)

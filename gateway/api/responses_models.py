@@ -78,6 +78,26 @@ class ResponseObject(_Told):
     usage: ResponseUsage | None
 
 
+class ResponseDeleted(BaseModel):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputItem(_Told):
+    id: str
+
+
+class InputItems(BaseModel):
+    """A page of a response's input."""
+
+    object: Literal["list"]
+    data: list[InputItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class ResponseEvent(_Told):
     """An event of a streamed response, as in OpenAI's reference. The stream ends with `response.completed`, `response.incomplete`
     or `response.failed`, or, where it fails and the response does not, with `error`. While the task waits, `response.queued`

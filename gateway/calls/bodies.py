@@ -10,7 +10,7 @@ import codecs
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +19,7 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.jsontext import kind_of, too_deep
 from fairlane.streaming.turns import Caller, Turns
 
+Made = TypeVar("Made")
 Members = dict[str, Raw]
 """The members of a JSON object, values unparsed. They keep the whole text alive."""
 
@@ -158,6 +159,19 @@ class Bodies:
             return parse_object(text, what)
         async with self.turn(len(text), caller) as spent:
             return await _in_steps(text, what, spent)
+
+    async def take_steps(self, body: bytes, steps: Iterator[Made | None], *, caller: Caller = None) -> Made:
+        """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn.
+        Raises what they raise, and as `turn`."""
+        if not is_large(body):
+            return next(made for made in steps if made is not None)
+        async with self.turn(len(body), caller) as spent:
+            while True:
+                with spent():
+                    made = next(steps, None)
+                if made is not None:
+                    return made
+                await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
     async def turn(self, size: int, caller: Caller = None) -> AsyncIterator["Spent"]:

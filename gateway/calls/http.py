@@ -170,7 +170,7 @@ class Request:
         self.on_revoked: Callable[[], None] | None = None
         self._query: dict[str, list[str]] | None = None
 
-    def _own_headers(self) -> Headers:
+    def own_headers(self) -> Headers:
         """What each answer has: the request's id; on OpenAI's calls also how long it took until now, ms, as there."""
         named = (b"x-request-id", self.id)
         if not self.path.startswith("/v1/"):
@@ -349,7 +349,7 @@ class Request:
         self.started = True
         self.status = status
         await self.send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, *self._own_headers()]}
+            {"type": "http.response.start", "status": status, "headers": [*headers, *self.own_headers()]}
         )
 
     def begin(self, status: int, headers: Headers) -> bool:
@@ -357,7 +357,7 @@ class Request:
         whole = getattr(self.send, "__self__", None)
         if not isinstance(whole, Whole):
             return False
-        if not whole.begin(status, [*headers, *self._own_headers()]):
+        if not whole.begin(status, [*headers, *self.own_headers()]):
             return False
         self.started, self.status = True, status
         return True
@@ -381,7 +381,7 @@ class Request:
         if isinstance(whole, Whole):
             self.started, self.status = True, status
             fields = headers if status in (204, 304) else [*headers, length]
-            if whole.respond(status, [*fields, *self._own_headers()], body):
+            if whole.respond(status, [*fields, *self.own_headers()], body):
                 return
         await self.start(status, headers if status in (204, 304) else [*headers, length])
         await self.send({"type": "http.response.body", "body": body})

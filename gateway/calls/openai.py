@@ -73,3 +73,4 @@ def _include_usage(fields: Members) -> bool:
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
+RESPONSES: Final = "/v1/responses"

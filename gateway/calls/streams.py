@@ -15,7 +15,7 @@ from fairlane.gateway.calls.http import SSE_HEADERS, Departure, Request, Send, W
 from fairlane.gateway.errors import Headers
 from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
-from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Reader
+from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Take
 
 SLICE = 128 * 1024
 """Bytes that are drawn, or written, at once, and a frame more. Frames may be many times as large as their events."""
@@ -66,6 +66,29 @@ class Stream(Protocol):
         ...
 
 
+class LogReader(Protocol):
+    """Reads one task's log, wherever it lies (`hub.Reader`)."""
+
+    seq: int
+
+    @property
+    def feed(self) -> Feed | None:
+        """What is known of the log here; None: it is not in Redis any more."""
+        ...
+
+    async def next(self, timeout: float, take: Take | None = None) -> list[Event]:
+        """The next events; [] after `timeout` seconds without any. Raises Lost and Interrupted."""
+        ...
+
+    def wait(self, timeout: float) -> None:
+        """Let the wait under way last so long."""
+        ...
+
+    def interrupt(self) -> None:
+        """Let `next` raise Interrupted as soon as it has no more events."""
+        ...
+
+
 class Closing:
     """Tells all answers under way in a gateway that it goes."""
 
@@ -111,7 +134,7 @@ class Refused(Exception):
 
 async def serve(
     request: Request,
-    reader: Reader,
+    reader: LogReader,
     stream: Stream,
     closing: Closing,
     *,
@@ -130,10 +153,11 @@ async def serve(
 
     `kind`: what its head says of its type, and `headers` besides. `first`: what it begins with; `opening` makes it where the head
     leaves before anything has come. `hold_s`: the head waits so long for the first bytes; until it is written this raises what
-    has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone` says.
-    `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the
-    end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While
-    the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task share.
+    has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone`
+    says. `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes
+    the end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time).
+    While the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task
+    share.
     """
     interrupt = reader.interrupt
     departure = Departure(request, interrupt)
@@ -220,7 +244,7 @@ class _Live:
         self,
         connection: Whole,
         request: Request,
-        reader: Reader,
+        reader: LogReader,
         stream: Stream,
         head: Headers,
         keepalive_s: float,
@@ -265,7 +289,7 @@ class _Live:
         return True
 
 
-async def _finish(send: Send, reader: Reader, ending: Callable[[], Ending]) -> bool:
+async def _finish(send: Send, reader: LogReader, ending: Callable[[], Ending]) -> bool:
     """Write the end; waits while Redis does not answer. Raises Lost and Interrupted."""
     while True:
         try:
@@ -293,7 +317,7 @@ async def _end(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _drawn(left: list[Event], stream: Stream, reader: Reader, *, held: bool = False) -> Iterator[bytes]:
+def _drawn(left: list[Event], stream: Stream, reader: LogReader, *, held: bool = False) -> Iterator[bytes]:
     """The bytes that events add, in parts of some SLICE, each drawn when it is asked for; one part at least, which may be empty.
 
     `left`: the events, the first of them last; what was drawn is taken out, as it may be long until a part is written.
@@ -304,7 +328,7 @@ def _drawn(left: list[Event], stream: Stream, reader: Reader, *, held: bool = Fa
         yield _part(left, stream, reader)
 
 
-def _part(left: list[Event], stream: Stream, reader: Reader, held: bool = False) -> bytes:
+def _part(left: list[Event], stream: Stream, reader: LogReader, held: bool = False) -> bytes:
     frames: list[bytes] = []
     size = 0
     while left and size < SLICE:
@@ -317,7 +341,7 @@ def _part(left: list[Event], stream: Stream, reader: Reader, held: bool = False)
     return b"".join(frames)
 
 
-def draw(event: Event, stream: Stream, reader: Reader) -> bytes:
+def draw(event: Event, stream: Stream, reader: LogReader) -> bytes:
     """The bytes that an event of a reader adds, whether it is logged or not."""
     if event.type not in UNLOGGED:
         return stream.feed(event)

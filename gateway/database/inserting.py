@@ -1,9 +1,11 @@
 """Inserting rows that may have been inserted before."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from sqlalchemy import Table
+import msgspec
+from sqlalchemy import BigInteger, Boolean, CursorResult, Integer, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,3 +23,25 @@ async def insert_new(connection: AsyncConnection, table: Table, rows: Sequence[M
         statement = insert(table).values(values).on_conflict_do_nothing(index_elements=key)
         inserted += len((await connection.execute(statement.returning(*key))).all())
     return inserted
+
+
+# ---- statements, as the driver takes them: SQLAlchemy's own cost the gateway several times as much for a page of rows ----------
+
+_CASTS = {Text: "text", BigInteger: "bigint", Integer: "integer", Boolean: "boolean"}
+
+
+async def insert_rows(
+    connection: AsyncConnection, table: Table, rows: Sequence[Sequence[Any]], more: str = ""
+) -> CursorResult[Any]:
+    """INSERT rows of all columns; `more` stands behind. PostgreSQL gets them as one JSON text."""
+    width = len(table.columns)
+    if connection.dialect.name == "sqlite":
+        row = f"({', '.join('?' * width)})"
+        source, values = f"VALUES {', '.join([row] * len(rows))}", tuple(chain.from_iterable(rows))
+    else:
+        casts = (_CASTS[type(column.type)] for column in table.columns)
+        columns = ", ".join(f"CAST(value->>{at} AS {cast})" for at, cast in enumerate(casts))
+        source = f"SELECT {columns} FROM json_array_elements(CAST($1 AS json))"  # noqa: S608
+        values = (msgspec.json.encode(rows).decode(),)
+    names = ", ".join(column.name for column in table.columns)
+    return await connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) {source} {more}", values)

@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0017"
+HEAD = "0019"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -372,6 +372,74 @@ response_logs = Table(
 """`events`: as `gateway/responses/logs.py` packs them."""
 
 
+# ---- webhooks ----------
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _text("key_id"),
+    _text("user_name"),
+    _text("url"),
+    _text("events"),
+    _text("note"),
+    _text("secret"),
+    _text("old_secret"),
+    _number("old_until"),
+    _number("created"),
+    _number("changed"),
+    Column("off_since", BigInteger, comment="Since when; null: it is on"),
+    _text("off_why"),
+    _number("fails"),
+    Column("failing_since", BigInteger, comment="Null: it does not"),
+    _text("error"),
+    Column("delivered", BigInteger, comment="When last; null: never"),
+    _number("waiting"),
+    _number("missed"),
+    Column(
+        "due", BigInteger, comment="When a replica has something to do for it next; null: nothing is owed"
+    ),
+    _number("not_before"),
+    _text("claim"),
+    Index("ix_webhooks_due", "due"),
+    Index("ix_webhooks_key_id_user_name", "key_id", "user_name"),
+    comment="Addresses that callers want to be told of ends at",
+)
+"""`user_name`: whose ends, or EVERY_USER of the key. `events`: names, with blanks between. `secret`: what it signs with, as its
+owner was told it; `old_secret` signs besides until `old_until`. `fails`: attempts since the last one that was taken; `error`:
+what the last one came to. `waiting`: its deliveries that are owed; `missed`: ends that were not written down, as there were too
+many of those. `not_before`: when a receiver that fails is asked next. `claim`: who sends; then `due` is when that is over, if
+it does not end."""
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _text("webhook"),
+    _text("event_id"),
+    _text("event"),
+    _text("object_id"),
+    _text("user_name"),
+    _number("created"),
+    _text("state"),
+    _number("began"),
+    Column("tries", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due", BigInteger, comment="When it is sent next; null: not any more"),
+    Column("ended", BigInteger, comment="When it was taken, or given up; null: it is owed"),
+    Column("status", Integer, comment="Of the last answer; null: there was none"),
+    _text("error"),
+    _text("log"),
+    Index("ix_webhook_deliveries_webhook_due", "webhook", "due"),
+    Index("ix_webhook_deliveries_webhook_created_id", "webhook", "created", "id"),
+    Index("ix_webhook_deliveries_created", "created"),
+    Index("ix_webhook_deliveries_user_name", "user_name"),
+    comment="What webhooks have told, and are still to tell",
+)
+"""`id`: the webhook-id of all of its requests. `state`: waiting, delivered or failed. `user_name`: whose end it was. `created`:
+when that was. `began`: when this series of tries began, of which there were `tries`, of `attempts` in all. `log`: the last
+attempts, JSON."""
+
 files = Table(
     "files",
     metadata,
@@ -386,3 +454,36 @@ files = Table(
     comment="Files of callers, and of batches; their bytes are in the storage, by their ids",
 )
 """See `files/rows.py`."""
+
+# ---- batches (gateway/batches/) ----------
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *(_text(name) for name in ("key_id", "user_name", "tier", "endpoint", "model")),
+    *(_text(name) for name in ("input_file", "output_file", "error_file")),
+    _number("output_ttl_s"),
+    *(_text(name) for name in ("completion_window", "metadata", "status", "outcome", "errors")),
+    *(_number(name) for name in ("total", "completed", "failed")),
+    *(_number(name) for name in ("created", "expires", "began", "finalizing", "cancelling", "ended")),
+    _text("leader"),
+    *(_number(name) for name in ("lease", "epoch", "line", "offset")),
+    Index("ix_batches_user_name_key_id_id", "user_name", "key_id", "id"),
+    Index("ix_batches_status_id", "status", "id"),
+    Index("ix_batches_ended", "ended"),
+    comment="Batches, and who works on those that have not ended",
+)
+"""See `gateway/batches/batch.py`: `user_name` and `completion_window` are `user` and `window` there. Ids sort by time."""
+
+batch_results = Table(
+    "batch_results",
+    metadata,
+    _text("batch"),
+    _number("line"),
+    Column("failed", Boolean, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("batch", "line", name="pk_batch_results"),
+    comment="What came of the lines of batches, until it stands in their files",
+)
+"""Content. `record`: the line of the output file, or of the error file where it failed."""

@@ -19,9 +19,11 @@ from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.quota import QuotaAdmin
+from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.search import FILTERS, search
 from fairlane.gateway.operator.state import StateReader
 from fairlane.gateway.operator.users import top_users
+from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
@@ -61,6 +63,8 @@ class Operator:
     changes: ChangeAdmin
     endpoints: EndpointAdmin
     settings: EffectiveSettings
+    responses: ResponseList
+    webhooks: WebhookAdmin
     searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
     """By key and use, held by the search under way: one looks at up to 10,000 tasks, and callers' tasks go before."""
 

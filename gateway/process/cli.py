@@ -43,6 +43,8 @@ COMMANDS = {
     "breakers": (f"{_HERE}.breakers_cli", "app"),
     "changes": (f"{_HERE}.changes_cli", "app"),
     "endpoints": (f"{_HERE}.endpoints_cli", "app"),
+    "batches": (f"{_HERE}.batches_cli", "app"),
+    "webhooks": (f"{_HERE}.webhooks_cli", "app"),
     "worker": ("fairlane.workers.cli", "app"),
 }
 """The module of each, and what it is there: a function, or an app with commands of its own."""

@@ -109,6 +109,7 @@ def _adopt_other_loggers(level: str) -> None:
     chatty = logging.WARNING if level != "debug" else logging.INFO
     for name in ("httpx", "httpcore", "websockets", "asyncio", "alembic"):
         logging.getLogger(name).setLevel(chatty)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each form that is none
     logging.captureWarnings(True)
 
 

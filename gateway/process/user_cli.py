@@ -12,6 +12,7 @@ TOLD = {
     "days": "sums of days",
     "archived": "archived tasks removed",
     "audit": "entries of the audit record",
+    "batches": "batches removed that had ended",
     "results": "results removed from Redis",
 }
 

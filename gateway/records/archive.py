@@ -1,4 +1,5 @@
-"""The archive: how async tasks ended, in SQL, for those who poll them when Redis has forgotten them.
+"""The archive: how async tasks ended, in SQL, for those who poll them when Redis has forgotten them; of responses the whole log
+(`responses/ends.py`).
 
 The step that ends a task puts its id into a stream of its own, and keeps record, log and, if it is wanted, request for as long as
 the archive would (`expire` in ending.lua). A replica takes a few of them at a time, makes what a poll would be answered now, and
@@ -7,7 +8,7 @@ Redis had to drop for want of room before (`max_retained_bytes`, told by the swe
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -27,7 +28,7 @@ from fairlane.queues.keys import Keys
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.tasks import TERMINAL
+from fairlane.queues.tasks import TERMINAL, Record
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -55,23 +56,50 @@ class Archive(Outbox):
         scheduler: Scheduler,
         poll: Poll,
         forgotten: Forgotten,
+        keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[None]],
     ) -> None:
+        """`keep_logs`: `ResponseEnds.keep`, of tasks that ask for it."""
         super().__init__(link, keys, database, {}, metrics, replica)
         self._scheduler = scheduler
         self._poll = poll
         self._forgotten = forgotten
+        self._keep_logs = keep_logs
 
     async def _record(self, page: Sequence[Entry]) -> list[bytes]:
+        ended: list[tuple[Entry, Record]] = []
         done = []
         for entry in page:
-            try:
-                await self._keep(entry.packed.decode())
+            record = await self._scheduler.position(entry.packed.decode())
+            if record is None or record.state not in TERMINAL:  # Redis does not know its end any more
                 done.append(entry.id)
-            except (DatabaseUnavailable, StoreError):
-                raise
-            except Exception:  # it stays in Redis, and is tried again when it has been idle for LEFT_MS
-                log.exception("a result cannot be archived: it stays in Redis", task_id=entry.packed.decode())
+            else:
+                ended.append((entry, record))
+        done += await self._try([end for end in ended if _is_response(end[1])], self._keep_logs)
+        for end in ended:
+            if not _is_response(end[1]):
+                done += await self._try([end], self._keep)
         return done
+
+    async def _try(
+        self,
+        ends: Sequence[tuple[Entry, Record]],
+        keep: Callable[[Sequence[tuple[str, Record]]], Awaitable[None]],
+    ) -> list[bytes]:
+        """Keep some ends together, or each by itself where one of them is to blame; the entries of those that are kept."""
+        if not ends:
+            return []
+        try:
+            await keep([(entry.packed.decode(), record) for entry, record in ends])
+        except (DatabaseUnavailable, StoreError):
+            raise
+        except Exception:
+            if len(ends) > 1:
+                return [entry for end in ends for entry in await self._try([end], keep)]
+            # it stays in Redis, and is tried again when it has been idle for LEFT_MS
+            task_id = ends[0][0].packed.decode()
+            log.exception("a result cannot be archived: it stays in Redis", task_id=task_id)
+            return []
+        return [entry.id for entry, _ in ends]
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:
         wanted = set(recorded)
@@ -81,11 +109,9 @@ class Archive(Outbox):
     def _tell_away(self, error: DatabaseUnavailable) -> None:
         """The outbox tells it."""
 
-    async def _keep(self, task_id: str) -> None:
-        """Archive a task that has ended; nothing where Redis does not know its end any more."""
-        record = await self._scheduler.position(task_id)
-        if record is None or record.state not in TERMINAL:
-            return
+    async def _keep(self, ends: Sequence[tuple[str, Record]]) -> None:
+        """Archive a task that has ended."""
+        [(task_id, record)] = ends
         fields, request = record.fields, None
         if fields.get("ar", "").endswith("r"):
             request = await self._scheduler.request(task_id)
@@ -112,6 +138,10 @@ class Archive(Outbox):
                 return
             await write(connection, row)
         self._metrics.recorded(1)
+
+
+def _is_response(record: Record) -> bool:
+    return record.fields.get("ar", "").endswith("l")
 
 
 async def write(connection: AsyncConnection, row: dict[str, Any]) -> None:

@@ -59,6 +59,8 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     stage: str = ""
     """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage, and when the
     chain entered it, if it is not the first."""
+    announced: str = ""
+    """1: the task, or the chain, has ended with this, and webhooks of its caller are told of it."""
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
@@ -171,6 +173,31 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         stage_name,
         part,
     )
+
+
+class AnnouncedEnd(NamedTuple):
+    """The end of a task of which webhooks are told."""
+
+    task: str
+    ended: int
+    state: str
+    key_id: str
+    user_name: str
+
+
+_ANNOUNCED = b"\xa11"
+"""How an entry ends whose last text is 1."""
+
+
+def read_announced(packed: bytes) -> AnnouncedEnd | None:
+    """What webhooks are to tell of an entry; None: nothing. Of those it costs nothing to ask. Raises ValueError for what is
+    none."""
+    if not packed.endswith(_ANNOUNCED):
+        return None
+    entry = _entry(packed)
+    if entry.announced != "1":
+        return None
+    return AnnouncedEnd(entry.task, entry.ended, entry.state, entry.key or "", entry.user)
 
 
 class Charge(NamedTuple):

@@ -15,10 +15,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import archive, audit, files, forgotten, usage, usage_users
 from fairlane.gateway.records.audit import at_of
+from fairlane.gateway.records.batches import forget as forget_batches
 from fairlane.gateway.records.outbox import Table
-from fairlane.gateway.records.usage import adding, insert_rows
+from fairlane.gateway.records.usage import adding
+from fairlane.gateway.responses.store import forget_user as forget_responses
+from fairlane.gateway.webhooks.store import forget as forget_webhooks
 
 FORGOTTEN = "(forgotten)"
 """The name of all who were."""
@@ -58,6 +62,10 @@ class Forgotten:
         hashes = {self._hash(user): user for user in users}
         found = await connection.execute(select(forgotten).where(forgotten.c.hash.in_(hashes)))
         return {hashes[row.hash]: row.at for row in found}
+
+    async def of(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
+        """The same, where mostly nobody was."""
+        return await self.known(connection, users) if await self.any(connection) else {}
 
     async def was(self, connection: AsyncConnection, user: str, enqueued: int) -> bool:
         """Whether this user was forgotten after this task was submitted."""
@@ -211,6 +219,9 @@ PARTS: Mapping[str, Part] = {
     "days": _days,
     "archived": _archived,
     "audit": _acts,
+    "responses": forget_responses,
+    "webhooks": forget_webhooks,
     "files": _files,
+    "batches": forget_batches,
 }
 """By the name by which it is told how many rows they were. A table that names users joins here."""

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, collate, delete, desc, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.records.entries import Charge, read_charge
 from fairlane.gateway.records.outbox import Table
-from fairlane.gateway.records.usage import AT_ONCE, PURGED_AT_ONCE, insert_rows
+from fairlane.gateway.records.usage import AT_ONCE, PURGED_AT_ONCE
 from fairlane.queues.credits import Funds
 
 GRANTED = "granted"

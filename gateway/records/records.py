@@ -5,11 +5,13 @@ from collections.abc import Callable
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.parts import Part
+from fairlane.gateway.records.announced import Announced
 from fairlane.gateway.records.archive import ArchiveReader
 from fairlane.gateway.records.archive import purge as purge_archive
 from fairlane.gateway.records.audit import AuditTable, Values
 from fairlane.gateway.records.audit import purge as purge_audit
 from fairlane.gateway.records.balances import Balances
+from fairlane.gateway.records.batches import purge as purge_batches
 from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
 from fairlane.gateway.records.ledger import Charges, PaidUsage
 from fairlane.gateway.records.ledger import purge as purge_ledger
@@ -22,6 +24,8 @@ from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Retention
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.records.usage import purge as purge_usage
+from fairlane.gateway.responses.store import purge as purge_responses
+from fairlane.gateway.webhooks.store import purge as purge_webhooks
 from fairlane.queues.keys import Keys
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
@@ -52,8 +56,8 @@ class Records:
         self.archived = ArchiveReader(database)
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
-            "usage": PaidUsage(Careful(used, self.forgotten, UsageKind())),
-            "charge": Charges(),
+            "usage": PaidUsage(Careful(Announced(used), self.forgotten, UsageKind())),
+            "charge": Announced(Charges()),
             "audit": Careful(AuditTable(as_shown), self.forgotten, AuditKind()),
             "refusals": RefusalTable(),
             "refused_changes": RefusedChangesTable(),
@@ -66,7 +70,10 @@ class Records:
                 (purge_archive, lambda: current.settings.archive_ttl_ms),
                 (purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
                 (purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
+                (purge_webhooks, lambda: current.settings.webhooks.log_ms),
+                (purge_batches, lambda: current.settings.batches.retention_days * DAY_MS),
                 (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
+                (purge_responses, lambda: current.settings.responses.max_bytes_per_caller),
             ],
         )
         self.parts: list[Part] = [self.outbox, self.reckoning, self.balances, self.refusals, retention]

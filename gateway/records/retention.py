@@ -26,7 +26,7 @@ class Retention:
     """Every replica does it, and takes nothing away from another one that does. `start` begins, `close` ends."""
 
     def __init__(self, database: Database, purges: Sequence[tuple[Purge, Callable[[], int]]]) -> None:
-        """`purges`: one for each kind of record, and how long it is kept, ms."""
+        """`purges`: one for each kind of record, and how long it is kept, ms, or what else it wants to know."""
         self._database = database
         self._purges = purges
         self._task: asyncio.Task[None] | None = None

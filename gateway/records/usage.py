@@ -3,15 +3,14 @@
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
-from itertools import chain
 from typing import Any
 
-import msgspec
-from sqlalchemy import BigInteger, Boolean, CursorResult, Integer, Text, delete, func, select
 from sqlalchemy import Table as SqlTable
+from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import (
     MEASURES,
     usage,
@@ -146,28 +145,6 @@ def _empty() -> "defaultdict[tuple[Any, ...], list[int]]":
 def _add(to: list[int], part: list[int]) -> None:
     for at, value in enumerate(part):
         to[at] += value
-
-
-# ---- statements, as the driver takes them: SQLAlchemy's own cost the gateway several times as much for a page of rows ----------
-
-_CASTS = {Text: "text", BigInteger: "bigint", Integer: "integer", Boolean: "boolean"}
-
-
-async def insert_rows(
-    connection: AsyncConnection, table: SqlTable, rows: Sequence[Sequence[Any]], more: str = ""
-) -> CursorResult[Any]:
-    """INSERT rows of all columns; `more` stands behind. PostgreSQL gets them as one JSON text."""
-    width = len(table.columns)
-    if connection.dialect.name == "sqlite":
-        row = f"({', '.join('?' * width)})"
-        source, values = f"VALUES {', '.join([row] * len(rows))}", tuple(chain.from_iterable(rows))
-    else:
-        casts = (_CASTS[type(column.type)] for column in table.columns)
-        columns = ", ".join(f"CAST(value->>{at} AS {cast})" for at, cast in enumerate(casts))
-        source = f"SELECT {columns} FROM json_array_elements(CAST($1 AS json))"  # noqa: S608
-        values = (msgspec.json.encode(rows).decode(),)
-    names = ", ".join(column.name for column in table.columns)
-    return await connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) {source} {more}", values)
 
 
 @cache

@@ -27,6 +27,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     Scope,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "TemplateSettings",
     "Unpriced",
     "UpstreamSettings",
+    "WebhookSettings",
     "WorkerKey",
     "hide_password",
     "load_settings",

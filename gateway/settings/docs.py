@@ -11,12 +11,14 @@ from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import (
+    BatchSettings,
     CallerKey,
     ModelSettings,
     PriceSettings,
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -35,7 +37,9 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "upstreams": ("upstreams.<name>", UpstreamSettings),
     "endpoints": ("endpoints.<name>", EndpointSettings),
     "responses": ("responses", ResponseSettings),
+    "webhooks": ("webhooks", WebhookSettings),
     "files": ("files", FilesSettings),
+    "batches": ("batches", BatchSettings),
 }
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")

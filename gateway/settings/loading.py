@@ -15,12 +15,14 @@ from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
+    BatchSettings,
     CallerKey,
     ModelSettings,
     PriceSettings,
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
     part_of,
 )
@@ -53,7 +55,9 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "upstreams": UpstreamSettings,
     "endpoints": EndpointSettings,
     "responses": ResponseSettings,
+    "webhooks": WebhookSettings,
     "files": FilesSettings,
+    "batches": BatchSettings,
 }
 
 

@@ -34,6 +34,7 @@ from fairlane.gateway.settings.parts import (
     MODES,
     MOST_SLOTS_OF_A_WORKER,
     SECOND_MS,
+    BatchSettings,
     Bytes,
     CallerKey,
     Count,
@@ -48,6 +49,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     ResponseSettings,
     UpstreamSettings,
+    WebhookSettings,
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
@@ -410,8 +412,14 @@ class Settings(BaseModel):
     responses: ResponseSettings = ResponseSettings()
     """What is kept of `/v1/responses`."""
 
+    webhooks: WebhookSettings = WebhookSettings()
+    """Requests by which callers are told of ends."""
+
     files: FilesSettings = FilesSettings()
     """Files of callers, and of batches."""
+
+    batches: BatchSettings = BatchSettings()
+    """`/v1/batches`: files of requests that are worked off beside everything else."""
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)

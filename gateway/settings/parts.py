@@ -24,6 +24,7 @@ from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
 from fairlane.queues.windows import read_windows
+from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.providers import PROVIDERS
 
 KIB = 1024
@@ -565,6 +566,32 @@ class UpstreamSettings(SettingsPart):
         return self
 
 
+class BatchSettings(SettingsPart):
+    """`/v1/batches`: files of requests that are worked off beside everything else."""
+
+    max_lines: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    """Requests that the file of a batch may hold; as many as OpenAI takes. A file with more fails as a whole."""
+
+    window: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """Requests of one batch that wait or run at the same time; the next one is submitted when one of them has ended. They count
+    in `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
+    """
+
+    per_caller: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Batches of one caller (a key's user) that are worked on at the same time; further ones stay `validating` until one has
+    ended.
+    """
+
+    max_per_caller: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Batches of one caller that have not ended; further ones are refused with 429 `TOO_MANY_BATCHES`."""
+
+    max_window_ms: Ms = 7 * 24 * HOUR_MS
+    """The longest `completion_window` in milliseconds. What was not carried out within its window is not: the batch expires."""
+
+    retention_days: int = Field(default=30, ge=1, le=36_500)
+    """Days that a batch can still be read after its end. Its files are kept for as long as files are."""
+
+
 class ResponseSettings(SettingsPart):
     """What is kept of `/v1/responses`."""
 
@@ -583,3 +610,59 @@ class ResponseSettings(SettingsPart):
     """Bytes of content that is kept of one caller (a key's user), about: beyond it the oldest responses go first. Too little:
     they go before their time; too much: one caller may fill the database.
     """
+
+
+class WebhookSettings(SettingsPart):
+    """Requests by which callers are told of ends."""
+
+    enabled: bool = True
+    """Whether callers may have webhooks. `false`: they can make none and none is sent; what is owed waits, and is given up at its
+    time.
+    """
+
+    allow_private: Annotated[list[str], Field(max_length=64)] = Field(default=[])
+    """Networks (`10.1.0.0/16`) in which receivers may lie although their addresses are none of the public internet. Whoever may
+    call may then have requests sent there. None: a name that leads to a private, local or metadata address is refused at each
+    request.
+    """
+
+    allow_http: bool = False
+    """Whether URLs may begin with `http://`. Then the ids in webhooks can be read on their way; signatures hold all the same."""
+
+    max_per_caller: Annotated[int, Field(ge=1, le=100)] = 10
+    """Webhooks of one caller (a key's user)."""
+
+    timeout_ms: Annotated[int, Field(ge=100, le=60 * SECOND_MS)] = 15 * SECOND_MS
+    """Milliseconds that a receiver may take, from the connection to the end of its answer. Too little: what has come is sent
+    again."""
+
+    retry_ms: Annotated[int, Field(ge=10, le=HOUR_MS)] = 5 * SECOND_MS
+    """Milliseconds after which what was not taken is sent again at first; then after three times as long, up to a day."""
+
+    give_up_ms: Ms = 72 * HOUR_MS
+    """Milliseconds after its event for which a delivery is tried; with the last try at that time it is given up."""
+
+    off_after_ms: Ms = 5 * 24 * HOUR_MS
+    """Milliseconds for which a webhook fails, without a success between, until it is switched off."""
+
+    log_ms: Ms = 14 * 24 * HOUR_MS
+    """Milliseconds after its event for which a delivery stands in the log, and can be sent again."""
+
+    at_once: Annotated[int, Field(ge=1, le=1000)] = 32
+    """Webhooks that a replica sends to at the same time. At most half of them is for such as fail or never took anything,
+    and three quarters are for those of one key.
+    """
+
+    @field_validator("allow_private")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        try:
+            return [str(network) for network in read_networks(value)]
+        except ValueError:
+            raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.log_ms < self.give_up_ms:
+            raise ValueError("log_ms must be give_up_ms at least: what is owed stands in the log")
+        return self

@@ -50,9 +50,10 @@ class Submit:
         note_refused: Callable[[str], None],
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
+        take_back: Callable[[str], None],
     ) -> None:
         """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`. `schemas`:
-        looks at those that answers are to match."""
+        looks at those that answers are to match. `take_back`: `Keeping.take_back`."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
@@ -62,13 +63,29 @@ class Submit:
         self._note_refused = note_refused
         self._load_balance = load_balance
         self._schemas = schemas
+        self._take_back = take_back
 
     async def __call__(
         self, task: TaskSpec, feed: Feed | None = None, chain: Submission | None = None
     ) -> Submitted | Known:
-        """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
-        one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
-        With a `chain` it is the first stage of one."""
+        """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then, nor of
+        a response that was to be kept of it. (Of one with an idempotency key nobody knows, after a StoreError.) `feed` waits for
+        its events; there is no log until now. With a `chain` it is the first stage of one."""
+        if not task.archive_log:
+            return await self._submit(task, feed, chain)
+        keeps = bool(task.idempotency)  # whatever happens: its caller may come back for it
+        try:
+            answer = await self._submit(task, feed, chain)
+            keeps = isinstance(answer, Submitted)
+        except ApiError:
+            keeps = False
+            raise
+        finally:
+            if not keeps:
+                self._take_back(task.id)
+        return answer
+
+    async def _submit(self, task: TaskSpec, feed: Feed | None, chain: Submission | None) -> Submitted | Known:
         if self._going.begun:  # since its head was read
             raise self._going.refusal()
         if chain is not None:

@@ -18,6 +18,7 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.wait import Wait
 from fairlane.streaming.hub import Hub
@@ -46,6 +47,7 @@ class Tasks:
     going: Going
     allowances: Allowances
     gate: Gate
+    responses: Responses
     files: Files
 
     @property

@@ -36,6 +36,7 @@ NAMES = (
     "amend",
     "archived",
     "read",
+    "drop",
     "renew",
     "sweep",
     "position",

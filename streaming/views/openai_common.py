@@ -65,6 +65,8 @@ class OpenAIStreamView(ABC):
     id_prefix: bytes
     silence = KEEPALIVE
     """What says that the stream goes on."""
+    place_every_s = 0.0
+    """How often a new place is told at most."""
     before_finish = b""
     """What stands in each frame before the finish reason, in the place of log probabilities."""
     pending = None

@@ -13,6 +13,8 @@ NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """The id of a task that could be and is not."""
 NOBODYS_FILE = "file-01a1fc1b02328009a4a9bfa34c29bda8"
 BOUNDARY = "a-boundary"
+NO_BATCH = f"batch_{'0' * 32}"
+"""The same of a batch."""
 
 
 @dataclass
@@ -98,6 +100,12 @@ def _embedding(rng: random.Random, known: Known) -> Valid:
     return Valid("POST", "/v1/embeddings", "mallory", body)
 
 
+def _batch(rng: random.Random, known: Known) -> Valid:
+    file_id = f"file-{rng.getrandbits(128):032x}"
+    body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return Valid("POST", "/v1/batches", "mallory", {**body, "metadata": {"a": words(rng)}})
+
+
 def _blocks(rng: random.Random) -> list[dict[str, Any]]:
     known = (
         {"type": "text", "text": words(rng), "cache_control": {"type": "ephemeral"}},
@@ -130,6 +138,32 @@ def _counted(rng: random.Random, known: Known) -> Valid:
     return Valid("POST", "/v1/messages/count_tokens", "mallory", body)
 
 
+def _responses(rng: random.Random, known: Known) -> Valid:
+    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
+    ]
+    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
+    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
+    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    previous = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+    body |= rng.choice(({}, {"store": False}, {"background": True}, {"previous_response_id": previous}))
+    return Valid("POST", "/v1/responses", "mallory", body)
+
+
+def _on_response(method: str, path: str) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        response = f"resp_{rng.choice((*known.mine, *known.theirs))}"
+        return Valid(method, f"/v1/responses/{response}{path}", "mallory", {} if method == "POST" else None)
+
+    return make
+
+
 def part(name: str, data: bytes, filename: str | None = None) -> bytes:
     """A part of a form."""
     named = "" if filename is None else f'; filename="{filename}"'
@@ -151,6 +185,22 @@ def file_form(rng: random.Random) -> list[bytes]:
 def _file(rng: random.Random, known: Known) -> Valid:
     form = b"".join(file_form(rng)) + f"--{BOUNDARY}--\r\n".encode()
     return Valid("POST", "/v1/files", "mallory", form=form)
+
+
+def _responses(rng: random.Random, known: Known) -> Valid:
+    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
+    ]
+    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
+    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
+    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
+    return Valid("POST", "/v1/responses", "mallory", body)
 
 
 def _media(path: str, **members: Any) -> Callable[[random.Random, Known], Valid]:
@@ -181,22 +231,6 @@ def _upload(path: str, file: str) -> Callable[[random.Random, Known], Valid]:
         return Valid("POST", path, "mallory", form=form)
 
     return make
-
-
-def _responses(rng: random.Random, known: Known) -> Valid:
-    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
-    items: list[dict[str, Any]] = [
-        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
-        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
-        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
-    ]
-    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
-    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
-    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
-    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
-    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
-    return Valid("POST", "/v1/responses", "mallory", body)
 
 
 def _native(rng: random.Random, known: Known) -> Valid:
@@ -326,6 +360,19 @@ def _endpoint(method: str, *bodies: Any) -> Callable[[random.Random, Known], Val
     return make
 
 
+HOOK, DELIVERY = f"hook_{'0' * 24}", f"wh_{'0' * 32}"
+"""A webhook, and one of its deliveries, that could be and are not."""
+
+
+def _hook(method: str, path: str, *bodies: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call about a webhook that is nobody's."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        return Valid(method, f"/api/webhooks/{HOOK}{path}", "mallory", rng.choice(bodies) if bodies else None)
+
+    return make
+
+
 def _fixed(
     method: str, path: str, key: str | None = None, long: bool = False
 ) -> Callable[[random.Random, Known], Valid]:
@@ -361,7 +408,28 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/images/variations"): _upload("/v1/images/variations", "image"),
     ("POST", "/v1/messages"): _messages,
     ("POST", "/v1/responses"): _responses,
+    ("GET", "/v1/responses/{response_id}"): lambda rng, known: rng.choice(
+        (
+            _read("/v1/responses/resp_{task}"),
+            _read("/v1/responses/resp_{task}?stream=true", long=True),
+            _read("/v1/responses/resp_{task}?stream=true&starting_after=2", long=True),
+        )
+    )(rng, known),
+    ("DELETE", "/v1/responses/{response_id}"): _on_response("DELETE", ""),
+    ("POST", "/v1/responses/{response_id}/cancel"): _on_response("POST", "/cancel"),
+    ("GET", "/v1/responses/{response_id}/input_items"): _read(
+        "/v1/responses/resp_{task}/input_items?limit=2&order=asc"
+    ),
+    ("GET", "/api/admin/responses"): _fixed("GET", "/api/admin/responses?limit=5&background=true", "ops"),
     ("POST", "/v1/messages/count_tokens"): _counted,
+    ("POST", "/v1/batches"): _batch,
+    ("GET", "/v1/batches"): _fixed("GET", "/v1/batches?limit=5", "mallory"),
+    ("GET", "/v1/batches/{batch_id}"): _fixed("GET", f"/v1/batches/{NO_BATCH}", "mallory"),
+    ("POST", "/v1/batches/{batch_id}/cancel"): _fixed("POST", f"/v1/batches/{NO_BATCH}/cancel", "mallory"),
+    ("GET", "/api/admin/batches"): _fixed("GET", "/api/admin/batches?state=unended&limit=5", "ops"),
+    ("POST", "/api/admin/batches/{batch_id}/cancel"): _fixed(
+        "POST", f"/api/admin/batches/{NO_BATCH}/cancel", "ops"
+    ),
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("POST", "/v1/files"): _file,
     ("GET", "/v1/files"): lambda rng, known: Valid(
@@ -482,6 +550,37 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "PATCH", {"concurrency": 3}, {"set_headers": {"X-Test": "a"}}, {"windows": "5/1s"}, {"note": None}
     ),
     ("DELETE", "/api/admin/endpoints/{name}"): _endpoint("DELETE"),
+    ("GET", "/api/webhooks"): _fixed("GET", "/api/webhooks", "mallory"),
+    ("POST", "/api/webhooks"): lambda rng, known: Valid(
+        *("POST", "/api/webhooks", "mallory"),
+        {
+            "url": f"https://h{rng.randint(1, 9)}.example.invalid/{rng.randint(1, 9)}",
+            "events": rng.choice((["*"], ["task.failed", "batch.completed"])),
+            "note": words(rng),
+        },
+    ),
+    ("GET", "/api/webhooks/{webhook_id}"): _hook("GET", ""),
+    ("PATCH", "/api/webhooks/{webhook_id}"): _hook(
+        "PATCH",
+        "",
+        {"enabled": False},
+        {"enabled": True},
+        {"events": ["*"]},
+        {"url": "https://h.example.invalid/"},
+    ),
+    ("DELETE", "/api/webhooks/{webhook_id}"): _hook("DELETE", ""),
+    ("POST", "/api/webhooks/{webhook_id}/rotate"): _hook("POST", "/rotate", {}, {"keepMs": 0}),
+    ("POST", "/api/webhooks/{webhook_id}/test"): _hook("POST", "/test", {}),
+    ("GET", "/api/webhooks/{webhook_id}/deliveries"): _hook("GET", "/deliveries?limit=5&state=waiting"),
+    ("GET", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}"): _hook("GET", f"/deliveries/{DELIVERY}"),
+    ("POST", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"): _hook(
+        "POST", f"/deliveries/{DELIVERY}/redeliver", {}
+    ),
+    ("GET", "/api/admin/webhooks"): _fixed("GET", "/api/admin/webhooks?limit=5", "ops"),
+    ("GET", "/api/admin/webhooks/deliveries"): _fixed("GET", "/api/admin/webhooks/deliveries?limit=5", "ops"),
+    ("POST", "/api/admin/webhooks/{webhook_id}/off"): lambda rng, known: Valid(
+        "POST", f"/api/admin/webhooks/{HOOK}/off", "ops", {}
+    ),
     ("GET", "/api/admin/keys"): _fixed("GET", "/api/admin/keys?limit=5", "ops"),
     ("GET", "/api/admin/keys/{key_id}"): _key("GET", "/api/admin/keys/{key}"),
     ("POST", "/api/admin/keys"): lambda rng, known: Valid(
@@ -532,6 +631,7 @@ SUBMITS = tuple(
     for call in CALLS
     if call[0] == "POST"
     and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/v1/files"))
+    and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/", "/batches"))
 )
 RARE = {
     ("GET", "/metrics"),

@@ -4,7 +4,7 @@ import copy
 from typing import Any, cast
 
 from tests.hostile.cast import LAB, LAB_QUEUES, STREAMING, WORKING
-from tests.hostile.corpus import NOBODYS, NOBODYS_FILE
+from tests.hostile.corpus import NO_BATCH, NOBODYS, NOBODYS_FILE
 
 from fairlane.gateway.app import App
 
@@ -52,13 +52,19 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/api/admin/changes/{change_id}/keep", "change_id"): ["nothing"],
         ("/api/admin/changes/{change_id}/take-back", "change_id"): ["nothing"],
         ("/api/admin/endpoints/{name}", "name"): ["nothing"],
+        ("/api/admin/webhooks/{webhook_id}/off", "webhook_id"): ["nothing"],
+        ("/v1/batches/{batch_id}", "batch_id"): [NO_BATCH],
+        ("/v1/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
+        ("/api/admin/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
         ("/api/admin/workers/{worker_id}/drain", "worker_id"): [f"{number:016x}" for number in range(9)],
     }
     for path, operations in document["paths"].items():
         for operation in operations.values():
             for parameter in operation.get("parameters", ()):
                 name, schema = parameter["name"], parameter["schema"]
-                if name in ("task_id", "taskId"):
+                if name == "response_id":
+                    parameter["schema"] = {"type": "string", "enum": [f"resp_{task}" for task in tasks]}
+                elif name in ("task_id", "taskId"):
                     parameter["schema"] = {"type": "string", "enum": list(tasks)}
                 elif (path, name) in known:
                     parameter["schema"] = {"type": "string", "enum": known[path, name]}

@@ -374,6 +374,7 @@ class Life(RuleBasedStateMachine):
         )
         task.timeout_ms, task.wait_ms, task.run_ms = times
         task.waiting, task.follow, task.repair = flags
+        task.announced = not task.waiting
         task.estimated_input, task.max_output, task.weight = tokens
         task.key_limits, task.user_limits = self.limits
         task.price, task.quota, task.idempotency = PRICE, self.quota, named

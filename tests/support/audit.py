@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.gateway.records.entries import read_charge, read_usage
+from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
 from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
@@ -241,6 +241,11 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
     charges = Counter(charge.task for charge in paid if charge)
     assert not [task for task, number in charges.items() if number > 1], "one debit for the whole"
     assert set(charges) <= {task for task in over if "qt" in tasks[task]}
+    announced = [read_announced(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
+    told = {task for task in over if "wh" in tasks[task]}
+    assert Counter((end.task, end.state) for end in announced if end) == Counter(
+        (task, tasks[task]["st"]) for task in told
+    )
     for row in rows:
         if row.task not in ends:
             assert (row.state, row.code, row.chain) == ("completed", "", row.task.rpartition(".")[0])

@@ -57,7 +57,7 @@ class Slots:
     ) -> Awaitable[Submitted | Known | Refused]:
         """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. Raises
         StoreUnavailable; what happened to it then, it will not run later: only one with an idempotency key may, for its caller
-        to come again."""
+        to come again, and one that is submitted again by its id."""
         done: asyncio.Future[Submitted | Known | Refused] = self._loop.create_future()
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
         if chain is None:
@@ -75,12 +75,13 @@ class Slots:
                 worker.reserved -= want
             raise
         task.payload = b""  # its caller may wait for long; the store and the cache have it
-        reply.add_done_callback(partial(self._on_submitted, task.id, worker, want, done))
+        reply.add_done_callback(partial(self._on_submitted, task.id, task.again, worker, want, done))
         return done
 
     def _on_submitted(
         self,
         task_id: str,
+        comes_again: bool,
         worker: Worker | None,
         want: int,
         done: asyncio.Future[Submitted | Known | Refused],
@@ -91,7 +92,7 @@ class Slots:
         error = reply.exception()
         if error is not None:
             self._payloads.pop(task_id)
-            if isinstance(error, StoreError) and error.sent:
+            if isinstance(error, StoreError) and error.sent and not comes_again:
                 self._cancels.cancel_soon(task_id, "gateway")
             if not done.done():
                 done.set_exception(error)

@@ -11,10 +11,11 @@ end
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
 -- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those; and of one that a
 -- change of settings concerns that, its side of it, and how often it went on to another model; of a chain's stage or part which that is
--- (`sg`), and when the chain came into it, and the task is the chain. A task whose answer was repaired used what both took.
+-- (`sg`), and when the chain came into it, and the task is the chain. A task whose answer was repaired used what both took. Last, of one
+-- that has ended with this, whether webhooks are told of that (`wh`).
 local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'rt', 'tm',
-  'rp', 'ch', 'mv', 'sg' }
-local TOLD = #RECORDED - 8
+  'rp', 'ch', 'mv', 'sg', 'wh' }
+local TOLD = #RECORDED - 9
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
 -- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
@@ -55,7 +56,8 @@ end
 -- on: it is paid when it ends, for all its stages.
 function record_usage(id, used, done)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
-  local pc, qt, rt, tm, rp, ch, mv, sg = unpack(entry, TOLD + 1)
+  local pc, qt, rt, tm, rp, ch, mv, sg, wh = unpack(entry, TOLD + 1)
+  if done then wh = nil end
   local chain, pa, most, only_paid, se
   if sg then
     chain, pa, most, only_paid, se = chains.fill(entry, id, done)
@@ -67,8 +69,10 @@ function record_usage(id, used, done)
   if only_paid then
     local paid = qt and settle_credits(entry[9], qt, chains.spend(chain, 0)) or ''
     for i = TOLD + 1, #RECORDED do entry[i] = '' end
-    entry[TOLD + 1], entry[25], entry[26] = id, paid, nil
-    if paid ~= '' then call('XADD', keys.outbox(), '*', 'charge', cmsgpack.pack(entry)) end
+    entry[TOLD + 1], entry[25] = id, paid
+    for i = 26, 29 do entry[i] = wh and '' or nil end
+    entry[30] = wh or nil
+    if paid ~= '' or wh then call('XADD', keys.outbox(), '*', 'charge', cmsgpack.pack(entry)) end
     return
   end
   local own, before = used, 0
@@ -82,11 +86,12 @@ function record_usage(id, used, done)
     if chain then cost = chains.spend(chain, cost) end
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
   end
-  if rt or tm or ch or sg then
+  if rt or tm or ch or sg or wh then
     for i = 23, 25 do entry[i] = entry[i] or '' end
     entry[26], entry[27] = rt or '', tm or ''
     if ch then entry[28] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', '')) end
     if sg then entry[28], entry[29] = entry[28] or '', se and sg .. ' ' .. se or sg end
+    if wh then entry[28], entry[29], entry[30] = entry[28] or '', entry[29] or '', wh end
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
 end

@@ -44,6 +44,8 @@ class MessagesStreamView(BlockStreamView):
 
     silence = b'event: ping\ndata: {"type":"ping"}\n\n'
     """What says that the stream goes on."""
+    place_every_s = 0.0
+    """How often a new place is told at most."""
 
     def __init__(self, info: TaskInfo) -> None:
         super().__init__(info)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
 from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, kind_of, members, one_line
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
 from fairlane.streaming.views.choice import THOUGHTS, Choice, choices_of_result
-from fairlane.streaming.views.responses import items as told
 from fairlane.streaming.views.responses.body import Ended, is_summarised, response
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.thoughts import signed, text_of
@@ -50,6 +50,8 @@ class ResponsesStreamView(BlockStreamView):
 
     silence = KEEPALIVE
     """What says that the stream goes on."""
+    place_every_s = 5.0
+    """How often a new place is told at most: with all that a response repeats."""
 
     def __init__(self, info: TaskInfo, echo: bytes, *, starting_after: int = -1) -> None:
         super().__init__(info)
@@ -89,7 +91,8 @@ class ResponsesStreamView(BlockStreamView):
         return self.open() + _frame(b"response.queued", _QUEUED, told_place)
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log: an `error` event. The response may go on."""
+        """The end of a stream that fails beside its task's log: an `error` event. The response may go on, so it has the number of
+        the last event before it: who resumes behind that misses nothing."""
         body = error_body(message, code)
         error = members((members(body) or {}).get("error")) or {}
         pairs = b'"code":%b,"message":%b,"param":null,%b' % (
@@ -97,7 +100,7 @@ class ResponsesStreamView(BlockStreamView):
             bytes(error["message"]),
             body[1:-1],
         )
-        return _frame(b"error", self._number, pairs)
+        return _frame(b"error", max(self._number - 1, self._after, 0), pairs)
 
     def _started(self) -> bytes:
         self._begun = self._begun or self._info

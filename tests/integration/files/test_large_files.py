@@ -48,11 +48,13 @@ async def test_a_large_file_is_not_held_in_memory(tmp_path: Path, redis_url: str
             async for piece in stream.aiter_raw(MIB):
                 went.update(piece)
         assert went.digest() == came.digest()
+        readers: list[AsyncIterator[bytes]] = []
         async with watched(gateway.pid) as slow, contextlib.AsyncExitStack() as stack:
             for _ in range(20):  # those who do not read hold nothing either
                 url = f"/v1/files/{told['id']}/content"
                 stream = await stack.enter_async_context(http.stream("GET", url))
-                assert len(await anext(stream.aiter_raw(1))) == 1
+                readers.append(stream.aiter_raw(1))  # (kept: a stream is closed with it)
+                assert len(await anext(readers[-1])) == 1
         grown = {"upload": upload.grown, "download": download.grown, "slow": slow.grown}
         print({what: round(mib, 1) for what, mib in grown.items()})
         assert max(grown.values()) < GROWS_MIB, grown

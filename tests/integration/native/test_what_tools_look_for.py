@@ -173,9 +173,9 @@ async def test_what_is_not_here_is_named_with_what_is(gateway: Start) -> None:
                 base_url=f"{talk.served.url}/v1", api_key="none", http_client=http, max_retries=0
             )
             with pytest.raises(openai.NotFoundError) as caught:
-                await sdk.responses.retrieve("resp_1")
+                await sdk.get("/responses/resp_1/what", cast_to=object)
             assert (
-                "does not offer responses that are kept. Of OpenAI's calls there are /v1/chat/compl"
+                "does not offer this part of the Responses API. Of OpenAI's calls there are /v1/chat/compl"
                 in caught.value.message
             )
             with pytest.raises(openai.NotFoundError, match="does not offer vector stores"):

@@ -21,6 +21,8 @@ from fairlane.gateway.database.tables import archive, metadata
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.archive import Archive, purge, write
 from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.responses.ends import ResponseEnds
+from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.settings import load_settings
 from fairlane.queues.errors import StoreUnavailable
 
@@ -52,7 +54,8 @@ def another_of(talk: Talk) -> Archive:
     """Another replica's."""
     gateway = talk.served.gateway
     parts = gateway.metrics, "r2", gateway.scheduler, gateway.tasks.poll
-    return Archive(gateway.link, KEYS, gateway.database, *parts, Forgotten(gateway.database))
+    ends = ResponseEnds(gateway.database, ResponseStore(gateway.database), gateway.hub.page)
+    return Archive(gateway.link, KEYS, gateway.database, *parts, Forgotten(gateway.database), ends.keep)
 
 
 async def number(database: Database) -> int:

@@ -168,6 +168,39 @@ def check_events(stream: str) -> list[dict[str, Any]]:
     return told
 
 
+ROUNDS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "previous-response-id": ("talk", {"input": "Remember this word: papaya."}, "Which word was it?"),
+    "function-call-roundtrip": (
+        "tools-once",
+        {
+            "input": "How warm is it in Oslo?",
+            "tools": [WEATHER],
+            "tool_choice": {"type": "function", "name": "get_weather"},
+        },
+        [{"type": "function_call_output", "call_id": "call_a", "output": "18 degrees"}],
+    ),
+}
+"""What comes in two requests: the second names the first one's response."""
+
+
+@pytest.mark.parametrize("case", ROUNDS)
+async def test_case_in_two_rounds(stage: Stage, case: str) -> None:
+    model, asked, then = ROUNDS[case]
+    async with http_client(stage.served.url, headers={"Authorization": "Bearer none"}) as http:
+        first = (await http.post("/v1/responses", json={"model": model, **asked})).json()
+        check_response(first)
+        again = {"model": model, "previous_response_id": first["id"], "input": then}
+        answer = await http.post("/v1/responses", json=again)
+    assert answer.status_code == 200, answer.text
+    second = answer.json()
+    check_response(second)
+    assert (second["status"], second["previous_response_id"]) == ("completed", first["id"])
+    assert second["output"]
+    if model == "tools-once":
+        assert [item["call_id"] for item in first["output"]] == ["call_a"]
+        assert second["output"][0]["content"][0]["text"] == "18 degrees"
+
+
 @pytest.mark.parametrize("case", CASES)
 async def test_case(stage: Stage, case: str) -> None:
     model, asked = CASES[case]

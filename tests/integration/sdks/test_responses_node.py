@@ -61,10 +61,12 @@ async def test_the_ai_sdk_generates_and_streams_text(stage: Stage, node_project:
     ]
 
 
-async def test_the_ai_sdk_runs_tools(stage: Stage, node_project: Path) -> None:
+async def test_the_ai_sdk_runs_tools_also_where_it_refers_to_what_is_kept(
+    stage: Stage, node_project: Path
+) -> None:
     told = await run_node(node_project, "tools", stage.base_url, client="ai.mjs")
     assert (told["text"], told["steps"]) == ("fair in Oslo", ["tool-calls", "stop"])
-    assert (told["streamed"]["text"], told["streamed"]["errors"]) == ("fair in Oslo", [])
+    assert [(one["text"], one["errors"]) for one in told["others"]] == [("fair in Oslo", [])] * 2
     roles = [message["role"] for message in stage.cast.seen[-1]["messages"]]
     assert roles == ["user", "assistant", "tool"]
 

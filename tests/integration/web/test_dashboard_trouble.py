@@ -59,7 +59,7 @@ async def test_what_has_the_focus_keeps_it_when_rows_go_and_cells_change(
     await expect(page.locator("#audit")).to_be_visible()
     focused = await page.evaluate(
         """async () => {
-          const { LiveTable, rowButton } = await import("/static/dashboard/table.js");
+          const { LiveTable, rowButton } = await import("/static/common/table.js");
           const { h } = await import("/static/common/dom.js");
           const link = { name: "task.id", sign: row => row.id + row.n, draw: row => h("a", { href: "#/x" }, row.id) };
           const look = newest => rowButton("look", "look", () => (window.seen = newest().n));

@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import OpenBrowser, fits
 from tests.integration.web.test_playground import ask, plain, say, shows, state
+from tests.support.rawworkers import key
 from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
@@ -175,3 +176,27 @@ async def test_everything_else_that_a_worker_says_is_text_too(talk: Talk, open_b
             await page.evaluate("document.querySelector('#task-state').dataset.state = ''")
         assert await page.evaluate("window.hacked") is None
         assert json.dumps(tag)[1:-1] in await page.locator("#code pre").inner_text()
+
+
+async def test_calls_of_tools_that_are_none_stop_nothing(talk: Talk, open_browser: OpenBrowser) -> None:
+    """What a worker sends as calls is anything: of strange shapes, with marks in names, a great many of them."""
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page)
+        task = await worker.take()
+        named = '<img src=x onerror="window.hacked = 1">'
+        strange: list[Any] = [
+            {"index": "x", "id": 7, "function": None},
+            {"index": -1, "function": {"name": named, "arguments": "{"}},
+            {"index": 0, "function": {"arguments": {"a": 1}}},
+        ]
+        many = [
+            {"index": n, "id": f"c{n}", "function": {"name": "f", "arguments": "x" * 50}} for n in range(500)
+        ]
+        for seq, calls in enumerate((strange, many), 1):
+            await worker.send("taskChunk", **key(task), seq=seq, deltas=[{"toolCalls": calls}])
+        await worker.answer(task)
+        await state(page, "completed")
+        await expect(page.locator(".call")).to_have_count(20)
+        await expect(page.locator("#calls > .hint")).to_contain_text("20 are shown")
+        assert await page.evaluate("window.hacked") is None

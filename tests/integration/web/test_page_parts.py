@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import OpenBrowser
-from tests.integration.web.test_playground import WORDS, ask, say, state
+from tests.integration.web.test_playground import WORDS, ask, choose_surface, say, state
 from tests.support.processes import NO_PROXIES, output_of
 from tests.support.talk import Talk
 
@@ -105,11 +105,13 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
     assert answer in await run(sys.executable, await script(page, "python"))
     assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
 
-    await ask(page, prompt=prompt, reading="openai")
+    await ask(page, prompt=prompt, surface="chat")
     await state(page, "completed")
     assert "[DONE]" in await run("sh", await script(page, "curl"))
 
-    await ask(page, prompt=prompt, reading="poll")
+    await choose_surface(page, "native")
+    await page.locator("#side-by-side").check()
+    await ask(page, prompt=prompt)
     await expect(page.locator("#agreed")).to_be_visible()
     assert '"status":"completed"' in await run("sh", await script(page, "curl"))
     assert "'status': 'completed'" in await run(sys.executable, await script(page, "python"))

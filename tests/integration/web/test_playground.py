@@ -24,12 +24,16 @@ KEYS = [
 ]
 
 
-async def ask(page: Page, model: str = "m", prompt: str = "Tell me a story", reading: str = "stream") -> None:
+async def ask(page: Page, model: str = "m", prompt: str = "Tell me a story", surface: str = "native") -> None:
     """Fill the form and send it."""
     await choose_model(page, model)
     await page.locator("#prompt").fill(prompt)
-    await page.locator(f"input[name=reading][value={reading}]").check(force=True)
+    await choose_surface(page, surface)
     await page.locator("#send").click()
+
+
+async def choose_surface(page: Page, surface: str) -> None:
+    await page.locator(f"input[name=surface][value={surface}]").check(force=True)
 
 
 async def choose_model(page: Page, model: str) -> None:
@@ -221,7 +225,8 @@ async def test_cancelling_works_in_the_queue_and_while_it_streams(
 async def test_three_readings_of_one_task_side_by_side(talk: Talk, open_browser: OpenBrowser) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()
-        await ask(page, reading="poll")
+        await page.locator("#side-by-side").check()
+        await ask(page)
         task = await worker.take()
         await expect(page.locator("#reading-poll-text")).to_contain_text('"status"')
         await expect(page.locator("#reading-json-text")).to_contain_text("comes whole, at the end")
@@ -242,7 +247,7 @@ async def test_an_openai_stream_is_watched_and_ends_when_it_is_left(
 ) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()
-        await ask(page, reading="openai")
+        await ask(page, surface="chat")
         task = await worker.take()
         await say(worker, task, WORDS)
         await worker.answer(task, None, usage={"inputTokens": 3, "outputTokens": 8}, finishReason="stop")
@@ -251,7 +256,7 @@ async def test_an_openai_stream_is_watched_and_ends_when_it_is_left(
         await plain(page)
         await shows(page, "".join(WORDS))
 
-        await ask(page, reading="openai")
+        await ask(page, surface="chat")
         task = await worker.take()
         await say(worker, task, WORDS[:1])
         await expect(page.locator("#output")).to_have_text("Once")
@@ -268,7 +273,7 @@ async def test_an_openai_stream_tells_its_place(talk: Talk, open_browser: OpenBr
         assert running["taskId"] == first
         page = await (await open_browser(talk.served.url)).open()
         second = await talk.submit(model="m", stream=True)
-        await ask(page, reading="openai")
+        await ask(page, surface="chat")
         await state(page, "queued")
         await expect(page.locator("#position")).to_have_text("2")
         await worker.answer(running, {})
@@ -578,7 +583,7 @@ async def test_a_template_is_filled_in(redis_url: str, tmp_path: Path, open_brow
         await expect(page.locator("#prompt")).to_be_hidden()
         await page.locator("#template").select_option("greet")
         await expect(page.locator("#model")).to_be_hidden()
-        assert await page.locator("input[name=reading][value=openai]").is_disabled()
+        assert await page.locator("input[name=surface][value=chat]").is_disabled()
         await accessible(page)
         await page.locator("#send").click()
         await expect(page.locator("#ask-problem")).to_contain_text("missing: name")

@@ -186,7 +186,7 @@ async def test_the_page_of_all_calls_shows_the_document(talk: Talk, open_browser
     await page.locator("#calls details").nth(calls - 1).wait_for()
     assert await page.locator("#calls details").count() == calls
     await expect(page.locator("#calls summary .says", has_text="result when it is completed")).to_be_visible()
-    chat = page.locator("#calls details", has_text="/v1/chat/completions")
+    chat = page.locator("#calls details", has=page.get_by_text("/v1/chat/completions", exact=True))
     await chat.locator("summary").click()
     assert "messages: [any JSON]" in await chat.locator("pre").first.inner_text()
     statuses = await chat.locator("td.statuses").all_inner_texts()

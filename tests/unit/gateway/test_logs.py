@@ -10,6 +10,8 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
+from fairlane.gateway.calls.multipart import FormReader
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.process.logs import (
     HIDDEN,
     MAX_TEXT,
@@ -249,3 +251,11 @@ def test_migrations_say_what_they_do_only_where_all_is_wanted(level: str, said: 
     logging.getLogger("alembic.runtime.migration").warning("wrong")
     assert ("SQLiteImpl" in stream.getvalue()) is said
     assert "wrong" in stream.getvalue()
+
+
+def test_a_form_that_is_none_writes_no_line() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "info", stream)
+    with pytest.raises(ApiError):
+        FormReader(b"x").feed(b"garbage")
+    assert stream.getvalue() == ""

@@ -9,15 +9,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from fairlane.gateway.calls.reading import MOST_PARTS
+from fairlane.gateway.calls.responses.echo import MOST_ECHO
 from fairlane.gateway.calls.responses.kept import with_ids
-from fairlane.gateway.calls.responses.request import (
-    EFFORTS,
-    MOST_ECHO,
-    MOST_REFERENCES,
-    Wishes,
-    chat_of,
-    wishes_of,
-)
+from fairlane.gateway.calls.responses.request import MOST_REFERENCES, Wishes, chat_of, wishes_of
+from fairlane.gateway.calls.responses.settings import EFFORTS
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.views.responses.thoughts import sealed
 from fairlane.workers.adapters.dialects.anthropic.request import BUDGETS, messages_request

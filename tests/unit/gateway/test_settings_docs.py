@@ -13,8 +13,10 @@ from fairlane.gateway.settings import (
     TemplateMessage,
     TemplateSettings,
     WorkerKey,
+    part_of,
 )
 from fairlane.gateway.settings.docs import settings_table
+from fairlane.gateway.settings.parts import ResponseSettings
 from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
 
 
@@ -22,7 +24,7 @@ from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
     "model",
     [
         *(Settings, ModelSettings, QueueSettings, RouteSettings, TemplateMessage, TemplateSettings),
-        *(PriceSettings, CallerKey, KeyQuota, WorkerKey),
+        *(PriceSettings, CallerKey, KeyQuota, WorkerKey, ResponseSettings),
     ],
 )
 def test_every_setting_says_what_it_does(model: type[Settings]) -> None:
@@ -37,6 +39,12 @@ def test_settings_with_a_unit_in_their_name_say_it() -> None:
             assert "millisecond" in (field.description or "").lower(), name
 
 
+def _parts_of(group: str) -> list[str]:
+    part = part_of(Settings.model_fields[group])
+    assert part is not None
+    return list(part.model_fields)
+
+
 def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     table = settings_table()
     for name in Settings.model_fields:
@@ -44,7 +52,9 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
             *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
             *("upstreams", "endpoints", *SINGLE),
         ):
-            assert f"| `{name}` | `{env_name(name)}`" in table
+            for inner in (f".{part}" for part in _parts_of(name)) if name in SINGLE else ("",):
+                variable = env_name(name) + inner.upper().replace(".", "__")
+                assert f"| `{name}{inner}` | `{variable}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
     assert "| `files.max_file_bytes` | `FAIRLANE_FILES__MAX_FILE_BYTES` | 536870912 |" in table

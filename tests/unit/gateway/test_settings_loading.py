@@ -131,6 +131,21 @@ def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
     assert load(None, environ).models["m"].fallbacks == ["b", "c"]
 
 
+def test_a_group_of_which_there_is_one_is_set_by_file_and_variables() -> None:
+    text = "responses: {ttl_ms: 5000, max_bytes_per_caller: 7}\n"
+    environ = {"FAIRLANE_RESPONSES": '{"store": false, "ttl_ms": 6000}', "FAIRLANE_RESPONSES__TTL_MS": "7000"}
+    responses = load(text, environ).responses
+    assert (responses.store, responses.ttl_ms, responses.max_bytes_per_caller) == (False, 7000, 7)
+    assert load(None, {"FAIRLANE_RESPONSES__STORE": "false"}).responses.store is False
+    assert problems("responses: {stor: true}\n") == [
+        "fairlane.yaml: responses.stor: unknown setting; did you mean store?"
+    ]
+    assert problems(None, {"FAIRLANE_RESPONSES__TTL_MS": "soon"})[0].startswith(
+        "FAIRLANE_RESPONSES__TTL_MS: "
+    )
+    assert "goes too deep" in problems(None, {"FAIRLANE_RESPONSES__TTL_MS__X": "1"})[0]
+
+
 def test_json_variables_merge_with_finer_ones() -> None:
     environ = {
         "FAIRLANE_MODELS": '{"a/b": {"concurrency": 2}, "c": {"concurrency": 3}}',

@@ -10,7 +10,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane import queues
-from fairlane.gateway.records.entries import MOST_TOKENS, UsageRow, read_usage
+from fairlane.gateway.records.entries import MOST_TOKENS, AnnouncedEnd, UsageRow, read_announced, read_usage
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Refused, State, Submitted
 
@@ -306,3 +306,79 @@ def test_with_a_full_outbox_nothing_begins_and_everything_ends(world: World) -> 
     assert drive(pool.scheduler._link.run("recorded", "sql", *ids)) == 3  # type: ignore[arg-type]
     assert world.call("XPENDING", outbox, "sql")[0] == 0
     assert isinstance(pool.submit("e"), Submitted)
+
+
+# ---- webhooks ----------
+
+
+def announced(world: World) -> list[AnnouncedEnd]:
+    entries = world.call("XRANGE", world.keys("outbox"), "-", "+")
+    return [end for _, fields in entries if (end := read_announced(fields[1]))]
+
+
+@pytest.mark.parametrize("more", [{}, {"price": "1 1 1 1 1"}, {"template": "t\n1\n"}, {"asked": "1"}])
+def test_the_end_of_a_task_is_announced_where_it_is_asked_for_and_recorded_as_ever(
+    world: World, more: dict[str, str]
+) -> None:
+    pool = Pool(world)
+    pool.offer("*")
+    pool.submit("told", "m", user="acme/ann", key="acme", announced=True, **more)
+    pool.submit("quiet", "m", user="acme/ann", key="acme", **more)
+    for grant in pool.take("*", want=2):
+        pool.finish(grant, used=(7, 8, 5, 2, False))
+    assert announced(world) == [AnnouncedEnd("told", world.now_ms, "completed", "acme", "acme/ann")]
+    told, quiet = (pool.recorded()[name] for name in ("told", "quiet"))
+    assert told._replace(task="quiet") == quiet
+    audit(world, ("told", "quiet"))
+
+
+def test_an_end_is_announced_once_its_slot_is_free(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("*")
+    pool.submit("a", "m", announced=True)
+    (grant,) = pool.take("*")
+    pool.cancel("a")
+    assert announced(world) == []
+    audit(world, "a")
+    pool.finish(grant)
+    assert [(end.task, end.state) for end in announced(world)] == [("a", "cancelled")]
+    audit(world, "a")
+
+
+def test_one_that_waits_is_announced_as_it_is_cancelled(world: World) -> None:
+    pool = Pool(world)
+    pool.submit("a", "m", announced=True)
+    pool.cancel("a")
+    pool.cancel("a")
+    assert [(end.task, end.state) for end in announced(world)] == [("a", "cancelled")]
+
+
+@pytest.mark.parametrize("ends", ["well", "by a part", "by its caller"])
+@pytest.mark.parametrize("parts", [(), (b"0", b"1")])
+def test_a_chain_is_announced_once_when_it_ends_and_its_stages_never(
+    world: World, parts: tuple[bytes, ...], ends: str
+) -> None:
+    pool = Pool(world)
+    pool.offer("m")
+    pool.start("c", announced=True)
+    (grant,) = pool.take()
+    pool.advance(grant, pool.entry(1, parts=parts))
+    assert announced(world) == []
+    grants = pool.take(want=2)
+    if ends == "by its caller":
+        pool.cancel("c")
+        assert announced(world) == []
+        for one in grants:
+            pool.finish(one, state=State.FAILED)
+    elif ends == "by a part":
+        for one in grants:
+            pool.finish(one, state=State.FAILED)
+    else:
+        for one in grants[:-1]:
+            pool.advance(one)
+        assert announced(world) == []
+        pool.advance(grants[-1], pool.end())
+    (end,) = announced(world)
+    assert (end.task, end.key_id) == ("c", "")
+    assert end.state == {"well": "completed", "by a part": "failed", "by its caller": "cancelled"}[ends]
+    audit(world, "c")

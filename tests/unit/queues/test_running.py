@@ -184,6 +184,7 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "repair": True,
         "change": "c1 new",
         "most_tries": 5,
+        "announced": True,
     }
     drive(pool.scheduler.fund("k:u", Funds(10**6, 1)))
     times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}

@@ -114,13 +114,18 @@ async function problemOf(response, changes) {
   } catch {
     // not one of the gateway's answers: a proxy's page, or cut off
   }
-  const exact = Number(response.headers.get("retry-after-ms")) || Number(response.headers.get("retry-after")) * 1000;
+  return problemFrom(response.status, name => response.headers.get(name), body, changes);
+}
+
+/** The problem that an answer tells: its status, its headers by name, and its JSON (null where it is none). */
+export function problemFrom(status, header, body, changes) {
+  const exact = Number(header("retry-after-ms")) || Number(header("retry-after")) * 1000;
   const native = typeof body?.error === "string";
   return new Problem(
-    response.status,
-    (native ? body.code : body?.error?.code) ?? `HTTP_${response.status}`,
-    (native ? body.error : body?.error?.message) ?? `The gateway answered ${response.status}`,
-    { retryAfterMs: exact || null, taskId: body?.taskId ?? response.headers.get("x-task-id"), fields: body?.fields, changes },
+    status,
+    (native ? body.code : body?.error?.code) ?? `HTTP_${status}`,
+    (native ? body.error : body?.error?.message) ?? `The gateway answered ${status}`,
+    { retryAfterMs: exact || null, taskId: body?.taskId ?? header("x-task-id"), fields: body?.fields, changes },
   );
 }
 

@@ -67,6 +67,9 @@ export const timeZone = () =>
 /** Date and time of day. */
 export const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
+/** A time as briefly as it can be told: of today the time of day, else the day and the minute. */
+export const when = (ms, now = Date.now()) => (dayMonth(ms) === dayMonth(now) ? clock(ms) : `${dayMonth(ms)} ${hourMinute(ms)}`);
+
 /** 180B, 1.5MB */
 export function bytes(value) {
   const names = ["byte", "kilobyte", "megabyte", "gigabyte"];

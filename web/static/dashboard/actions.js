@@ -5,6 +5,7 @@ import { h, replace } from "../common/dom.js";
 import { number } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { askAgain, openDialog, toast } from "../common/page.js";
+import { keep } from "../common/transfer.js";
 import { helpText } from "./help.js";
 
 const PATHS = { queue: "/api/admin/queues/", model: "/api/admin/models/" };
@@ -16,7 +17,7 @@ const pathOf = (kind, name) => PATHS[kind] + name.split("/").map(encodeURICompon
 const patch = (kind, name, values, query = "") => call(pathOf(kind, name) + query, { method: "PATCH", body: values });
 
 /** Do something and tell how it went; `after` is called when it was done. The feed shows it within a second anyhow. */
-async function carryOut(work, after = () => {}) {
+export async function carryOut(work, after = () => {}) {
   try {
     toast(await work(), "good");
   } catch (problem) {
@@ -138,9 +139,7 @@ export async function save(search, most) {
     }
     const time = (name, value) => (name.endsWith("At") && value ? new Date(value).toISOString() : value);
     const lines = [SAVED.join(","), ...rows.map(row => SAVED.map(name => csv(time(name, row[name]))).join(","))];
-    const url = URL.createObjectURL(new Blob([lines.join("\r\n"), "\r\n"], { type: "text/csv" }));
-    h("a", { href: url, download: "tasks.csv" }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    keep(new Blob([lines.join("\r\n"), "\r\n"], { type: "text/csv" }), "tasks.csv");
     return t("done.save", { n: rows.length });
   });
 }

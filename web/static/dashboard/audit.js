@@ -4,10 +4,10 @@ import { call, explain } from "../common/api.js";
 import { h, replace } from "../common/dom.js";
 import { dateTime } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
+import { LiveTable } from "../common/table.js";
 import { settingName, valueText } from "./actions.js";
 import { panel } from "./parts.js";
 import { Refusals } from "./refusals.js";
-import { LiveTable } from "./table.js";
 
 const PAGE = 50;
 const OPEN = "(open)";

@@ -15,6 +15,8 @@ import { SettingsView } from "./settings.js";
 import strings from "./strings.js";
 import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
+import { Batches } from "./unattended/batches.js";
+import { Webhooks } from "./unattended/webhooks.js";
 import { Usage } from "./usage.js";
 
 const IDLE_MS = 10_000;
@@ -193,9 +195,11 @@ function leave() {
   replace(byId("view"));
 }
 
-const VIEWS = ["tasks", "usage", "keys", "changes", "settings", "audit"];
+const VIEWS = ["tasks", "batches", "webhooks", "usage", "keys", "changes", "settings", "audit"];
 
-/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/changes, #/changes/<id>, #/settings?…, #/audit?…. */
+const PLAIN = { usage: Usage, batches: Batches, webhooks: Webhooks }; // all that they need stands in the address
+
+/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/batches?…, #/webhooks?…, #/usage?…, #/keys, #/keys/<id>?…, #/changes, #/changes/<id>, #/settings?…, #/audit?…. */
 function route() {
   if (!state.allowed) return;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -209,8 +213,8 @@ function route() {
         ? state.view instanceof Key && state.view.id === id
         : name === "changes"
           ? state.view instanceof Changes && state.view.id === id
-          : name === "usage"
-            ? state.view instanceof Usage
+          : name in PLAIN
+            ? state.view instanceof PLAIN[name]
             : !VIEWS.includes(name) && state.view instanceof Overview;
   if (same) {
     state.shown = location.hash;
@@ -223,7 +227,7 @@ function route() {
   else if (name === "tasks") state.view = new Tasks(wanted, { names });
   else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh, own: () => page.me?.key });
   else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
-  else if (name === "usage") state.view = new Usage(wanted);
+  else if (name in PLAIN) state.view = new PLAIN[name](wanted);
   else if (name === "changes") state.view = new Changes(id);
   else if (name === "settings") state.view = new SettingsView(wanted);
   else if (name === "audit") state.view = new Audit(wanted);

@@ -5,10 +5,10 @@ import { h, later, replace, setText } from "../common/dom.js";
 import { duration, number, percent, wholeUnits } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
+import { LiveTable, gauge, meter, rowButton } from "../common/table.js";
 import { breakerName, cancelWaiting, change, drain, forceBreaker, pause, settingName, throttle } from "./actions.js";
 import { LatencyPlot, RatePlot, TokensPlot, WaitingPlot, rangeOf } from "./charts.js";
 import { Period, segmented } from "./period.js";
-import { LiveTable, gauge, meter, rowButton } from "./table.js";
 
 const HISTORY_MS = 10_000;
 const MEASURES = [

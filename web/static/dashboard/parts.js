@@ -1,8 +1,7 @@
-// What several views are made of: a panel with its head, and a list that a call gives page by page.
+// What several views are made of: a panel with its head.
 
-import { call, explain } from "../common/api.js";
-import { h, later, replace } from "../common/dom.js";
-import { onLanguage, t } from "../common/i18n.js";
+import { h } from "../common/dom.js";
+import { t } from "../common/i18n.js";
 
 /** A section under a heading. `key`, `hint`: strings' keys; `end`: what stands at the other end of the head. */
 export const panel = (id, key, { hint = null, end = null }, ...content) =>
@@ -18,80 +17,3 @@ export const panel = (id, key, { hint = null, end = null }, ...content) =>
     ),
     content,
   );
-
-/**
- * A LiveTable of which more can be asked for. `path(after)`: where the rows behind `after` are read, "" the first ones; `rowsOf(answer)`
- * and `keyOf(row)`: the rows, and what tells them apart; `empty`: the key of what is said when there are none. With `againMs` the first
- * ones are read again and again, as long as nobody asked for more.
- */
-export class PagedTable {
-  constructor(table, { path, rowsOf, keyOf, empty, againMs = 0 }) {
-    Object.assign(this, { _table: table, _path: path, _rowsOf: rowsOf, _keyOf: keyOf, _againMs: againMs });
-    this._rows = [];
-    this._next = null;
-    this._asked = 0;
-    this._stopped = false;
-    this._calledOff = () => {};
-    this._problem = h("div", { role: "alert" });
-    this._empty = h("p", { class: "empty", hidden: true, dataset: { t: empty } }, t(empty));
-    this._more = h("button", { type: "button", dataset: { t: "load.more" }, on: { click: () => this.read(this._next) } }, t("load.more"));
-    this._moreRow = h("div", { class: "more-row", hidden: true }, this._more);
-    table.element.hidden = true;
-    this.element = h("div", {}, this._problem, this._empty, table.element, this._moreRow);
-    this._forget = onLanguage(() => this._draw());
-  }
-
-  close() {
-    this._stopped = true;
-    this._calledOff();
-    this._forget();
-    this._table.close();
-  }
-
-  /** Read the first rows anew, or those behind `after`. */
-  async read(after = "") {
-    this._calledOff();
-    const mine = (this._asked += 1);
-    const over = () => this._stopped || mine !== this._asked;
-    const whole = this._whole;
-    if (after) this._whole = false; // no refresh may come before the answer: it would take the place of what was asked for
-    try {
-      const answer = await call(this._path(after));
-      if (over()) return;
-      this._rows = after ? [...this._rows, ...this._rowsOf(answer)] : this._rowsOf(answer);
-      this._next = answer.next;
-      this._whole = !after;
-      replace(this._problem);
-      this._draw();
-    } catch (problem) {
-      if (over()) return;
-      this._whole = whole;
-      replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
-    }
-    if (this._againMs && this._whole !== false) this._calledOff = later(() => this.read(), this._againMs);
-  }
-
-  /** Read the first rows anew, unless more than these are shown: then the reader is somewhere among them. */
-  async refresh() {
-    if (this._whole !== false) await this.read();
-  }
-
-  /** Forget what is shown: it is of something else. */
-  clear() {
-    this._calledOff();
-    this._asked += 1;
-    this._rows = [];
-    this._next = null;
-    this._whole = undefined;
-    replace(this._problem);
-    this._draw();
-    this._empty.hidden = true;
-  }
-
-  _draw() {
-    this._table.update(this._rows, this._keyOf);
-    this._table.element.hidden = this._rows.length === 0;
-    this._empty.hidden = this._whole === undefined || this._rows.length > 0;
-    this._moreRow.hidden = this._next === null;
-  }
-}

@@ -2,8 +2,9 @@
 
 import { h } from "../common/dom.js";
 import { dateTime, number } from "../common/format.js";
-import { PagedTable, panel } from "./parts.js";
-import { LiveTable } from "./table.js";
+import { PagedTable } from "../common/paged.js";
+import { LiveTable } from "../common/table.js";
+import { panel } from "./parts.js";
 
 const PAGE = 50;
 const AGAIN_MS = 30_000;

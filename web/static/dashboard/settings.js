@@ -4,9 +4,9 @@ import { call, explain } from "../common/api.js";
 import { h, later, replace, setText } from "../common/dom.js";
 import { dateTime, number } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
+import { LiveTable } from "../common/table.js";
 import { valueText } from "./actions.js";
 import { panel } from "./parts.js";
-import { LiveTable } from "./table.js";
 
 const SOURCES = ["changed", "replica", "file", "environment", "flag", "generated", "default"];
 const SET = "(set)";

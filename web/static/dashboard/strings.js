@@ -1,10 +1,12 @@
 // What the dashboard says, in English and Chinese.
 
 import changes from "./changes/strings.js";
+import unattended from "./unattended/strings.js";
 
 export default {
   en: {
     ...changes.en,
+    ...unattended.en,
     "dashboard.title": "Dashboard",
     "views.label": "Views",
     "view.overview": "Overview",
@@ -14,8 +16,6 @@ export default {
     "view.changes": "Changes",
     "view.settings": "Settings",
     "view.audit": "Audit log",
-    "table.actions": "Actions",
-    "load.more": "Show more",
     "unlimited": "no limit",
     "ago": "{time} ago",
     "now": "just now",
@@ -708,6 +708,7 @@ export default {
   },
   zh: {
     ...changes.zh,
+    ...unattended.zh,
     "dashboard.title": "仪表盘",
     "views.label": "视图",
     "view.overview": "概览",
@@ -717,8 +718,6 @@ export default {
     "view.changes": "变更",
     "view.settings": "设置",
     "view.audit": "审计日志",
-    "table.actions": "操作",
-    "load.more": "显示更多",
     "unlimited": "不限",
     "ago": "{time}前",
     "now": "刚刚",

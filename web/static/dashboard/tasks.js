@@ -3,10 +3,10 @@
 
 import { call, explain } from "../common/api.js";
 import { h, later, replace, setText } from "../common/dom.js";
-import { clock, dateTime, dayMonth, duration, hourMinute } from "../common/format.js";
+import { dateTime, duration, when } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
+import { LiveTable, rowButton } from "../common/table.js";
 import { cancel, cancelFound, save } from "./actions.js";
-import { LiveTable, rowButton } from "./table.js";
 
 const AGAIN_MS = 5000;
 const PAGE = 50;
@@ -241,9 +241,6 @@ export class Tasks {
     this._read();
   }
 }
-
-/** The time of today, or the day and the time. */
-const when = (ms, now) => (dayMonth(ms) === dayMonth(now) ? clock(ms) : `${dayMonth(ms)} ${hourMinute(ms)}`);
 
 /** A state as a coloured chip. */
 export const stateChip = state => h("span", { class: "chip", dataset: { state } }, t(`state.${state}`));

@@ -1,14 +1,15 @@
 // What tasks used over days: figures and plots of all that is asked for, and a table by model, key, user and more. All of it stands
 // in the address, which can be passed on.
 
-import { call, explain, send } from "../common/api.js";
+import { call, explain } from "../common/api.js";
 import { h, later, replace } from "../common/dom.js";
 import { credits, dayMonth, duration, number, percent } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
+import { LiveTable } from "../common/table.js";
+import { download } from "../common/transfer.js";
 import { DaysPlot, USED_TASKS, USED_TOKENS } from "./charts.js";
 import { panel } from "./parts.js";
 import { segmented } from "./period.js";
-import { LiveTable } from "./table.js";
 
 const RANGES = { "7d": 7, "30d": 30, "90d": 90, "365d": 365 };
 const USUAL = "30d";
@@ -163,10 +164,7 @@ export class Usage {
   /** Keep the table as a file, with all of its rows. */
   async _save() {
     try {
-      const response = await send(`/api/admin/usage?${this._query(this._of, { format: "csv", limit: 10_000 })}`);
-      const url = URL.createObjectURL(await response.blob());
-      h("a", { href: url, download: "usage.csv" }).click();
-      setTimeout(() => URL.revokeObjectURL(url), 60_000);
+      await download(`/api/admin/usage?${this._query(this._of, { format: "csv", limit: 10_000 })}`, "usage.csv");
     } catch (problem) {
       replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
     }

@@ -1,29 +1,38 @@
 // The playground: sends tasks, shows them, and opens the links of tasks that were sent before.
 //
 // The page's fragment is the task's link: #task=<id>&token=<ticket>[&user=<name>]. The ticket lets its holder read this one task, no
-// more; a fragment is never sent to a server.
+// more; a fragment is never sent to a server. #response=<id>[&user=<name>] is a kept response, for those alone who may read it.
 
 import { Problem, call, explain } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
+import { BatchesView } from "./batches/batches.js";
 import { Burst } from "./burst.js";
-import { CodePanel } from "./code.js";
+import { CodePanel } from "./code/panel.js";
+import { ConversationForm } from "./conversation.js";
 import strings from "./strings.js";
+import { unsaid } from "./surfaces/conversation.js";
+import { taskOf } from "./surfaces/responses.js";
+import { surfaceOf } from "./surfaces/surfaces.js";
 import { TaskPanel } from "./task.js";
 import { TemplateForm } from "./templates.js";
 
 const MODELS_SOON_MS = 3000;
 const MODELS_AGAIN_MS = 20_000;
-const KEPT = ["prompt", "user", "tier", "mode", "model"]; // in this tab, through a reload
+const KEPT = ["prompt", "user", "tier", "mode", "model", "system", "max-tokens"]; // in this tab, through a reload
 const OTHER = "\u0000other";
 
 const page = startPage({ name: "playground", strings });
 const said = text => setText(byId("said"), text);
 const code = new CodePanel(byId("code"), "code-title");
 const story = more => ({ base: location.origin, key: Boolean(page.me && !page.me.open), ...more });
-const task = new TaskPanel(byId("task"), { onStory: told => code.show(story(told)), said });
+const task = new TaskPanel(byId("task"), { onStory: told => code.show(story(told)), said, onAnswer: goOn });
+const conversation = new ConversationForm();
 const burst = new Burst({ form: byId("burst"), chart: byId("burst-chart"), code: byId("burst-code"), page, story, said, headersFor });
+const batches = new BatchesView({ page, story, said, model, who: () => headersFor(byId("user").value.trim(), byId("tier").value) });
+const TABS = ["ask", "burst", "batches"];
+let asked = null; // the conversation whose answer is shown
 const templates = new TemplateForm(drawTemplate);
 let models = null; // names; null = not known yet
 let modelsTimer = 0;
@@ -57,6 +66,7 @@ page.onMe((me, problem) => {
   }
   drawWho();
   burst.setMe(me);
+  batches.setMe(me);
   loadModels();
 });
 
@@ -91,6 +101,7 @@ async function loadModels() {
       models = names;
       drawModels();
       burst.setModels(models);
+      batches.setModels(models);
     }
   } catch {
     // the page says elsewhere what is wrong
@@ -115,19 +126,21 @@ function drawModels() {
   setText(hint, t("ask.model.none"));
 }
 
-/** A template takes the prompt's place, and a route the model's; OpenAI's calls know no templates. */
+/** A template takes the prompt's place, and a route the model's; OpenAI's and Anthropic's calls know no templates. */
 function drawTemplate(template) {
-  byId("prompt-field").hidden = Boolean(template);
+  for (const id of ["prompt-field", "more"]) byId(id).hidden = Boolean(template);
+  byId("turns").hidden = Boolean(template) || !byId("turns").querySelector("li");
   byId("model-field").hidden = Boolean(template?.route);
-  const openai = document.querySelector("input[name=reading][value=openai]");
-  openai.disabled = Boolean(template);
-  if (template && openai.checked) {
-    document.querySelector("input[name=reading][value=stream]").checked = true;
-    drawHint();
+  for (const input of document.querySelectorAll("input[name=surface]")) {
+    input.disabled = Boolean(template) && input.value !== "native";
+    if (template) input.checked = input.value === "native";
   }
+  drawSurface();
 }
 
-const model = () => (byId("model").value === OTHER ? byId("model-other").value.trim() : byId("model").value);
+function model() {
+  return byId("model").value === OTHER ? byId("model-other").value.trim() : byId("model").value;
+}
 
 byId("model").addEventListener("change", () => {
   byId("model-other").hidden = byId("model").value !== OTHER;
@@ -136,12 +149,24 @@ byId("model").addEventListener("change", () => {
 
 // ---- asking ----------
 
-const reading = () => document.querySelector("input[name=reading]:checked").value;
+const surface = () => surfaceOf(document.querySelector("input[name=surface]:checked").value);
 
-function drawHint() {
-  setText(byId("reading-hint"), t(`ask.reading.${reading()}.hint`));
+function drawSurface() {
+  const { name, lacks } = surface();
+  byId("readings-field").hidden = name !== "native";
+  byId("background-field").hidden = name !== "responses";
+  const background = name === "responses" && byId("background").checked;
+  setText(byId("surface-hint"), t(name === "native" && byId("side-by-side").checked ? "ask.sideBySide.hint" : `surface.${name}${background ? ".background" : ""}.hint`));
+  let left = [];
+  try {
+    left = unsaid(conversation.asked(model(), ""), lacks);
+  } catch {
+    // the tools are being written
+  }
+  byId("unsaid").hidden = left.length === 0;
+  setText(byId("unsaid"), left.map(part => t(`unsaid.${part}`)).join(" "));
 }
-for (const input of document.querySelectorAll("input[name=reading]")) input.addEventListener("change", drawHint);
+byId("ask").addEventListener("change", drawSurface);
 
 byId("ask").addEventListener("submit", event => {
   event.preventDefault();
@@ -165,7 +190,7 @@ async function send() {
   byId("ask-problem").hidden = true;
   keep();
   try {
-    await (reading() === "openai" ? sendChat() : sendNative(reading() === "poll"));
+    await (surface().name === "native" ? sendNative(byId("side-by-side").checked) : sendThrough(surface()));
     if (matchMedia("(max-width: 60rem)").matches) byId("result").scrollIntoView({ behavior: "smooth" });
   } catch (problem) {
     if (problem?.name !== "AbortError") showProblem(problem);
@@ -181,58 +206,88 @@ function showProblem(problem) {
   setText(box, explain(problem) + codeOf);
 }
 
-const messages = () => [{ role: "user", content: byId("prompt").value }];
+/** The conversation as the form says it. Who gives tools' results back need not say more. */
+function ask() {
+  const question = byId("prompt").value;
+  asked = conversation.asked(model(), conversation.answers && !question ? null : question);
+  return asked;
+}
+
+/** The reader goes on from an answer: it is a turn of the conversation now. With results of tools there is nothing more to be said. */
+function goOn(answer, results) {
+  conversation.goOn(asked, answer, results);
+  byId("prompt").value = "";
+  drawSurface();
+  if (answer.calls.length) send();
+  else byId("prompt").focus();
+}
 
 async function sendNative(readings) {
   const user = byId("user").value.trim();
   const headers = headersFor(user, byId("tier").value);
   const mode = byId("mode").value;
   const template = templates.chosen;
-  const path = template ? "/api/tasks" : "/api/openai";
-  const asked = template ? { ...templates.body, ...(template.route ? {} : { model: model() }) } : { model: model(), messages: messages() };
-  const body = { ...asked, stream: true, async: true, ...(mode && !template?.chain ? { mode } : {}) };
-  const accepted = await call(path, { body, headers: headers.wire });
-  const steps = [{ do: "submit", path, body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
-  task.follow(accepted, { headers, steps, readings, user: headers.named["X-Fairlane-User"] });
+  const { path, body: bodyOf } = surfaceOf("native");
+  const [at, said] = template ? ["/api/tasks", { ...templates.body, ...(template.route ? {} : { model: model() }), stream: true, async: true }] : [path, bodyOf(ask())];
+  if (template) asked = null;
+  const body = { ...said, ...(mode && !template?.chain ? { mode } : {}) };
+  const accepted = await call(at, { body, headers: headers.wire });
+  const steps = [{ do: "submit", path: at, body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
+  task.follow(accepted, { headers, steps, readings, user: headers.named["X-Fairlane-User"], goesOn: !template });
   const token = new URL(accepted.streamUrl, location.origin).searchParams.get("token");
   const link = new URLSearchParams({ task: accepted.taskId, token, ...(headers.named["X-Fairlane-User"] ? { user } : {}) });
   history.pushState(null, "", `#${link}`);
 }
 
-async function sendChat() {
-  const headers = headersFor(byId("user").value.trim(), byId("tier").value);
+async function sendThrough(surface) {
+  const user = byId("user").value.trim();
+  const headers = headersFor(user, byId("tier").value);
   const mode = byId("mode").value;
   const own = mode ? { "X-Fairlane-Mode": mode } : {};
-  const body = { model: model(), messages: messages(), stream: true, stream_options: { include_usage: true } };
+  const body = surface.body(ask(), { background: byId("background").checked });
   history.pushState(null, "", location.pathname);
-  await task.chat(body, { headers, own, steps: [{ do: "chat", body, headers: own }] });
+  await task.ask(surface, body, { headers, own, steps: [{ do: "ask", surface, body, headers: own }] });
+  if (!body.background) return;
+  const link = new URLSearchParams({ response: `resp_${task.taskId}`, ...(headers.named["X-Fairlane-User"] ? { user } : {}) });
+  history.replaceState(null, "", `#${link}`);
 }
 
 // ---- links ----------
 
 function openLink() {
   const link = new URLSearchParams(location.hash.slice(1));
-  const [taskId, token, user] = ["task", "token", "user"].map(name => link.get(name) ?? "");
-  if (location.hash === "#burst") showTab("burst");
+  const [taskId, token, response, user] = ["task", "token", "response", "user"].map(name => link.get(name) ?? "");
+  for (const name of TABS) if (location.hash === `#${name}`) showTab(name);
+  if (/^resp_[0-9a-f-]{36}$/.test(response)) {
+    if (taskOf(response) === task.taskId) return;
+    showTab("ask");
+    const follow = () => task.followResponse(response, { headers: headersFor(user, "") }).catch(showProblem);
+    whenKnown(() => (page.me === null ? page.askForKey(t("ask.needsKey")).then(follow) : follow()));
+    return;
+  }
   if (!taskId || !token || taskId === task.taskId || !/^[0-9a-f-]{36}$/.test(taskId)) return;
   showTab("ask");
   const streamUrl = `/api/task/${taskId}/events?token=${encodeURIComponent(token)}`;
-  const open = () => task.followLink({ taskId, streamUrl, headers: headersFor(user, ""), user });
-  if (page.me === undefined) {
-    // who the reader is decides whether the task's user may be named; the link works without
-    let opened = false;
-    page.onMe(() => {
-      if (!opened) open();
-      opened = true;
-    });
-  } else open();
+  whenKnown(() => task.followLink({ taskId, streamUrl, headers: headersFor(user, ""), user }));
+}
+
+/** Do it once it is known who the reader is: that decides whether the task's user may be named. A link works without. */
+function whenKnown(open) {
+  if (page.me !== undefined) {
+    open();
+    return;
+  }
+  let opened = false;
+  page.onMe(() => {
+    if (!opened) open();
+    opened = true;
+  });
 }
 addEventListener("hashchange", openLink);
 addEventListener("popstate", openLink);
 
 // ---- tabs ----------
 
-const TABS = ["ask", "burst"];
 
 function showTab(name) {
   for (const other of TABS) {
@@ -241,13 +296,15 @@ function showTab(name) {
     tab.tabIndex = other === name ? 0 : -1;
     byId(`view-${other}`).hidden = other !== name;
   }
+  batches.shown = name === "batches";
 }
 for (const [index, name] of TABS.entries()) {
   const tab = byId(`tab-${name}`);
   tab.addEventListener("click", () => showTab(name));
   tab.addEventListener("keydown", event => {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    const next = TABS[(index + 1) % TABS.length];
+    const step = event.key === "ArrowRight" ? 1 : TABS.length - 1;
+    const next = TABS[(index + step) % TABS.length];
     showTab(next);
     byId(`tab-${next}`).focus();
   });
@@ -274,16 +331,18 @@ function keep() {
 // ---- begin ----------
 
 byId("prompt").value = kept("prompt") || t("ask.prompt.example");
-byId("user").value = kept("user");
-drawHint();
+for (const id of ["user", "system", "max-tokens"]) byId(id).value = kept(id);
+drawSurface();
 onLanguage(() => {
-  drawHint();
+  conversation.draw();
+  drawSurface();
   drawWho();
   drawModels();
   templates.draw();
   task.draw();
   code.draw();
   burst.draw();
+  batches.draw();
   document.title = t("playground.pageTitle");
 });
 document.title = t("playground.pageTitle");

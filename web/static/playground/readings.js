@@ -5,9 +5,8 @@ import { h, replace, setText } from "../common/dom.js";
 import { duration, number } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { textOf } from "./fold.js";
+import { Frames } from "./frames.js";
 
-const MOST_LINES = 400;
-const MOST_CHARACTERS = 4000; // of one line
 const SOON_MS = 1000;
 
 /**
@@ -18,8 +17,7 @@ export class Readings {
   constructor(element, task, fold) {
     this._task = task;
     this._fold = fold;
-    this._lines = [];
-    this._dropped = 0;
+    this._frames = new Frames();
     this._chunks = "";
     this._answer = null; // of the last poll
     this._polls = 0;
@@ -52,6 +50,7 @@ export class Readings {
     this._boxes = { json: pre("json"), events: pre("events"), poll: pre("poll") };
     this._pollNote = h("p", { class: "small muted num", id: "poll-note" });
     this._agreed = h("p", { class: "notice", id: "agreed", hidden: true });
+    this._frames.moveTo(this._boxes.events);
     element.hidden = false;
     replace(
       element,
@@ -71,14 +70,7 @@ export class Readings {
   take({ id, event, data }) {
     if (event === "chunk" && data.kind === "text" && data.index === 0) this._chunks += data.delta;
     if (event === "start" || event === "restart") this._chunks = "";
-    const text = JSON.stringify(data);
-    const shown = text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)} …` : text;
-    this._lines.push(`${id ? `id: ${id}\n` : ""}event: ${event}\ndata: ${shown}\n\n`);
-    while (this._lines.length > MOST_LINES) {
-      this._lines.shift();
-      this._dropped += 1;
-    }
-    this._drawEvents();
+    this._frames.add({ id, event, data: JSON.stringify(data) });
   }
 
   /** The stream is at its end. */
@@ -119,22 +111,8 @@ export class Readings {
     const { state, result } = this._fold;
     const json = state === "completed" ? JSON.stringify(result, null, 2) : t("readings.json.none");
     setText(this._boxes.json, json);
-    this._drawEvents();
     this._drawPoll();
     this._drawAgreed();
-  }
-
-  _drawEvents() {
-    if (this._asked) return;
-    this._asked = true;
-    setTimeout(() => {
-      this._asked = false;
-      const box = this._boxes.events;
-      const atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 40;
-      const dropped = this._dropped ? `${t("readings.dropped", { n: number(this._dropped) })}\n\n` : "";
-      setText(box, dropped + this._lines.join("").trimEnd());
-      if (atEnd) box.scrollTop = box.scrollHeight;
-    }, 50);
   }
 
   _drawPoll() {

@@ -1,5 +1,10 @@
+import batches from "./batches/strings.js";
+import surfaces from "./surfaces/strings.js";
+
 export default {
   en: {
+    ...batches.en,
+    ...surfaces.en,
     "playground.title": "Playground",
     "playground.pageTitle": "Playground · Fairlane",
     "playground.intro":
@@ -21,13 +26,6 @@ export default {
     "ask.locale": "Language",
     "ask.prompt": "Prompt",
     "ask.prompt.example": "Why is a queue fairer than a refusal? Answer in a few short paragraphs, with a list and a code example.",
-    "ask.reading": "Read it as",
-    "ask.reading.stream": "Live stream",
-    "ask.reading.openai": "OpenAI",
-    "ask.reading.poll": "Side by side",
-    "ask.reading.stream.hint": "Submit, then follow the task's event log. It can be cut, resumed, and opened elsewhere by its link.",
-    "ask.reading.openai.hint": "POST /v1/chat/completions, as any OpenAI client does. Who leaves, cancels, unless the header X-Fairlane-On-Disconnect says: continue.",
-    "ask.reading.poll.hint": "Submit and go; then the same task as one JSON, as a stream and by polling, side by side.",
     "ask.user": "User",
     "ask.user.none": "anonymous",
     "ask.tier": "Tier",
@@ -67,7 +65,6 @@ export default {
     "connection.again": "Reconnecting after event {id} …",
     "connection.back": "Connected again after event {id}.",
     "connection.silent": "Nothing has come for {time}. The connection is open: it is the worker that is silent.",
-    "connection.openai": "Connection cut. Without the header X-Fairlane-On-Disconnect: continue that cancels the task of an OpenAI stream.",
 
     "output.title": "Output",
     "output.markdown": "Markdown",
@@ -87,6 +84,8 @@ export default {
     "facts.ran": "Ran",
     "facts.total": "In all",
     "facts.tokens": "Tokens",
+    "facts.cached": "From a cache",
+    "facts.thoughts": "Of thoughts",
     "facts.inOut": "{input} in, {output} out",
     "facts.speed": "Speed",
     "facts.perSecond": "{n} tokens/s",
@@ -121,7 +120,6 @@ export default {
     "code.cancel": "cancel it",
     "code.poll": "or poll",
     "code.link": "read it by its link, without a key",
-    "code.chat": "a chat completion, as OpenAI's clients ask for it",
     "code.burst": "the same burst, one task after the other",
 
     "burst.title": "Burst",
@@ -162,6 +160,8 @@ export default {
     "said.place": "Place {n} in the queue",
   },
   zh: {
+    ...batches.zh,
+    ...surfaces.zh,
     "playground.title": "试用",
     "playground.pageTitle": "试用 · Fairlane",
     "playground.intro": "发送任务，查看它在队列中的位置，观看它运行。切断连接：它会恢复，不丢失也不重复任何词元。",
@@ -182,13 +182,6 @@ export default {
     "ask.locale": "语言",
     "ask.prompt": "提示词",
     "ask.prompt.example": "为什么排队比拒绝更公平？请用几个简短的段落回答，并附一个列表和一个代码示例。",
-    "ask.reading": "读取方式",
-    "ask.reading.stream": "实时流",
-    "ask.reading.openai": "OpenAI",
-    "ask.reading.poll": "并排对照",
-    "ask.reading.stream.hint": "提交后跟随任务的事件日志。可以切断、恢复，也可以用链接在别处打开。",
-    "ask.reading.openai.hint": "POST /v1/chat/completions，与任何 OpenAI 客户端相同。离开即取消，除非带有请求头 X-Fairlane-On-Disconnect: continue。",
-    "ask.reading.poll.hint": "提交即走；然后把同一任务作为一个 JSON、一个流和轮询结果并排显示。",
     "ask.user": "用户",
     "ask.user.none": "匿名",
     "ask.tier": "等级",
@@ -228,7 +221,6 @@ export default {
     "connection.again": "正在事件 {id} 之后重新连接…",
     "connection.back": "已在事件 {id} 之后重新连接。",
     "connection.silent": "已有 {time} 没有任何内容。连接是通的：是工作进程没有输出。",
-    "connection.openai": "连接已切断。未带请求头 X-Fairlane-On-Disconnect: continue 的 OpenAI 流随之被网关取消。",
 
     "output.title": "输出",
     "output.markdown": "Markdown",
@@ -248,6 +240,8 @@ export default {
     "facts.ran": "运行",
     "facts.total": "总计",
     "facts.tokens": "词元",
+    "facts.cached": "来自缓存",
+    "facts.thoughts": "用于推理",
     "facts.inOut": "输入 {input}，输出 {output}",
     "facts.speed": "速度",
     "facts.perSecond": "{n} 词元/秒",
@@ -282,7 +276,6 @@ export default {
     "code.cancel": "取消它",
     "code.poll": "或轮询",
     "code.link": "无需密钥，用链接读取",
-    "code.chat": "OpenAI 客户端式的对话补全",
     "code.burst": "同样的突发，逐个发送",
 
     "burst.title": "突发",

@@ -7,24 +7,30 @@ import { t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
 import { copyButton, toast } from "../common/page.js";
 import { Follower, numberOf } from "../common/sse.js";
-import { chatStream } from "./chat.js";
 import { TaskFold, placeOf, tokensOf } from "./fold.js";
+import { Frames } from "./frames.js";
 import { Readings } from "./readings.js";
+import { Asking } from "./surfaces/asking.js";
+import { responses, streamOf, taskOf } from "./surfaces/responses.js";
 
 const BACK_AFTER_S = 4;
 const SILENT_MS = 8000;
 const MOST_DOTS = 14;
+const MOST_CALLS = 20; // of tools, that are shown
+const MOST_ARGUMENTS = 10_000; // characters of one
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
 /**
  * Shows at most one task. It owns the connection to it: showing another, or `close`, ends that.
  *
- * `onStory(story)`: what has been done so far, for the code panel. `said(text)`: news for screen readers.
+ * `onStory(story)`: what has been done so far, for the code panel. `said(text)`: news for screen readers. `onAnswer(answer, results)`: the
+ * reader wants to go on from what was answered, { text, calls }; `results` has what became of each call, null where there was none.
  */
 export class TaskPanel {
-  constructor(element, { onStory, said }) {
+  constructor(element, { onStory, said, onAnswer }) {
     this._element = element;
     this._onStory = onStory;
+    this._onAnswer = onAnswer;
     this._said = said;
     this._mode = "markdown";
     this._clear();
@@ -34,7 +40,8 @@ export class TaskPanel {
 
   _clear() {
     this._fold = null;
-    this._source = null; // Follower or a chat stream
+    this._source = null; // Follower or Asking
+    this._frames = null; // of an Asking
     this._readings = null;
     this._view = null;
     this._thoughts = null;
@@ -58,10 +65,10 @@ export class TaskPanel {
 
   // ---- three ways to get a task ----------
 
-  /** Follow a task that was just accepted: `accepted` is the gateway's 202. `readings`: show them side by side. */
-  follow(accepted, { headers, steps, readings, user }) {
+  /** Follow a task that was just accepted: `accepted` is the gateway's 202. `readings`: show them side by side. `goesOn`: one may go on from its answer. */
+  follow(accepted, { headers, steps, readings, user, goesOn }) {
     this.close();
-    this._task = { taskId: accepted.taskId, streamUrl: accepted.streamUrl, headers, steps, user, submitted: true };
+    this._task = { taskId: accepted.taskId, streamUrl: accepted.streamUrl, headers, steps, user, goesOn };
     this._fold = new TaskFold(accepted.taskId);
     this._fold.stages = accepted.stages ?? [];
     this._setPlace(placeOf(accepted));
@@ -71,7 +78,7 @@ export class TaskPanel {
   /** Follow a task of which only the link is known. */
   followLink({ taskId, streamUrl, headers, user }) {
     this.close();
-    this._task = { taskId, streamUrl, headers, user, steps: [{ do: "link", url: streamUrl }], submitted: false };
+    this._task = { taskId, streamUrl, headers, user, steps: [{ do: "link", url: streamUrl }], goesOn: false };
     this._fold = new TaskFold(taskId);
     this._begin(false);
   }
@@ -87,14 +94,32 @@ export class TaskPanel {
     this._tell();
   }
 
-  /** Ask on the OpenAI surface, whose stream cannot be resumed. Throws Problem when it is refused. */
-  async chat(body, { headers, own, steps }) {
+  /** Ask through another surface than the native one. Throws Problem when it is refused. */
+  async ask(surface, body, { headers, own, steps }) {
+    await this._askThrough(surface, { body }, { headers, own, steps });
+    this._askPlace();
+  }
+
+  /** Read a kept response again, from its beginning. Throws Problem when there is none. */
+  async followResponse(id, { headers }) {
+    await this._askThrough(responses, { from: streamOf(id) }, { headers, own: {}, steps: [{ do: "retrieve", id, surface: responses }] });
+  }
+
+  async _askThrough(surface, request, { headers, own, steps }) {
     this.close();
-    this._task = { taskId: null, headers, steps, openai: true, submitted: true };
+    this._task = { taskId: null, headers, steps, surface, goesOn: request.body !== undefined };
     const sentAt = Date.now();
-    const source = chatStream(body, { ...headers.wire, ...own }, event => this._takeChat(source, event));
+    const mine = work => (...said) => this._source === source && work(...said);
+    this._frames = new Frames();
+    const source = new Asking(surface, {
+      ...request,
+      headers: { ...headers.wire, ...own },
+      onEvent: mine(event => this._take(event)),
+      onFrame: mine(frame => this._frames.add(frame)),
+      onState: mine((state, problem) => this._onConnection(state, problem)),
+    });
     this._source = source;
-    const taskId = await source.accepted;
+    const taskId = (await source.accepted) ?? taskOf(request.from?.split(/[/?]/)[3] ?? "");
     if (this._source !== source) return;
     this._task.taskId = taskId;
     this._fold = new TaskFold(taskId);
@@ -103,22 +128,21 @@ export class TaskPanel {
     source.go();
     this._draw();
     this._tell();
-    this._askPlace();
   }
 
-  /** The first place of a task on the OpenAI surface: its stream tells only changes. */
+  /** The first place of a task that another surface asked for: streams tell only changes. */
   async _askPlace() {
-    const { taskId, headers } = this._task;
+    const { taskId, headers } = this._task ?? {};
+    if (!taskId) return;
     const answer = await call(`/api/task/${taskId}`, { headers: headers.wire }).catch(() => null);
     if (this._task?.taskId !== taskId || this._fold.state !== "queued" || this._fold.place || answer?.status !== "queued") return;
     this._setPlace(placeOf(answer));
     this._draw();
   }
 
-  _takeChat(source, event) {
-    if (this._source !== source) return;
-    if (event.connection) this._onConnection(event.connection, event.problem ?? null);
-    else this._take(event);
+  /** The id of what was asked as its surface knows it, where it can be read again; null otherwise. */
+  get keptAs() {
+    return this._task?.surface && this._source.resumes ? this._source.id : null;
   }
 
   // ---- what happens ----------
@@ -172,17 +196,22 @@ export class TaskPanel {
   _onConnection(state, problem) {
     if (state === "open") this._heardAt = Date.now();
     this._problem = problem;
-    if (state === "open" && this._chains.length && !this._task.openai) {
+    if (state === "open" && this._chains.length) {
       this._said(t("connection.back", { id: numberOf(this._source.lastId) }));
     }
     this._draw();
+  }
+
+  /** Whether the stream can be read on when it breaks off. */
+  get _resumes() {
+    return !this._task.surface || this._source.resumes;
   }
 
   // ---- what the reader does ----------
 
   _cut() {
     this._source.cut();
-    if (this._task.openai) {
+    if (!this._resumes) {
       this._lookAfterCut();
       return;
     }
@@ -212,16 +241,18 @@ export class TaskPanel {
   _resume() {
     this._back = 0;
     const after = this._source.lastId;
-    if (after) this._step({ do: "resume", after });
+    if (after) this._step({ do: "resume", after, id: this.keptAs });
     this._source.resume();
     this._draw();
   }
 
   async _cancel() {
     const { taskId, headers } = this._task;
+    const id = this.keptAs;
     try {
-      await call(`/api/task/${taskId}/cancel`, { method: "POST", headers: headers.wire });
-      if (this._task?.taskId === taskId) this._step({ do: "cancel" });
+      const path = id === null ? `/api/task/${taskId}/cancel` : `/v1/responses/${id}/cancel`;
+      await call(path, { method: "POST", headers: headers.wire });
+      if (this._task?.taskId === taskId) this._step({ do: "cancel", id });
     } catch (problem) {
       toast(problem.status === 401 || problem.status === 404 ? t("task.cancel.notYours") : explain(problem), "bad");
     }
@@ -254,7 +285,10 @@ export class TaskPanel {
       return;
     }
     const readings = this._readings;
+    const results = this._results();
     this._build();
+    this._drawNow();
+    for (const [index, text] of results.entries()) byId(`call-result-${index}`).value = text;
     if (readings) readings.moveTo(byId("readings"));
     this._draw();
   }
@@ -281,7 +315,7 @@ export class TaskPanel {
         h(
           "div",
           { class: "end" },
-          this._task.openai ? null : button("copy-link", t("task.link"), () => this._copyLink(), "quiet"),
+          this._task.surface ? null : button("copy-link", t("task.link"), () => this._copyLink(), "quiet"),
           button("cut", t("task.cut"), () => this._cut()),
           button("cancel-task", t("task.cancel"), () => this._cancel(), "danger"),
         ),
@@ -302,13 +336,16 @@ export class TaskPanel {
           h("div", { class: "segmented compact", role: "group", "aria-labelledby": "output-title" }, modes),
         ),
         output,
-        h("pre", { id: "tools", class: "code", hidden: true, tabindex: 0 }),
+        h("div", { id: "calls", class: "calls", hidden: true }),
         h("p", { id: "differs", class: "hint", hidden: true }, t("output.differs")),
+        h("div", { class: "actions", id: "go-on-row", hidden: true }, button("go-on", t("output.goOn"), () => this._goOn())),
       ),
       h("div", { id: "readings", hidden: true }),
       h("div", { id: "chains", hidden: true }),
       h("dl", { id: "facts", class: "stats" }),
+      this._frames ? h("details", { id: "frames" }, h("summary", {}, t("frames.title", { surface: t(`surface.${this._task.surface.name}`) })), h("pre", { class: "code wrap", tabindex: 0, "aria-label": t("frames.label") })) : null,
     );
+    this._frames?.moveTo(byId("frames").lastChild);
     this._view = new TextView(output, this._mode);
     this._view.set(this._fold.text);
     this._thoughts = new TextView(byId("reasoning").lastChild, "plain");
@@ -354,12 +391,12 @@ export class TaskPanel {
     const kind = state === "refused" ? "bad" : "warn";
     let parts = null;
     if (state === "refused") parts = [explain(this._problem)];
-    else if (state === "cut" && this._task.openai) parts = [t("connection.openai")];
+    else if (state === "cut" && !this._resumes) parts = [t("connection.cancels")];
     else if (ended) parts = null;
     else if (state === "cut") {
       const seconds = Math.max(0, Math.ceil((this._back - Date.now()) / 1000));
       parts = [
-        h("span", {}, h("strong", {}, t("connection.cut", { id })), " ", t("connection.countdown", { n: seconds })),
+        h("span", {}, h("strong", {}, t("connection.cut", { id })), " ", t(this._task.surface ? "connection.countdown.response" : "connection.countdown", { n: seconds })),
         h("button", { type: "button", id: "resume", class: "small", on: { click: () => this._resume() } }, t("connection.now")),
       ];
       const [shown, button] = box.children; // keep the button: it may have the focus
@@ -367,7 +404,7 @@ export class TaskPanel {
         shown.replaceWith(parts[0]);
         return;
       }
-    } else if (state === "lost") parts = [t("connection.lost", { id })];
+    } else if (state === "lost") parts = [t(this._task.surface ? "connection.lost.response" : "connection.lost", { id })];
     else if (state === "connecting" && this._chains.length) parts = [t("connection.again", { id })];
     else if (this._silentMs()) parts = [t("connection.silent", { time: wholeUnits(Math.floor(this._silentMs() / 1000) * 1000) })];
     box.hidden = parts === null;
@@ -448,15 +485,51 @@ export class TaskPanel {
   }
 
   _drawOutput() {
-    const { text, reasoning, tools, differs, state } = this._fold;
-    byId("output-box").hidden = this._readings !== null || (!text && !tools.length && state !== "executing" && state !== "completed");
+    const { text, reasoning, calls, differs, state } = this._fold;
+    byId("output-box").hidden = this._readings !== null || (!text && !calls.length && state !== "executing" && state !== "completed");
     const thoughts = byId("reasoning");
     thoughts.hidden = !reasoning;
-    const toolBox = byId("tools");
-    toolBox.hidden = !tools.length;
-    if (tools.length) setText(toolBox, JSON.stringify(tools, null, 2));
+    this._drawCalls();
+    byId("go-on-row").hidden = state !== "completed" || !this._task.goesOn;
     byId("differs").hidden = !differs;
+    byId("output").hidden = !text && calls.length > 0;
     byId("output").classList.toggle("writing", state === "executing");
+  }
+
+  /** The calls of tools, alike on every surface; once they are whole, each with a field for what became of it. */
+  _drawCalls() {
+    const { calls, state } = this._fold;
+    const box = byId("calls");
+    const key = [state === "completed", calls.length, ...calls.slice(0, MOST_CALLS).map(call => call.name + call.arguments.length)].join("/");
+    if (box.dataset.key === key) return;
+    box.dataset.key = key;
+    box.hidden = !calls.length;
+    const ended = state === "completed";
+    replace(
+      box,
+      calls.length > MOST_CALLS ? h("p", { class: "hint" }, t("calls.more", { n: number(calls.length), shown: MOST_CALLS })) : null,
+      calls.slice(0, MOST_CALLS).map(({ name, arguments: text }, index) =>
+        h(
+          "section",
+          { class: "call", "aria-label": t("calls.label", { name }) },
+          h("p", { class: "call-name" }, h("span", { class: "tag" }, t("calls.tool")), " ", h("code", {}, name)),
+          h("pre", { class: "code wrap", tabindex: 0, "aria-label": t("calls.arguments", { name }) }, clipped(ended ? pretty(text) : text)),
+          ended
+            ? h("div", { class: "field" }, h("label", { for: `call-result-${index}` }, t("calls.result")), h("textarea", { id: `call-result-${index}`, rows: 2, spellcheck: "false" }))
+            : null,
+        ),
+      ),
+    );
+    setText(byId("go-on"), t(calls.length ? "output.goOn.results" : "output.goOn"));
+  }
+
+  _results() {
+    return [...this._element.querySelectorAll(".call textarea")].map(input => input.value);
+  }
+
+  _goOn() {
+    const { text, calls } = this._fold;
+    this._onAnswer({ text, calls: calls.map(call => ({ ...call })) }, this._results());
   }
 
   _drawChains(ended) {
@@ -491,14 +564,17 @@ export class TaskPanel {
     const fold = this._fold;
     const { waitedMs, firstMs, ranMs, perSecond } = fold.timings;
     const tokens = tokensOf(fold.usage);
-    const told = this._task.openai ? null : waitedMs; // an OpenAI stream does not tell when its turn came
+    const told = this._task.surface ? null : waitedMs; // only the native stream tells when its turn came
+    const replayed = this._task.surface && !this._task.goesOn; // then its times are those of reading it again
     const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : told;
     const facts = [
-      ["waited", waiting === null ? null : duration(waiting)],
-      ["first", firstMs === null ? null : duration(firstMs)],
-      [this._task.openai ? "total" : "ran", ranMs === null ? null : duration(ranMs)],
+      ["waited", waiting === null || replayed ? null : duration(waiting)],
+      ["first", firstMs === null || replayed ? null : duration(firstMs)],
+      [this._task.surface ? "total" : "ran", ranMs === null || replayed ? null : duration(ranMs)],
       ["tokens", tokens.output === null ? null : t("facts.inOut", { input: number(tokens.input), output: number(tokens.output) })],
-      ["speed", perSecond === null ? null : t("facts.perSecond", { n: number(perSecond) })],
+      ["cached", tokens.cached ? number(tokens.cached) : null],
+      ["thoughts", tokens.reasoning ? number(tokens.reasoning) : null],
+      ["speed", perSecond === null || replayed ? null : t("facts.perSecond", { n: number(perSecond) })],
       ["finish", fold.finishReason],
       ["model", fold.model],
       ["queue", fold.queue],
@@ -528,3 +604,14 @@ export class TaskPanel {
     else if (this._fold.state === "queued" || this._source.state === "cut" || this._silentMs()) this._draw();
   }
 }
+
+/** Arguments as a person reads them; what is no JSON (yet) as it stands. */
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+const clipped = text => (text.length > MOST_ARGUMENTS ? `${text.slice(0, MOST_ARGUMENTS)} …` : text);

@@ -28,9 +28,11 @@ const scenarios = {
     return { text, usage, finishReason, id: response.id, streamed: await streamed(asked('talk')) };
   },
   async tools() {
-    const more = { tools: { weather }, stopWhen: stepCountIs(3), providerOptions: { openai: { store: false } } };
+    const more = { tools: { weather }, stopWhen: stepCountIs(3) };
+    const unkept = { ...more, providerOptions: { openai: { store: false } } };
     const { text, steps } = await generateText(asked('tools-once', more));
-    return { text, steps: steps.map((step) => step.finishReason), streamed: await streamed(asked('tools-once', more)) };
+    const others = [await streamed(asked('tools-once', more)), await streamed(asked('tools-once', unkept))];
+    return { text, steps: steps.map((step) => step.finishReason), others };
   },
   async reasoning() {
     const { text, reasoningText } = await generateText(asked('thinker', { providerOptions: summary }));

@@ -4,10 +4,11 @@ import { call, explain } from "../../common/api.js";
 import { h, later, replace } from "../../common/dom.js";
 import { credits, dateTime, duration, number, percent } from "../../common/format.js";
 import { onLanguage, t } from "../../common/i18n.js";
+import { PagedTable } from "../../common/paged.js";
+import { LiveTable, meter } from "../../common/table.js";
 import { settingName, valueText } from "../actions.js";
 import { actButton } from "../keys/form.js";
-import { PagedTable, panel } from "../parts.js";
-import { LiveTable, meter } from "../table.js";
+import { panel } from "../parts.js";
 import { end, keep, takeBack, widen } from "./actions.js";
 
 const AGAIN_MS = 5_000;

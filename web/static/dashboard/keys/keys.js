@@ -3,8 +3,9 @@
 import { h } from "../../common/dom.js";
 import { dateTime } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
-import { PagedTable, panel } from "../parts.js";
-import { LiveTable, rowButton } from "../table.js";
+import { PagedTable } from "../../common/paged.js";
+import { LiveTable, rowButton } from "../../common/table.js";
+import { panel } from "../parts.js";
 import { create, revoke, rotate } from "./actions.js";
 
 const PAGE = 50;

@@ -1,11 +1,11 @@
 // The panel that shows the same calls for a terminal.
 
-import { h, replace } from "../common/dom.js";
-import { t } from "../common/i18n.js";
-import { copyButton } from "../common/page.js";
+import { h, replace } from "../../common/dom.js";
+import { t } from "../../common/i18n.js";
+import { copyButton } from "../../common/page.js";
 import { snippets } from "./snippets.js";
 
-const LANGUAGES = { curl: "curl", python: "Python" };
+const LANGUAGES = { curl: "curl", python: "Python", node: "JavaScript" };
 
 /** Draws a story (snippets.js) into `element`, whose heading gets `titleId`; hidden as long as there is none. */
 export class CodePanel {
@@ -26,7 +26,8 @@ export class CodePanel {
     if (this._story === null) return;
     const say = (step, after) => t(`code.${step}`, { after });
     const scripts = snippets(this._story, say);
-    const choices = Object.entries(LANGUAGES).map(([name, label]) => this._choice(name, label));
+    const shown = this._language in scripts ? this._language : "curl";
+    const choices = Object.keys(scripts).map(name => this._choice(name, LANGUAGES[name], shown));
     replace(
       this._element,
       h(
@@ -36,16 +37,16 @@ export class CodePanel {
         h(
           "div",
           { class: "end" },
-          copyButton(() => scripts[this._language]),
+          copyButton(() => scripts[shown]),
           h("div", { class: "segmented compact", role: "group", "aria-labelledby": this._titleId }, choices),
         ),
       ),
       this._story.key ? h("p", { class: "hint" }, t("code.key")) : null,
-      h("pre", { class: "code", tabindex: 0, "aria-label": LANGUAGES[this._language] }, h("code", {}, scripts[this._language])),
+      h("pre", { class: "code", tabindex: 0, "aria-label": LANGUAGES[shown] }, h("code", {}, scripts[shown])),
     );
   }
 
-  _choice(name, label) {
+  _choice(name, label, shown) {
     const change = () => {
       this._language = name;
       this.draw();
@@ -55,7 +56,7 @@ export class CodePanel {
       type: "radio",
       name: this._titleId,
       value: name,
-      checked: name === this._language,
+      checked: name === shown,
       on: { change },
     });
     return h("label", {}, input, h("span", {}, label));

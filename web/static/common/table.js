@@ -1,8 +1,8 @@
 // Tables that are drawn anew every second without moving under the reader: rows are known by a key, cells change when their
 // content does, and what has the focus keeps it.
 
-import { h, replace, setText } from "../common/dom.js";
-import { onLanguage, t } from "../common/i18n.js";
+import { h, replace, setText } from "./dom.js";
+import { onLanguage, t } from "./i18n.js";
 
 /** A bar. `share` 0…1; `tone` a CSS colour. Its text stands beside it, so it says nothing itself. */
 export function meter(share, { tone = null } = {}) {

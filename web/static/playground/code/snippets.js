@@ -1,64 +1,30 @@
-// The same calls for a terminal: what the page has just done, as curl and as Python. The key itself is never written out.
+// The same calls for a terminal: what the page has just done, as curl, as Python, and as JavaScript where there is an SDK for it.
 
-import { numberOf } from "../common/sse.js";
-
-const shell = text => `'${text.replaceAll("'", "'\\''")}'`;
-
-/** A JSON value as Python writes it. */
-export function python(value, indent = "") {
-  const more = indent + "    ";
-  if (value === null) return "None";
-  if (value === true) return "True";
-  if (value === false) return "False";
-  if (typeof value === "string") return text(value);
-  if (typeof value !== "object") return String(value);
-  const entries = Array.isArray(value)
-    ? value.map(item => python(item, more))
-    : Object.entries(value).map(([name, item]) => `${text(name)}: ${python(item, more)}`);
-  const [open, close] = Array.isArray(value) ? "[]" : "{}";
-  const line = open + entries.join(", ") + close;
-  if (line.length + indent.length < 72 && !line.includes("\n")) return line;
-  return `${open}\n${entries.map(entry => more + entry + ",\n").join("")}${indent}${close}`;
-}
-
-/** A string in JSON is one in Python too, but for characters beyond the basic plane, which Python wants whole. */
-const text = value => JSON.stringify(value.toWellFormed()).replaceAll("\u007f", "\\u007f");
-
-/** httpx takes names in other scripts as bytes only. */
-const headerText = value => text(value) + (/[^\x20-\x7e]/.test(value) ? ".encode()" : "");
-
-function curlHeaders(headers, key, json) {
-  const all = [
-    ...(json ? ["'Content-Type: application/json'"] : []),
-    ...(key ? ['"Authorization: Bearer $FAIRLANE_KEY"'] : []),
-    ...Object.entries(headers).map(([name, value]) => shell(`${name}: ${value}`)),
-  ];
-  return all.map(header => ` -H ${header}`).join("");
-}
-
-function pythonHeaders(headers, key) {
-  const entries = [
-    ...(key ? [`"Authorization": "Bearer " + os.environ["FAIRLANE_KEY"]`] : []),
-    ...Object.entries(headers).map(([name, value]) => `${text(name)}: ${headerText(value)}`),
-  ];
-  return `{${entries.join(", ")}}`;
-}
+import { numberOf } from "../../common/sse.js";
+import { batchCurl, batchPython } from "./batch.js";
+import { curlHeaders, python, pythonHeaders, shell, text } from "./quoting.js";
+import { sdkNode, sdkPython } from "./sdk.js";
 
 /**
  * The steps of a story as one script each. `story`: { base, key (whether one is used), headers (who: names as typed), steps }.
  *
  * Steps, in the order they were done:
  * { do: "submit", path, body } · { do: "read" } · { do: "resume", after } · { do: "cancel" } · { do: "poll" } · { do: "link", url } ·
- * { do: "chat", body, headers } · { do: "burst", groups: [{ user, tier, count }], body }. `taskId` of the story names the task in curl.
+ * { do: "ask", surface, body, headers } · { do: "retrieve", id } (a kept response; `resume` and `cancel` have its id, too) ·
+ * { do: "burst", groups: [{ user, tier, count }], body } · { do: "batch", … } (batch.js). `taskId` of the story names the task in curl.
  */
 export function snippets(story, say) {
-  return { curl: curl(story, say), python: pythonScript(story, say) };
+  const did = name => story.steps.some(step => step.do === name);
+  if (did("batch")) return { curl: batchCurl(story, say), python: batchPython(story, say) };
+  if (did("ask") || did("retrieve")) return { curl: curl(story, say), python: sdkPython(story, say), node: sdkNode(story, say) };
+  return { curl: curl(story, say), python: pythonNative(story, say) };
 }
 
 function curl({ base, key, headers, taskId, steps }, say) {
   const who = curlHeaders(headers, key, false);
   const posting = curlHeaders(headers, key, true);
   const task = `${base}/api/task/${taskId}`;
+  const stream = (id, more) => shell(`${base}/v1/responses/${id}?stream=true${more}`);
   const lines = steps.map(step => {
     switch (step.do) {
       case "submit":
@@ -67,15 +33,18 @@ function curl({ base, key, headers, taskId, steps }, say) {
         return [say("read"), `curl -N ${task}/events${who}`];
       case "link":
         return [say("link"), `curl -N ${shell(base + step.url)}`];
+      case "retrieve":
+        return [say("retrieve"), `curl -N ${stream(step.id, "")}${who}`];
       case "resume":
+        if (step.id) return [say("resume", step.after), `curl -N ${stream(step.id, `&starting_after=${step.after}`)}${who}`];
         return [say("resume", numberOf(step.after)), `curl -N ${task}/events${who} -H 'Last-Event-ID: ${step.after}'`];
       case "cancel":
-        return [say("cancel"), `curl -s -X POST ${task}/cancel${who}`];
+        return [say("cancel"), `curl -s -X POST ${step.id ? `${base}/v1/responses/${step.id}` : task}/cancel${who}`];
       case "poll":
         return [say("poll"), `curl -s ${task}${who}`];
-      case "chat": {
-        const all = curlHeaders({ ...headers, ...step.headers }, key, true);
-        return [say("chat"), `curl -N ${base}/v1/chat/completions${all} \\\n  -d ${shell(JSON.stringify(step.body))}`];
+      case "ask": {
+        const all = curlHeaders({ ...headers, ...step.headers, ...step.surface.headers }, key, true);
+        return [say(step.surface.name), `curl -N ${base}${step.surface.path}${all} \\\n  -d ${shell(JSON.stringify(step.body))}`];
       }
       case "burst":
         return [
@@ -99,29 +68,6 @@ const READ = (url, extra) => `with httpx.stream("GET", ${url}, ${extra}timeout=N
     for line in events.iter_lines():
         if line.startswith("data: "):
             print(json.loads(line[6:]).get("delta", ""), end="", flush=True)`;
-
-function pythonScript(story, say) {
-  return story.steps.some(step => step.do === "chat") ? pythonChat(story, say) : pythonNative(story, say);
-}
-
-function pythonChat({ base, key, headers, steps }, say) {
-  const step = steps.find(({ do: done }) => done === "chat");
-  const { stream: _, ...body } = step.body;
-  const more = { ...headers, ...step.headers };
-  const members = Object.entries(body).map(([name, value]) => `    ${name}=${python(value, "    ")},\n`);
-  if (Object.keys(more).length) members.push(`    extra_headers=${python(more, "    ")},\n`);
-  return `${key ? "import os\n\n" : ""}from openai import OpenAI
-
-# ${say("chat")}
-client = OpenAI(base_url="${base}/v1", api_key=${key ? 'os.environ["FAIRLANE_KEY"]' : '"none"'})
-stream = client.chat.completions.create(
-    stream=True,
-${members.join("")})
-for chunk in stream:
-    if chunk.choices:
-        print(chunk.choices[0].delta.content or "", end="", flush=True)
-`;
-}
 
 function pythonNative({ base, key, headers, taskId, steps }, say) {
   const burst = steps.some(step => step.do === "burst");

@@ -1,0 +1,114 @@
+"""Batches: OpenAI's calls, and the operators' own."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Request as Framed
+
+from fairlane.gateway.api import batches_models, models
+from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.hot import with_limits
+from fairlane.gateway.api.operators import MAX_BODY_BYTES
+from fairlane.gateway.api.queries import Count, Filter
+from fairlane.gateway.batches.batch import UNENDED, Status, told, told_to_operators
+from fairlane.gateway.batches.batches import Batches
+from fairlane.gateway.calls.bodies import parse_values
+from fairlane.gateway.errors import bad_request
+
+UNENDED_WORD = "unended"
+MOST_OF_PAGE = 100
+After = Annotated[str, Query(max_length=64, pattern=r"^(batch_[0-9a-f]{1,32})?$")]
+
+router = APIRouter(
+    tags=["openai"],
+    dependencies=[Depends(KEY)],
+    responses=with_limits(refusals(400, 401, 403, 404, 429, 503, openai=True)),
+)
+operators = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+
+
+async def _batches(request: Framed) -> Batches:
+    batches: Batches = request.app.gateway.batches
+    return batches
+
+
+TheBatches = Annotated[Batches, Depends(_batches)]
+
+
+@router.post(
+    "/v1/batches",
+    response_model=batches_models.Batch,
+    responses=with_limits(refusals(408, 413, 415, openai=True)),
+    openapi_extra=models.body_of(batches_models.NewBatch),
+)
+async def create(
+    batches: TheBatches, caller: TheCaller, request: TheRequest, operator: TheOperator
+) -> Response:
+    """Makes a batch of the lines of a file, each a request of one of /v1/chat/completions, /v1/completions, /v1/embeddings and
+    /v1/responses with a `custom_id`. They are worked off as tasks of the caller's batch queue, a window of them at a time.
+
+    The file is looked at behind this call: what is wrong with it stands in `errors`, with the line, and the batch has `failed`.
+    """
+    said: dict[str, Any] = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
+    return answer(told(await batches.create(caller, said)))
+
+
+@router.get("/v1/batches", response_model=batches_models.BatchList)
+async def page(
+    batches: TheBatches,
+    caller: TheCaller,
+    after: After = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_OF_PAGE), Count] = 20,
+) -> Response:
+    """The caller's batches, the newest first, behind the one with the id `after`."""
+    found, more = await batches.page(caller, after, limit)
+    ids = [batch.id for batch in found]
+    listed = {"object": "list", "data": [told(batch) for batch in found]}
+    ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
+    return answer({**listed, **ends, "has_more": more})
+
+
+@router.get("/v1/batches/{batch_id}", response_model=batches_models.Batch)
+async def show(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
+    """How a batch stands."""
+    return answer(told(await batches.find(caller, batch_id)))
+
+
+@router.post("/v1/batches/{batch_id}/cancel", response_model=batches_models.Batch)
+async def cancel(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
+    """Ends a batch early: what waits or runs of it is cancelled, what has been answered stands in its files. One that has ended
+    stays as it is."""
+    return answer(told(await batches.cancel(caller, batch_id)))
+
+
+@operators.get("/api/admin/batches", response_model=batches_models.BatchPage)
+async def page_of_all(
+    batches: TheBatches,
+    state: Annotated[str, Query(description=f"a status, or `{UNENDED_WORD}`")] = "",
+    key: Filter = "",
+    user: Filter = "",
+    after: After = "",
+    limit: Annotated[int, Query(ge=1, le=500), Count] = 50,
+) -> Response:
+    """Everybody's batches, the newest first. `next` is the `after` that goes on, null at the end."""
+    statuses = UNENDED if state == UNENDED_WORD else (state,) if state else ()
+    if state and state != UNENDED_WORD and state not in [*Status]:
+        raise bad_request(f"state must be one of {', '.join(Status)}, or {UNENDED_WORD}", "state")
+    found, more = await batches.page_of_all(after, limit, statuses, key, user)
+    rows = [told_to_operators(batch) for batch in found]
+    return answer({"batches": rows, "next": found[-1].id if more else None})
+
+
+@operators.post(
+    "/api/admin/batches/{batch_id}/cancel", response_model=batches_models.AnyBatch, responses=refusals(404)
+)
+async def cancel_any(batches: TheBatches, operator: TheOperator, actor: TheActor, batch_id: str) -> Response:
+    """Ends anybody's batch early, as its caller would."""
+    before = await batches.find_any(batch_id)
+    after = await batches.cancel_any(batch_id)
+    if after.status is not before.status:
+        shown = {"status": before.status.value, "user": before.user}
+        await operator.audit.note(actor, "cancel", f"batch {batch_id}", shown, {"status": after.status.value})
+    return answer(told_to_operators(after))

@@ -1,0 +1,100 @@
+"""OpenAI's calls on responses that are kept: retrieve, follow from anywhere, cancel, delete, list their input."""
+
+from collections.abc import Sequence
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.answering import TaskStream
+from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.streams import serve
+from fairlane.gateway.errors import Headers, bad_request
+from fairlane.gateway.operator.audit import actor_of
+from fairlane.gateway.responses.items import page_of, read_asked
+from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.streaming.jsontext import join_object, json_string
+from fairlane.streaming.views.responses import ResponsesStreamView
+
+MOST_SEQUENCE = 10**12
+
+
+async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /v1/responses/{response_id}: how it stands; with `stream` its events behind `starting_after`, then as they come."""
+    stream, after = read_query(request)
+    row = await _find(tasks, caller, request)
+    if stream:
+        await follow(tasks, request, row, after)
+        return
+    result = await tasks.responses.body(row)
+    await _answer(tasks, caller, request, row, result.json)
+
+
+async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """POST /v1/responses/{response_id}/cancel: also fine when it has ended."""
+    row = await _find(tasks, caller, request)
+    result = await tasks.responses.cancel(row, caller, actor_of(caller, request.address))
+    await _answer(tasks, caller, request, row, result.json)
+
+
+async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """DELETE /v1/responses/{response_id}: one that runs is cancelled first."""
+    row = await _find(tasks, caller, request)
+    await tasks.responses.delete(row, caller, actor_of(caller, request.address))
+    told = join_object([("id", json_string(row.id)), ("object", b'"response"'), ("deleted", b"true")])
+    await _answer(tasks, caller, request, row, told)
+
+
+async def input_items(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /v1/responses/{response_id}/input_items: a page of them."""
+    asked = read_asked(request.query("limit"), request.query("order"), request.query("after"))
+    row = await _find(tasks, caller, request)
+    found = await tasks.responses.input_items(row)
+    await _answer(tasks, caller, request, row, page_of(row.task_id, found, asked))
+
+
+async def follow(
+    tasks: Tasks, request: Request, row: Row, after: int = -1, *, beside: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    """Stream a response, from behind an event on; whoever leaves changes nothing for it."""
+    async with tasks.responses.follow(row) as following:
+        view = ResponsesStreamView(row.info, row.echo, starting_after=after)
+        reader, place = following
+        if place is not None and reader.feed is not None:
+            tasks.watch.add(reader.feed, place, reader.feed.top)
+        await serve(
+            request,
+            reader,
+            TaskStream(view, tasks.hub.time, place),
+            tasks.closing,
+            headers=[*_ids(row), *beside],
+            keepalive_s=tasks.settings.keepalive_ms / 1000,
+            opening=view.open,
+            resumable=True,
+        )
+
+
+def read_query(request: Request) -> tuple[bool, int]:
+    """Whether events are wanted, and behind which. Raises ApiError(400)."""
+    stream = request.query("stream")
+    if stream not in (None, "true", "false", "1", "0"):
+        raise bad_request("stream must be true or false", "stream")
+    after = request.query("starting_after")
+    if after is None:
+        return stream in ("true", "1"), -1
+    if not (after.isascii() and after.isdigit() and len(after) <= len(str(MOST_SEQUENCE))):
+        raise bad_request("starting_after must be the sequence_number of an event", "starting_after")
+    if stream not in ("true", "1"):
+        raise bad_request("starting_after needs stream=true", "starting_after")
+    return True, int(after)
+
+
+async def _find(tasks: Tasks, caller: Caller, request: Request) -> Row:
+    return await tasks.responses.find(caller, request.path_params["response_id"])
+
+
+async def _answer(tasks: Tasks, caller: Caller, request: Request, row: Row, body: bytes) -> None:
+    request.standing = await tasks.allowances.standing(caller)
+    await request.respond(200, body, [JSON, *_ids(row)])
+
+
+def _ids(row: Row) -> Headers:
+    return [(b"x-task-id", row.task_id.encode())]

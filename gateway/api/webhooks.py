@@ -1,0 +1,273 @@
+"""Callers' calls for webhooks of theirs, and what operators see of them."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Request as Framed
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.queries import Count, Filter
+from fairlane.gateway.calls.bodies import parse_values
+from fairlane.gateway.calls.http import Request
+from fairlane.gateway.operator.bodies import Note, read_body
+from fairlane.gateway.webhooks.hooks import MAX_URL_CHARS, Webhooks
+from fairlane.gateway.webhooks.store import Cursor
+
+MAX_BODY_BYTES = 16 * 1024
+DAY_MS = 24 * 3_600_000
+
+router = APIRouter(
+    tags=["webhooks"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+operators = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
+)
+CHANGE = refusals(404, 408, 409, 413, 415)
+
+State = Annotated[Literal["waiting", "delivered", "failed"] | None, Query()]
+After = Annotated[str, Query(pattern=r"^([0-9]{1,15}-wh_[0-9a-f]{32})?$")]
+Limit = Annotated[int, Query(ge=1, le=500), Count]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+Url = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARS)]
+Events = Annotated[list[str], Field(max_length=64)]
+
+
+class NewWebhook(_Body):
+    """Where a caller wants to be told of what."""
+
+    url: Url = Field(description="where requests are sent: `https://…`")
+    events: Events = Field(["*"], description="which events; `*`: all, also those of later releases")
+    note: Note = Field("", description="what its owner wants to remember")
+    everyUser: bool = Field(  # noqa: N815 - as callers write it
+        False,
+        description="of a delegating key, in a request that names no user: it hears of all its users; `data.user` names them",
+    )
+
+
+class WebhookChange(_Body):
+    """What becomes otherwise of a webhook."""
+
+    url: Url = Field("", description="another URL: then it begins anew, as if nothing had failed")
+    events: Events = Field([], description="which events, from now on")
+    note: Note = Field("", description="what its owner wants to remember")
+    enabled: bool = Field(True, description="false switches it off, true on")
+
+
+class NewSecret(_Body):
+    """How the secret of a webhook is replaced."""
+
+    keepMs: Annotated[int, Field(ge=0, le=30 * DAY_MS)] | None = Field(  # noqa: N815
+        None, description="for how long the one before signs besides, ms: a day if not given, 0: not any more"
+    )
+
+
+async def _webhooks(request: Framed) -> Webhooks:
+    webhooks: Webhooks = request.app.gateway.webhooks
+    return webhooks
+
+
+TheWebhooks = Annotated[Webhooks, Depends(_webhooks)]
+
+
+@router.get("/api/webhooks", response_model=models.WebhookList)
+async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRequest) -> Response:
+    """The caller's webhooks, the oldest first, and how many there may be (`most`)."""
+    request.check_query()
+    return answer(await webhooks.page(caller))
+
+
+@router.post(
+    "/api/webhooks",
+    response_model=models.WebhookMade,
+    status_code=201,
+    responses=refusals(408, 409, 413, 415),
+    openapi_extra=models.body_of(NewWebhook),
+)
+async def create_webhook(
+    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest
+) -> Response:
+    """Makes a webhook: from now on requests tell its URL of ends, those of tasks that run already, too. Its `secret`, with
+    which they are signed, is told this once. If the answer is lost, so is the secret: rotate it."""
+    body = await _read(NewWebhook, framed, request)
+    made = await webhooks.create(caller, body.url, body.events, body.note, every_user=body.everyUser)
+    return answer(made, status=201)
+
+
+@router.get("/api/webhooks/{webhook_id}", response_model=models.WebhookShown, responses=refusals(404))
+async def show_webhook(
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+) -> Response:
+    """One of the caller's webhooks. `failing`: nothing was taken since then; `waiting`: deliveries that are owed; `missed`:
+    ends of which it tells nothing, as 10,000 deliveries were owed."""
+    request.check_query()
+    return answer(await webhooks.show(caller, webhook_id))
+
+
+@router.patch(
+    "/api/webhooks/{webhook_id}",
+    response_model=models.WebhookShown,
+    responses=CHANGE,
+    openapi_extra=models.body_of(WebhookChange),
+)
+async def change_webhook(
+    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+) -> Response:
+    """Changes what is given. What is owed goes to the URL that holds when it is sent; while the webhook is off it waits, and no
+    further ends are written down."""
+    body = await _read(WebhookChange, framed, request)
+    fields = {name: getattr(body, name) for name in body.model_fields_set}
+    return answer(await webhooks.change(caller, webhook_id, fields))
+
+
+@router.delete("/api/webhooks/{webhook_id}", response_model=models.WebhookRemoved, responses=refusals(404))
+async def remove_webhook(
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+) -> Response:
+    """Removes a webhook, with its log. What it still owes is not sent; a request under way may still come."""
+    request.check_query()
+    return answer(await webhooks.remove(caller, webhook_id))
+
+
+@router.post(
+    "/api/webhooks/{webhook_id}/rotate",
+    response_model=models.WebhookMade,
+    responses=CHANGE,
+    openapi_extra=models.body_of(NewSecret),
+)
+async def rotate_webhook(
+    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+) -> Response:
+    """Gives a webhook another `secret`, told this once. The one before signs besides for `keepMs`, a day if it is not given:
+    requests then have two signatures, and a receiver that knows one of the secrets takes them."""
+    body = await _read(NewSecret, framed, request)
+    return answer(await webhooks.rotate(caller, webhook_id, body.keepMs))
+
+
+@router.post(
+    "/api/webhooks/{webhook_id}/test",
+    response_model=models.WebhookDelivery,
+    status_code=202,
+    responses=refusals(404, 409),
+)
+async def test_webhook(
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+) -> Response:
+    """Has a webhook tell an event of type `webhook.test` with its own id, whatever its `events`. What became of it, its
+    delivery tells."""
+    request.check_query()
+    return answer(await webhooks.test(caller, webhook_id), status=202)
+
+
+@router.get(
+    "/api/webhooks/{webhook_id}/deliveries", response_model=models.WebhookDeliveries, responses=refusals(404)
+)
+async def list_deliveries(
+    webhooks: TheWebhooks,
+    caller: TheCaller,
+    request: TheRequest,
+    webhook_id: str,
+    state: State = None,
+    after: After = "",
+    limit: Limit = 100,
+) -> Response:
+    """What a webhook has told and is to tell, the newest event first; `next` is the `after` that goes on, null at the end.
+
+    `state`: `waiting` (it is sent at `nextAt`), `delivered`, or `failed`: it was not taken in all its time.
+    """
+    request.check_query("state", "after", "limit")
+    return answer(await webhooks.deliveries(caller, webhook_id, state, _cursor(after), limit))
+
+
+@router.get(
+    "/api/webhooks/{webhook_id}/deliveries/{delivery_id}",
+    response_model=models.WebhookDeliveryDetail,
+    responses=refusals(404),
+)
+async def show_delivery(
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str, delivery_id: str
+) -> Response:
+    """One delivery, with its last 20 attempts."""
+    request.check_query()
+    return answer(await webhooks.delivery(caller, webhook_id, delivery_id))
+
+
+@router.post(
+    "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
+    response_model=models.WebhookDelivery,
+    status_code=202,
+    responses=refusals(404, 409),
+)
+async def redeliver(
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str, delivery_id: str
+) -> Response:
+    """Sends a delivery again, under the same `webhook-id`, also one that was taken; one that waits is sent now."""
+    request.check_query()
+    return answer(await webhooks.redeliver(caller, webhook_id, delivery_id), status=202)
+
+
+# ---- operators' ----------
+
+
+@operators.get("/api/admin/webhooks", response_model=models.AllWebhooks)
+async def all_webhooks(
+    operator: TheOperator,
+    caller: TheCaller,
+    request: TheRequest,
+    key: Filter = "",
+    after: Annotated[str, Query(pattern=r"^(hook_[0-9a-f]{24})?$")] = "",
+    limit: Limit = 100,
+) -> Response:
+    """Everybody's webhooks, by id, or those of a key; never a secret, nor the query of a URL. `next` goes on."""
+    request.check_query("key", "after", "limit")
+    return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
+
+
+@operators.get("/api/admin/webhooks/deliveries", response_model=models.AllWebhookDeliveries)
+async def all_deliveries(
+    operator: TheOperator,
+    caller: TheCaller,
+    request: TheRequest,
+    key: Filter = "",
+    webhook: Filter = "",
+    state: State = None,
+    after: After = "",
+    limit: Limit = 100,
+) -> Response:
+    """What webhooks have told and are to tell, the newest event first: all of them, those of a key, or of one webhook."""
+    request.check_query("key", "webhook", "state", "after", "limit")
+    wanted = key or None, webhook or None, state, _cursor(after)
+    return answer(await operator.webhooks.deliveries(*wanted, limit, caller.key_id))
+
+
+@operators.post(
+    "/api/admin/webhooks/{webhook_id}/off", response_model=models.WebhookSwitchedOff, responses=refusals(404)
+)
+async def switch_off(
+    operator: TheOperator, actor: TheActor, request: TheRequest, webhook_id: str
+) -> Response:
+    """Switches a webhook off, whoever's it is. Its owner reads that in `offWhy`, and may switch it on again: to keep it from
+    that, end the key."""
+    request.check_query()
+    return answer(await operator.webhooks.off(webhook_id, actor))
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def _read(model: type[Body], framed: Framed, request: Request) -> Body:
+    request.check_query()
+    arriving = framed.app.gateway.tasks.bodies.arriving
+    fields: dict[str, Any] = parse_values(await request.json_body(MAX_BODY_BYTES, arriving))
+    return read_body(model, fields, secret=True)
+
+
+def _cursor(after: str) -> Cursor | None:
+    created, _, delivery = after.partition("-")
+    return Cursor(int(created), delivery) if after else None

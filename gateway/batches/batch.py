@@ -1,0 +1,144 @@
+"""A batch as the database has it, and as OpenAI's clients are told it. Pure."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from fairlane.gateway.batches.lines import Problem
+
+
+class Status(StrEnum):
+    """How a batch stands, in OpenAI's words."""
+
+    VALIDATING = "validating"
+    """Its file is still to be looked at, or other batches of its caller go first."""
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    """All that was to be done is: its files are written."""
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+ENDED: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED})
+UNENDED: Final = tuple(status.value for status in Status if status not in ENDED)
+_decode = msgspec.json.Decoder(list[Problem]).decode
+
+
+class Batch(NamedTuple):
+    """A row. Times in ms since 1970; 0 = not yet."""
+
+    id: str
+    key_id: str
+    user: str
+    tier: str
+    endpoint: str
+    model: str
+    """The one that its first line names."""
+    input_file: str
+    output_file: str
+    """'' = none."""
+    error_file: str
+    output_ttl_s: int
+    """How long these are kept; 0: until they are deleted."""
+    window: str
+    """`completion_window`, as its caller said it."""
+    metadata: str
+    """JSON; '' = none."""
+    status: Status
+    outcome: str
+    """The status in which it will end, once that is known: there is nothing more to run."""
+    errors: str
+    """JSON; '' = none."""
+    total: int
+    completed: int
+    failed: int
+    created: int
+    expires: int
+    began: int
+    finalizing: int
+    cancelling: int
+    ended: int
+    leader: str
+    """The replica that works on it; '' = none."""
+    lease: int
+    """Until when it is that one's."""
+    epoch: int
+    """How often somebody began to lead it: whoever writes names it, so none writes who was replaced."""
+    line: int
+    """The first line that has no result yet, and where it begins in the file."""
+    offset: int
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What is wrong with its file."""
+        return _decode(self.errors) if self.errors else ()
+
+
+def told(batch: Batch) -> dict[str, Any]:
+    """As OpenAI's clients are told it."""
+    ended = {status: _seconds(batch.ended if batch.status is status else 0) for status in ENDED}
+    problems = [problem._asdict() for problem in batch.problems]
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "model": batch.model or None,
+        "errors": {"object": "list", "data": problems} if problems else None,
+        "input_file_id": batch.input_file,
+        "completion_window": batch.window,
+        "status": batch.status.value,
+        "output_file_id": batch.output_file or None,
+        "error_file_id": batch.error_file or None,
+        "created_at": _seconds(batch.created),
+        "in_progress_at": _seconds(batch.began),
+        "expires_at": _seconds(batch.expires),
+        "finalizing_at": _seconds(batch.finalizing),
+        "completed_at": ended[Status.COMPLETED],
+        "failed_at": ended[Status.FAILED],
+        "expired_at": ended[Status.EXPIRED],
+        "cancelling_at": _seconds(batch.cancelling),
+        "cancelled_at": ended[Status.CANCELLED],
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "metadata": msgspec.Raw(batch.metadata.encode()) if batch.metadata else None,
+    }
+
+
+def _seconds(ms: int) -> int | None:
+    return ms // 1000 if ms else None
+
+
+def told_to_operators(batch: Batch) -> dict[str, Any]:
+    """As operators are told it."""
+    first = next(iter(batch.problems), None)
+    return {
+        "id": batch.id,
+        "key": batch.key_id or None,
+        "user": batch.user,
+        "tier": batch.tier,
+        "status": batch.status.value,
+        "endpoint": batch.endpoint,
+        "model": batch.model or None,
+        "createdAt": batch.created,
+        "beganAt": batch.began or None,
+        "expiresAt": batch.expires,
+        "endedAt": batch.ended or None,
+        "counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "replica": batch.leader or None,
+        "error": first.message if first else None,
+    }
+
+
+SPANS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def read_window(text: str) -> int | None:
+    """A completion window such as 24h, ms; None for what is none."""
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdigit() and len(number) <= 6 and unit in SPANS):
+        return None
+    return int(number) * SPANS[unit] or None

@@ -1,0 +1,193 @@
+"""Batches: what callers can do with them."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.batches.batch import Batch, Status, read_window
+from fairlane.gateway.batches.names import could_be, new_batch_id
+from fairlane.gateway.batches.store import BatchStore, TooMany
+from fairlane.gateway.batches.surfaces import READERS
+from fairlane.gateway.current import Current
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.rows import Owner as FileOwner
+from fairlane.gateway.settings import suggestion
+from fairlane.gateway.tasks.poll import now_ms
+from fairlane.gateway.webhooks.announcing import Owner
+
+MEMBERS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+PURPOSE = "batch"
+MOST_PAIRS, MOST_KEY, MOST_VALUE = 16, 64, 512
+"""Of metadata, as OpenAI takes them."""
+LEAST_TTL_S, MOST_TTL_S = 3600, 2_592_000
+WAIT_MS = 60_000
+
+
+class Batches:
+    """See the module. Everything raises ApiError and DatabaseUnavailable."""
+
+    def __init__(self, current: Current, store: BatchStore, files: Files, hurry: Callable[[], None]) -> None:
+        """`hurry`: lets whoever leads batches here look at once."""
+        self._current = current
+        self._store = store
+        self._files = files
+        self._hurry = hurry
+
+    async def create(self, caller: Caller, said: Mapping[str, Any]) -> Batch:
+        """A new batch, whose file is looked at from now on. Raises ApiError: 400 that names the field, 403, 404, 429."""
+        if caller.claims is not None:
+            raise TokenForbids("With a token no batches can be made: make them with the key that signed it")
+        if not self._current.settings.files.enabled:
+            raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled), and so no batches")
+        for name in said:
+            if name not in MEMBERS:
+                raise bad_request(f"There is no {name[:100]!r}{suggestion(name, MEMBERS)}", name)
+        endpoint = _text(said, "endpoint")
+        if endpoint not in READERS:
+            raise bad_request(f"endpoint must be one of {', '.join(READERS)}", "endpoint")
+        settings = self._current.settings.batches
+        window, window_ms = _window(said, settings.max_window_ms)
+        metadata, ttl_s = _metadata(said), _ttl(said)
+        file_id = _text(said, "input_file_id")
+        row = await self._files.row(FileOwner(caller.key_id, caller.user), file_id)
+        if row.purpose != PURPOSE:
+            sentence = f"The file has the purpose {row.purpose}; it must have been uploaded with {PURPOSE}"
+            raise bad_request(sentence, "input_file_id")
+        now = now_ms()
+        batch = Batch(
+            id=new_batch_id(now),
+            key_id=caller.key_id,
+            user=caller.user,
+            tier=caller.tier,
+            endpoint=endpoint,
+            model="",
+            input_file=file_id,
+            output_file="",
+            error_file="",
+            output_ttl_s=ttl_s,
+            window=window,
+            metadata=metadata,
+            status=Status.VALIDATING,
+            outcome="",
+            errors="",
+            total=0,
+            completed=0,
+            failed=0,
+            created=now,
+            expires=now + window_ms,
+            began=0,
+            finalizing=0,
+            cancelling=0,
+            ended=0,
+            leader="",
+            lease=0,
+            epoch=0,
+            line=1,
+            offset=0,
+        )
+        try:
+            await self._store.add(batch, settings.max_per_caller)
+        except TooMany:
+            sentence = f"You have {settings.max_per_caller} batches that have not ended; wait, or cancel some"
+            raise ApiError(429, "TOO_MANY_BATCHES", sentence, retry_after_ms=WAIT_MS) from None
+        self._hurry()
+        return batch
+
+    async def find(self, caller: Caller, batch_id: str) -> Batch:
+        """A batch that the caller has made. Raises ApiError(404)."""
+        return await self._find(batch_id, Owner(caller.key_id, caller.user))
+
+    async def page(self, caller: Caller, after: str, limit: int) -> tuple[list[Batch], bool]:
+        """The caller's batches, the newest first, and whether there are more."""
+        found = await self._store.page(Owner(caller.key_id, caller.user), after, limit + 1)
+        return found[:limit], len(found) > limit
+
+    async def cancel(self, caller: Caller, batch_id: str) -> Batch:
+        """Let a batch end early: what has been answered stands in its files. One that is ending, or has ended, stays as it is."""
+        return await self._cancel(batch_id, Owner(caller.key_id, caller.user))
+
+    # ---- operators ----------
+
+    async def page_of_all(
+        self, after: str, limit: int, statuses: Collection[str], key_id: str, user: str
+    ) -> tuple[list[Batch], bool]:
+        """Everybody's batches, likewise."""
+        found = await self._store.page(None, after, limit + 1, statuses=statuses, key_id=key_id, user=user)
+        return found[:limit], len(found) > limit
+
+    async def find_any(self, batch_id: str) -> Batch:
+        """A batch, whoever's it is. Raises ApiError(404)."""
+        return await self._find(batch_id, None)
+
+    async def cancel_any(self, batch_id: str) -> Batch:
+        """The same as `cancel`."""
+        return await self._cancel(batch_id, None)
+
+    async def _find(self, batch_id: str, owner: Owner | None) -> Batch:
+        found = await self._store.find(batch_id, owner) if could_be(batch_id) else None
+        if found is None:
+            raise ApiError(404, "BATCH_NOT_FOUND", f"There is no batch {batch_id[:64]!r}", param="batch_id")
+        return found
+
+    async def _cancel(self, batch_id: str, owner: Owner | None) -> Batch:
+        await self._find(batch_id, owner)
+        await self._store.cancel(batch_id, now_ms())
+        self._hurry()
+        return await self._find(batch_id, owner)
+
+
+def _text(said: Mapping[str, Any], name: str) -> str:
+    value = said.get(name)
+    if value is None:
+        raise bad_request(f"{name} is missing", name)
+    if not isinstance(value, str):
+        raise bad_request(f"{name} must be a string", name)
+    return value
+
+
+def _window(said: Mapping[str, Any], most_ms: int) -> tuple[str, int]:
+    text = _text(said, "completion_window")
+    ms = read_window(text)
+    if ms is None or ms > most_ms:
+        sentence = f"completion_window must be a time such as 24h, of at most {most_ms // 3_600_000} hours"
+        raise bad_request(sentence, "completion_window")
+    return text, ms
+
+
+def _metadata(said: Mapping[str, Any]) -> str:
+    value = said.get("metadata")
+    if value is None:
+        return ""
+    fits = isinstance(value, dict) and len(value) <= MOST_PAIRS
+    if not fits or not all(
+        len(key) <= MOST_KEY and isinstance(text, str) and len(text) <= MOST_VALUE
+        for key, text in value.items()
+    ):
+        sentence = (
+            f"metadata may hold {MOST_PAIRS} pairs of texts, the keys of at most {MOST_KEY} characters, the values of "
+            f"{MOST_VALUE}"
+        )
+        raise bad_request(sentence, "metadata")
+    return msgspec.json.encode(value).decode()
+
+
+def _ttl(said: Mapping[str, Any]) -> int:
+    value = said.get("output_expires_after")
+    if value is None:
+        return 0
+    if (
+        not isinstance(value, dict)
+        or value.keys() != {"anchor", "seconds"}
+        or value["anchor"] != "created_at"
+    ):
+        sentence = 'output_expires_after must be {"anchor": "created_at", "seconds": …}'
+        raise bad_request(sentence, "output_expires_after")
+    seconds = value["seconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not LEAST_TTL_S <= seconds <= MOST_TTL_S:
+        sentence = f"output_expires_after.seconds must be a whole number from {LEAST_TTL_S} to {MOST_TTL_S}"
+        raise bad_request(sentence, "output_expires_after")
+    return seconds

@@ -1,0 +1,154 @@
+"""Leads batches: takes those that nobody leads, carries them out, and says again and again that it is here."""
+
+import asyncio
+import contextlib
+import time
+
+import structlog
+
+from fairlane.gateway.batches.batch import Status
+from fairlane.gateway.batches.run import Run, Tools
+from fairlane.gateway.batches.store import Overtaken, Waiting
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.loops import end_tasks
+
+log = structlog.get_logger("fairlane.gateway")
+
+LOOK_S = 1.0
+LEAST_LEASE_MS = 1000
+RENEWALS = 4
+"""Of a lease, within its time; a leader does not rely on the last part of it."""
+MOST = 50
+"""Batches that one process leads."""
+RELEASE_S = 2.0
+REST_S = 10.0
+"""How long a batch is left alone of which something failed that nobody thought of."""
+
+
+class Leading:
+    """The batches that one replica leads. `start` begins, `close` ends: what is led then others take at once."""
+
+    def __init__(self, tools: Tools, replica: str, going: Going) -> None:
+        self._tools = tools
+        self._replica = replica
+        self._going = going
+        self._runs: dict[str, Run] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rests: dict[str, float] = {}
+        self._until = 0.0
+        """Until when the leases hold for sure, by the clock of this process."""
+        self._renew_at = 0.0
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name="batches")
+
+    async def close(self) -> None:
+        """End."""
+        await end_tasks(self._task)
+        await self._leave()
+
+    def hurry(self) -> None:
+        """Something has changed: look now."""
+        self._hurry.set()
+
+    def lines(self, batch_id: str) -> int:
+        """How many lines of a batch that is led here wait or run."""
+        run = self._runs.get(batch_id)
+        return run.open_lines if run is not None else 0
+
+    async def _run(self) -> None:
+        while not self._going.begun:
+            self._hurry.clear()
+            try:
+                await self._look()
+            except DatabaseUnavailable:
+                pass  # which the outbox tells
+            except Exception:  # batches go on meanwhile, as long as their leases hold
+                log.exception("cannot look for batches", replica=self._replica)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(LOOK_S, self._lease_ms / 1000 / RENEWALS)):
+                    await self._hurry.wait()
+        await self._leave()  # its lines go on; another one takes what comes of them
+
+    async def _leave(self) -> None:
+        """Lead nothing any more."""
+        led = bool(self._tasks)
+        await end_tasks(*self._tasks.values())
+        if led:
+            with contextlib.suppress(DatabaseUnavailable, TimeoutError):
+                async with asyncio.timeout(RELEASE_S):
+                    await self._tools.store.release(self._replica)
+
+    @property
+    def _lease_ms(self) -> int:
+        """A batch whose leader is not heard of for so long is led by another one."""
+        return max(self._tools.current.settings.lease_ms, LEAST_LEASE_MS)
+
+    def _led_since(self, began: float, lease_ms: int) -> None:
+        """The leases were taken, or renewed, behind this instant."""
+        part = lease_ms / 1000 / RENEWALS
+        self._until, self._renew_at = began + lease_ms / 1000 - part, began + part
+
+    async def _look(self) -> None:
+        """Renew what is led, hear of what is cancelled, and take what nobody leads."""
+        if self._runs and time.monotonic() >= self._renew_at:
+            await self._renew()
+        running = self._tools.current.settings.batches.per_caller
+        found = await self._tools.store.unended(self._replica, running, now_ms())
+        for one in found:
+            run = self._runs.get(one.id)
+            if run is not None and one.status is Status.CANCELLING:
+                run.cancelled = True
+        for one in found:
+            if len(self._runs) < MOST and self._may_take(one):
+                await self._take(one)
+
+    def _may_take(self, one: Waiting) -> bool:
+        if one.id in self._runs or self._rests.get(one.id, 0.0) > time.monotonic():
+            return False
+        # its own from before: a run that failed
+        return not one.leader or one.leader == self._replica or one.lease < now_ms()
+
+    async def _take(self, one: Waiting) -> None:
+        began, lease_ms = time.monotonic(), self._lease_ms
+        batch = await self._tools.store.take(one, self._replica, now_ms() + lease_ms)
+        if batch is None:
+            return
+        if not self._runs:  # one instant holds for all: the first to be renewed
+            self._led_since(began, lease_ms)
+        if batch.epoch > 1:
+            log.info("batch taken over", batch=batch.id, replica=self._replica, times=batch.epoch - 1)
+        run = self._runs[batch.id] = Run(self._tools, batch, self._holds)
+        task = asyncio.create_task(self._carry_out(run), name=f"batch {batch.id}")
+        self._tasks[batch.id] = task
+
+    def _holds(self) -> bool:
+        return time.monotonic() < self._until
+
+    async def _renew(self) -> None:
+        began, lease_ms = time.monotonic(), self._lease_ms
+        still = await self._tools.store.renew(self._replica, [*self._runs], now_ms() + lease_ms)
+        self._led_since(began, lease_ms)
+        lost = [task for batch_id, task in self._tasks.items() if batch_id not in still and not task.done()]
+        for task in lost:
+            task.cancel()
+
+    async def _carry_out(self, run: Run) -> None:
+        batch_id = run.batch.id
+        try:
+            await run()
+        except Overtaken:
+            pass  # it goes on elsewhere
+        except Exception:  # what it has written stays, and it is taken again
+            log.exception("a batch is left for a while", batch=batch_id, replica=self._replica)
+            self._rests[batch_id] = time.monotonic() + REST_S
+        else:
+            self._rests.pop(batch_id, None)
+            self.hurry()
+        finally:
+            del self._runs[batch_id], self._tasks[batch_id]

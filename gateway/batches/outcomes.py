@@ -1,0 +1,65 @@
+"""What came of a line, as the output and error files tell it: one line of JSON each, in OpenAI's form. Pure."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from fairlane.gateway.errors import ApiError, openai_answer
+from fairlane.streaming.jsontext import json_string
+
+
+class NotRun(StrEnum):
+    """Why a line was not carried out."""
+
+    EXPIRED = "batch_expired"
+    CANCELLED = "batch_cancelled"
+    FAILED = "batch_failed"
+
+
+_SENTENCES = {
+    NotRun.EXPIRED: "This request could not be executed before the completion window expired.",
+    NotRun.CANCELLED: "This request was not executed, as its batch was cancelled.",
+    NotRun.FAILED: "This request was not executed, as its batch failed.",
+}
+
+
+class Outcome(NamedTuple):
+    """What came of a line that was carried out, or could not be."""
+
+    line: int
+    failed: bool
+    record: bytes
+    """Its line of the output file, or of the error file, with its end."""
+
+
+def answered(line: int, custom_id: str, task_id: str, body: bytes) -> Outcome:
+    """It was answered so."""
+    return Outcome(line, False, _record(custom_id, task_id, 200, body))
+
+
+def refused(line: int, custom_id: str, task_id: str, error: ApiError) -> Outcome:
+    """It failed, or was refused for good: as its call would have been answered."""
+    answer = openai_answer(error)
+    return Outcome(line, True, _record(custom_id, task_id, answer.status, answer.body))
+
+
+def not_run(custom_id: str, task_id: str, why: NotRun) -> bytes:
+    """Its line of the error file where it was not carried out."""
+    error = b'{"code":"%b","message":%b}' % (why.encode(), json_string(_SENTENCES[why]))
+    return b'{"id":"%b","custom_id":%b,"response":null,"error":%b}\n' % (
+        _id(task_id),
+        json_string(custom_id),
+        error,
+    )
+
+
+def _id(task_id: str) -> bytes:
+    return b"batch_req_" + task_id.replace("-", "").encode()
+
+
+def _record(custom_id: str, task_id: str, status: int, body: bytes) -> bytes:
+    if b"\n" in body or b"\r" in body:  # white space of whoever made it: in texts these are escaped
+        body = body.replace(b"\n", b" ").replace(b"\r", b" ")
+    return (
+        b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},"error":null}\n'
+        % (_id(task_id), json_string(custom_id), status, task_id.encode(), body)
+    )

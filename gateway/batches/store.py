@@ -1,0 +1,264 @@
+"""Batches in the SQL database, and what came of their lines until it stands in files.
+
+A batch is led by one replica at a time: the one that holds its lease. Each change by a leader names its epoch, which the next one
+raises: so whoever was replaced, and does not know it yet, changes nothing more. All raise DatabaseUnavailable; then a change may
+have been made all the same, and is made again without harm.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.batches.batch import UNENDED, Batch, Status
+from fairlane.gateway.batches.lines import Problem
+from fairlane.gateway.batches.outcomes import Outcome
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.inserting import insert_new
+from fairlane.gateway.database.tables import batch_results, batches
+from fairlane.gateway.records.batches import forget_results
+from fairlane.gateway.webhooks.announcing import Owner, announce
+
+CHANGE_S = 5.0
+LOOK_AT = 1000
+"""Batches that have not ended of which is looked who leads them."""
+PAGE = 200
+PAGE_BYTES = 4 << 20
+"""Of results read at once, about: of at most so many lines, and fewer where they are long."""
+
+
+class Overtaken(Exception):
+    """Another replica leads the batch now."""
+
+
+class TooMany(Exception):
+    """The caller has as many batches that have not ended as may be."""
+
+
+class Waiting(NamedTuple):
+    """A batch that has not ended, as those who may lead it see it."""
+
+    id: str
+    owner: Owner
+    status: Status
+    leader: str
+    lease: int
+    epoch: int
+
+
+class BatchStore:
+    """See the module."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ---- callers ----------
+
+    async def add(self, batch: Batch, most: int) -> None:
+        """A new batch. Raises TooMany where its owner has `most` that have not ended."""
+        async with self._database.writing(CHANGE_S) as connection:
+            unended = select(func.count()).where(_of(Owner(batch.key_id, batch.user)), _unended())
+            if int(await connection.scalar(unended) or 0) >= most:
+                raise TooMany
+            await insert_new(connection, batches, [_values(batch)])
+
+    async def find(self, batch_id: str, owner: Owner | None) -> Batch | None:
+        """A batch, if it is the owner's (None: whoever's it is)."""
+        wanted = select(batches).where(batches.c.id == batch_id)
+        if owner is not None:
+            wanted = wanted.where(_of(owner))
+        async with self._database.reading(CHANGE_S) as connection:
+            row = (await connection.execute(wanted)).mappings().one_or_none()
+        return None if row is None else _batch(row)
+
+    async def page(
+        self,
+        owner: Owner | None,
+        after: str,
+        limit: int,
+        *,
+        statuses: Collection[str] = (),
+        key_id: str = "",
+        user: str = "",
+    ) -> list[Batch]:
+        """Batches, the newest first, behind `after`."""
+        wanted = select(batches).order_by(batches.c.id.desc()).limit(limit)
+        if owner is not None:
+            wanted = wanted.where(_of(owner))
+        if after:
+            wanted = wanted.where(batches.c.id < after)
+        if statuses:
+            wanted = wanted.where(batches.c.status.in_(statuses))
+        if key_id:
+            wanted = wanted.where(batches.c.key_id == key_id)
+        if user:
+            wanted = wanted.where(batches.c.user_name == user)
+        async with self._database.reading(CHANGE_S) as connection:
+            rows = (await connection.execute(wanted)).mappings().all()
+        return [_batch(row) for row in rows]
+
+    async def cancel(self, batch_id: str, now_ms: int) -> None:
+        """Have a batch cancelled that has something to run still. One that is being finished, or has ended, stays as it is."""
+        running = (Status.VALIDATING, Status.IN_PROGRESS)
+        where = and_(batches.c.id == batch_id, batches.c.status.in_(running), batches.c.outcome == "")
+        values = {"status": Status.CANCELLING, "cancelling": now_ms}
+        async with self._database.writing(CHANGE_S) as connection:
+            await connection.execute(update(batches).where(where).values(values))
+
+    # ---- whoever leads ----------
+
+    async def unended(self, leader: str, running: int, now_ms: int) -> list[Waiting]:
+        """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
+        `running` ones, those that are only to be ended, and those that `leader` has."""
+        columns = batches.c
+        turn = case(
+            (columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0
+        )
+        place = func.row_number().over(
+            partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
+        )
+        of_owner = select(batches, place.label("place")).where(_unended()).subquery()
+        found = of_owner.c
+        wanted = select(
+            *(found.id, found.key_id, found.user_name, found.status, found.leader, found.lease, found.epoch)
+        )
+        wanted = wanted.where(
+            or_(
+                found.place <= running,
+                found.status == Status.CANCELLING,
+                found.expires <= now_ms,
+                found.leader == leader,
+            )
+        )
+        async with self._database.reading(CHANGE_S) as connection:
+            rows = (await connection.execute(wanted.order_by(found.id).limit(LOOK_AT))).all()
+        return [Waiting(row[0], Owner(row[1], row[2]), Status(row[3]), *row[4:]) for row in rows]
+
+    async def take(self, found: Waiting, leader: str, lease: int) -> Batch | None:
+        """Lead a batch that was found so; None: somebody else was faster."""
+        where = and_(batches.c.id == found.id, batches.c.epoch == found.epoch, _unended())
+        values = {"leader": leader, "lease": lease, "epoch": found.epoch + 1}
+        async with self._database.writing(CHANGE_S) as connection:
+            if not (await connection.execute(update(batches).where(where).values(values))).rowcount:
+                return None
+            row = (await connection.execute(select(batches).where(batches.c.id == found.id))).mappings().one()
+        return _batch(row)
+
+    async def renew(self, leader: str, ids: Collection[str], lease: int) -> frozenset[str]:
+        """Go on leading these; which are still led by this one."""
+        where = and_(batches.c.leader == leader, batches.c.id.in_(ids), _unended())
+        async with self._database.writing(CHANGE_S) as connection:
+            changed = update(batches).where(where).values(lease=lease).returning(batches.c.id)
+            return frozenset((await connection.execute(changed)).scalars())
+
+    async def release(self, leader: str) -> None:
+        """Lead nothing any more: others may take it at once."""
+        where = and_(batches.c.leader == leader, _unended())
+        async with self._database.writing(CHANGE_S) as connection:
+            await connection.execute(update(batches).where(where).values(leader="", lease=0))
+
+    async def mark(self, batch: Batch, **values: Any) -> Batch:
+        """Change a batch that is led, and tell how it stands then. Raises Overtaken."""
+        async with self._database.writing(CHANGE_S) as connection:
+            return await _mark(connection, batch, values)
+
+    async def begin(self, batch: Batch, now_ms: int, **values: Any) -> Batch:
+        """Its file was looked at: it goes on, if nobody wants it cancelled. Raises Overtaken."""
+        goes_on = case((batches.c.status == Status.VALIDATING, Status.IN_PROGRESS), else_=batches.c.status)
+        return await self.mark(batch, status=goes_on, began=now_ms, **values)
+
+    async def end(self, batch: Batch, status: Status, now_ms: int, **values: Any) -> Batch:
+        """Nothing is to be done for a batch any more. Its owner's webhooks are told. Raises Overtaken."""
+        values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0}
+        async with self._database.writing(CHANGE_S) as connection:
+            ended = await _mark(connection, batch, values)
+            await announce(connection, Owner(batch.key_id, batch.user), f"batch.{status}", batch.id, now_ms)
+        return ended
+
+    async def keep(self, batch: Batch, outcomes: Sequence[Outcome], line: int, offset: int) -> Batch:
+        """Write what came of lines, and behind which line all have come to something. What is there already is counted once, and
+        stays as it is. Raises Overtaken."""
+        rows = [{**outcome._asdict(), "batch": batch.id} for outcome in outcomes]
+        async with self._database.writing() as connection:
+            await _mark(connection, batch, {"line": line, "offset": offset})  # its row is locked from here on
+            completed = await insert_new(
+                connection, batch_results, [row for row in rows if not row["failed"]]
+            )
+            failed = await insert_new(connection, batch_results, [row for row in rows if row["failed"]])
+            counts = {"completed": batches.c.completed + completed, "failed": batches.c.failed + failed}
+            return await _mark(connection, batch, counts)
+
+    async def kept(self, batch: Batch) -> set[int]:
+        """The lines that have come to something, from the first one on that had not when that was written last."""
+        columns = batch_results.c
+        wanted = select(columns.line).where(columns.batch == batch.id, columns.line >= batch.line)
+        async with self._database.reading() as connection:
+            return set((await connection.execute(wanted)).scalars())
+
+    async def records(self, batch_id: str, *, failed: bool) -> AsyncIterator[bytes]:
+        """What came of the lines of a batch, by line, a few together."""
+        columns, line = batch_results.c, 0
+        while True:
+            behind = and_(columns.batch == batch_id, columns.failed == failed, columns.line > line)
+            sizes = select(columns.line, func.length(columns.record)).where(behind)
+            async with self._database.reading() as connection:
+                found = (await connection.execute(sizes.order_by(columns.line).limit(PAGE))).all()
+                if not found:
+                    return
+                line = _last_of(PAGE_BYTES, found)
+                wanted = select(columns.record).where(behind, columns.line <= line).order_by(columns.line)
+                records = (await connection.execute(wanted)).scalars().all()
+            yield b"".join(records)
+
+    async def forget_results(self, batch_id: str) -> bool:
+        """Delete a part of what came of the lines of a batch, whose files are written; whether there may be more."""
+        async with self._database.writing() as connection:
+            return await forget_results(connection, batch_id)
+
+
+async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any]) -> Batch:
+    where = and_(batches.c.id == batch.id, batches.c.epoch == batch.epoch, _unended())
+    changed = update(batches).where(where).values(values).returning(batches)
+    row = (await connection.execute(changed)).mappings().one_or_none()
+    if row is None:
+        raise Overtaken
+    return _batch(row)
+
+
+def _last_of(most: int, sizes: Sequence[Any]) -> int:
+    """The last line of those that have so many bytes together, and the first one in any case."""
+    last, total = sizes[0][0], 0
+    for line, size in sizes:
+        total += size
+        if total > most:
+            break
+        last = line
+    return int(last)
+
+
+def problems_json(problems: Sequence[Problem]) -> str:
+    """What is wrong with a file, as its row has it."""
+    return msgspec.json.encode([tuple(problem) for problem in problems]).decode()
+
+
+def _unended() -> ColumnElement[bool]:
+    return batches.c.status.in_(UNENDED)
+
+
+def _of(owner: Owner) -> ColumnElement[bool]:
+    return and_(batches.c.key_id == owner.key_id, batches.c.user_name == owner.user)
+
+
+_NAMES = {"user": "user_name", "window": "completion_window"}
+"""Columns that are called otherwise: their names mean something in SQL."""
+
+
+def _values(batch: Batch) -> dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in batch._asdict().items()}
+
+
+def _batch(row: Any) -> Batch:
+    values = {name: row[_NAMES.get(name, name)] for name in Batch._fields}
+    return Batch(**{**values, "status": Status(values["status"])})

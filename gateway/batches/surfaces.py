@@ -1,0 +1,92 @@
+"""The calls that a batch may be made over: how a line's body is read, by the same pieces as the calls themselves."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from msgspec import Raw
+
+from fairlane.gateway.calls.bodies import Bodies, Members
+from fairlane.gateway.calls.intake import read_flag
+from fairlane.gateway.calls.openai import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    RESPONSES,
+    Read,
+    read_chat,
+    read_completion,
+    read_embedding,
+)
+from fairlane.gateway.calls.responses.request import chat_steps, wishes_of
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.streaming.turns import Caller as Opener
+from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.openai_common import OpenAIBodyView
+from fairlane.streaming.views.responses import ResponsesBodyView
+from fairlane.streaming.views.task import TaskInfo
+
+View = OpenAIBodyView | EmbeddingBodyView | ResponsesBodyView
+"""Makes the body of an answer."""
+
+
+class Request(NamedTuple):
+    """What a line asks for, as its call would read it."""
+
+    task_type: str
+    payload: bytes
+    fields: Members
+    view: Callable[[TaskInfo], View]
+    needs: int = 0
+    """Bytes of it that `view` holds."""
+
+
+class Reading(NamedTuple):
+    """What is needed to read a line's body. `opener`: whose turn a large one is."""
+
+    bodies: Bodies
+    most_bytes: int
+    opener: Opener
+
+
+async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
+    fields = await reading.bodies.parse(body, caller=reading.opener)
+    wanted = read(fields)
+    if wanted.streamed is not None:
+        raise _cannot_stream()
+    return Request(wanted.task_type, bytes(body), fields, wanted.whole)
+
+
+async def _responses(body: Raw, reading: Reading) -> Request:
+    fields = await reading.bodies.parse(body, caller=reading.opener)
+    if read_flag(fields, "stream"):
+        raise _cannot_stream()
+    wishes = wishes_of(fields)
+    for name, wish in (
+        ("background", wishes.background),
+        ("store", wishes.store),
+        ("previous_response_id", wishes.previous),
+    ):
+        if wish:
+            raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
+    steps = chat_steps(fields, stream=False, most=reading.most_bytes)
+    asked = await reading.bodies.take_steps(bytes(body), steps, caller=reading.opener)
+    view = partial(ResponsesBodyView, echo=asked.echo)
+    return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
+
+
+def _cannot_stream() -> ApiError:
+    return bad_request("A request of a batch cannot stream: leave stream out", "stream")
+
+
+def _of(read: Read) -> Callable[[Raw, Reading], Awaitable[Request]]:
+    return lambda body, reading: _plain(read, body, reading)
+
+
+READERS: Final[Mapping[str, Callable[[Raw, Reading], Awaitable[Request]]]] = {
+    CHAT: _of(read_chat),
+    COMPLETIONS: _of(read_completion),
+    EMBEDDINGS: _of(read_embedding),
+    RESPONSES: _responses,
+}
+"""By the path of the call. They raise ApiError for what the call would refuse."""

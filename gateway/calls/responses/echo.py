@@ -1,0 +1,54 @@
+"""What a response repeats of its request. Pure."""
+
+from collections.abc import Mapping
+
+from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.reading import refused
+from fairlane.streaming.jsontext import NULL, join_object, one_line
+
+MOST_ECHO = 512 * 1024
+"""Bytes of it: they are held for as long as a response streams, and stand in four of its events."""
+DEFAULTS: dict[str, bytes] = {
+    "background": b"false",
+    "frequency_penalty": b"0",
+    "instructions": NULL,
+    "max_output_tokens": NULL,
+    "max_tool_calls": NULL,
+    "metadata": b"{}",
+    "parallel_tool_calls": b"true",
+    "presence_penalty": b"0",
+    "previous_response_id": NULL,
+    "prompt_cache_key": NULL,
+    "prompt_cache_retention": NULL,
+    "reasoning": b'{"effort":null,"summary":null}',
+    "safety_identifier": NULL,
+    "service_tier": b'"default"',
+    "store": b"false",
+    "temperature": b"1",
+    "text": b'{"format":{"type":"text"}}',
+    "tool_choice": b'"auto"',
+    "tools": b"[]",
+    "top_logprobs": b"0",
+    "top_p": b"1",
+    "truncation": b'"disabled"',
+    "user": NULL,
+}
+"""What a response repeats of its request, and what it says where that says nothing: as OpenAI's does."""
+_MADE = frozenset({"reasoning", "store", "text", "tool_choice", "tools"})
+"""Of these, what is not repeated as it came."""
+
+
+def new_echo(said: Members, *, store: bool) -> dict[str, bytes]:
+    """What a response repeats as it came, and what holds where nothing was said."""
+    repeated = {name: one_line(bytes(said[name])) for name in said.keys() & (DEFAULTS.keys() - _MADE)}
+    return {**DEFAULTS, **repeated, "store": b"true" if store else b"false"}
+
+
+def whole_echo(echo: Mapping[str, bytes]) -> bytes:
+    """All of it as an object, one line. Raises ApiError(400) that names the largest part of what is too much."""
+    if sum(map(len, echo.values())) > MOST_ECHO:
+        most = max(echo, key=lambda name: len(echo[name]))
+        raise refused(
+            most, f"instructions, tools and text may take {MOST_ECHO} bytes together: a response repeats them"
+        )
+    return join_object(echo.items())

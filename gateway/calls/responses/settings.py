@@ -1,0 +1,162 @@
+"""What a Responses request says beside its conversation: how the model is asked, and what form the answer has. Pure.
+
+Each function tells chat what is said to a model, and the echo what a response repeats otherwise than it came.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.outputs import MOST
+from fairlane.gateway.calls.reading import NOT_HERE, is_null, read, refused, string, text
+from fairlane.gateway.calls.responses import shapes
+from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+SUMMARIES = ("auto", "concise", "detailed")
+VERBOSITIES = ("low", "medium", "high")
+LOGPROBS = "message.output_text.logprobs"
+INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url"})
+"""What may be asked for beside the answer; the last two are told without being asked."""
+MOST_LOGPROBS = 20
+MOST_METADATA = 16
+MOST_KEY = 64
+MOST_VALUE = 512
+_AS_THEY_ARE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+_TEXTS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
+"""Members that chat has, too: what an upstream of OpenAI's is told, and others leave."""
+
+_number, _whole, _name = Decoder(float), Decoder(int), Decoder(str)
+_names, _pairs = Decoder(list[str]), Decoder(dict[str, str])
+_text, _format, _thinking, _options = (
+    Decoder(shapes.Text),
+    Decoder(shapes.Format),
+    Decoder(shapes.Thinking),
+    Decoder(shapes.StreamOptions),
+)
+
+
+def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
+    """What chat says in the same words, or another one; what is only repeated; and what must have its one value."""
+    for name in said.keys() & set(_AS_THEY_ARE):
+        read(said[name], _number, name)
+        chat[name] = said[name]
+    for name in said.keys() & set(_TEXTS):
+        text(said[name], name)
+        chat[name] = said[name]
+    for name, word in (("max_output_tokens", "max_completion_tokens"), ("max_tool_calls", "")):
+        if name in said:
+            if not 1 <= read(said[name], _whole, name) <= MOST:
+                raise refused(name, f"must be a whole number from 1 to {MOST}")
+            if word:
+                chat[word] = said[name]
+    if "truncation" in said and read(said["truncation"], _name, "truncation") != "disabled":
+        raise refused(
+            "truncation", "must be disabled: nothing is left out of an input here; send fewer items"
+        )
+    if "metadata" in said:
+        _check_metadata(read(said["metadata"], _pairs, "metadata"))
+    if (
+        "stream_options" in said
+        and read(said["stream_options"], _options, "stream_options").include_obfuscation
+    ):
+        raise refused(
+            "stream_options.include_obfuscation", "events are not padded here; leave it out, or false"
+        )
+    if "reasoning" in said:
+        _reasoning(read(said["reasoning"], _thinking, "reasoning"), chat, echo)
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    if len(metadata) > MOST_METADATA:
+        raise refused("metadata", f"may have at most {MOST_METADATA} members")
+    for name, value in metadata.items():
+        if len(name) > MOST_KEY or len(value) > MOST_VALUE:
+            raise refused(
+                f"metadata.{name[:MOST_KEY]}",
+                f"names may have {MOST_KEY} characters at most, values {MOST_VALUE}",
+            )
+
+
+def _reasoning(thinking: shapes.Thinking, chat: Members, echo: dict[str, bytes]) -> None:
+    """How much is thought; a summary is what was thought, as nobody here makes it shorter."""
+    if thinking.effort is not None:
+        if thinking.effort not in EFFORTS:
+            raise refused("reasoning.effort", f"must be one of {', '.join(EFFORTS)}")
+        chat["reasoning_effort"] = Raw(json_string(thinking.effort))
+    for name, value in (("summary", thinking.summary), ("generate_summary", thinking.generate_summary)):
+        if value not in (None, *SUMMARIES):
+            raise refused(f"reasoning.{name}", f"must be one of {', '.join(SUMMARIES)}")
+    if thinking.context not in (None, "auto"):
+        raise refused("reasoning.context", NOT_HERE)
+    if thinking.mode not in (None, "standard"):
+        raise refused("reasoning.mode", NOT_HERE)
+    summary = thinking.summary or thinking.generate_summary
+    echo["reasoning"] = msgspec.json.encode({"effort": thinking.effort, "summary": summary})
+
+
+def read_output(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
+    """What form the text has."""
+    if "text" not in said:
+        return
+    wanted = read(said["text"], _text, "text")
+    told = [("format", b'{"type":"text"}')]
+    if not is_null(wanted.format):
+        form = read(wanted.format, _format, "text.format")
+        if form.type == "json_schema":
+            schema = _schema(form)
+            chat["response_format"] = Raw(_named_schema(schema))
+            told = [("format", join_object([("type", b'"json_schema"'), *_all_of(schema)]))]
+        elif form.type == "json_object":
+            told = [("format", b'{"type":"json_object"}')]
+            chat["response_format"] = Raw(b'{"type":"json_object"}')
+        elif form.type != "text":
+            raise refused("text.format.type", "must be text, json_object or json_schema")
+    if wanted.verbosity is not None:
+        if wanted.verbosity not in VERBOSITIES:
+            raise refused("text.verbosity", f"must be one of {', '.join(VERBOSITIES)}")
+        chat["verbosity"] = Raw(json_string(wanted.verbosity))
+        told.append(("verbosity", json_string(wanted.verbosity)))
+    echo["text"] = one_line(join_object(told))
+
+
+def _schema(form: shapes.Format) -> dict[str, bytes]:
+    """The members of a schema that are said."""
+    if kind_of(form.json_schema) != "{":
+        raise refused("text.format.schema", "must be a JSON schema, an object")
+    schema = {"name": string(form.name, "text.format.name")}
+    if not is_null(form.description):
+        schema["description"] = string(form.description, "text.format.description")
+    if form.strict is not None:
+        schema["strict"] = b"true" if form.strict else b"false"
+    return {**schema, "schema": bytes(form.json_schema)}
+
+
+def _named_schema(schema: Mapping[str, bytes]) -> bytes:
+    """A schema as chat's `response_format`."""
+    return join_object([("type", b'"json_schema"'), ("json_schema", join_object(schema.items()))])
+
+
+def _all_of(schema: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    """A schema as a response tells it: with what was not said."""
+    return list({"description": NULL, "strict": b"false", **schema}.items())
+
+
+def read_included(said: Members, chat: Members) -> None:
+    """What is to be told beside the answer."""
+    included = read(said["include"], _names, "include") if "include" in said else []
+    for number, name in enumerate(included):
+        if name not in INCLUDED:
+            raise refused(f"include[{number}]", f"{name[:100]!r} is not told here; leave it out")
+    top = read(said["top_logprobs"], _whole, "top_logprobs") if "top_logprobs" in said else 0
+    if not 0 <= top <= MOST_LOGPROBS:
+        raise refused("top_logprobs", f"must be a whole number from 0 to {MOST_LOGPROBS}")
+    if LOGPROBS in included:
+        chat["logprobs"] = Raw(b"true")
+        if top:
+            chat["top_logprobs"] = Raw(b"%d" % top)
+    elif top:
+        raise refused("top_logprobs", f"is told only with {LOGPROBS!r} in include")

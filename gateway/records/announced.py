@@ -1,0 +1,29 @@
+"""Has webhooks told of the ends of tasks, in the transaction that records these."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.records.entries import read_announced
+from fairlane.gateway.records.outbox import Table
+from fairlane.gateway.webhooks.announcing import End, Owner, announce_all
+
+
+class Announced:
+    """A table of the outbox: what is written to another one, and announced where an entry asks for it."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+        """See `outbox.Table`."""
+        written = await self._table.write(connection, packed)
+        told = [found for found in map(read_announced, packed) if found is not None]
+        if told:
+            owners = (Owner(one.key_id, one.user_name) for one in told)
+            ends = [
+                End(owner, f"task.{one.state}", one.task, one.ended)
+                for owner, one in zip(owners, told, strict=True)
+            ]
+            await announce_all(connection, ends)
+        return written

@@ -1,0 +1,46 @@
+"""Forgets batches that have ended, and what came of their lines."""
+
+from sqlalchemy import and_, delete, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.tables import batch_results, batches
+
+PURGED_AT_ONCE = 500
+
+
+async def forget_results(connection: AsyncConnection, batch_id: str) -> bool:
+    """Delete a part of what came of the lines of a batch; whether there may be more."""
+    columns = batch_results.c
+    part = select(columns.line).where(columns.batch == batch_id).order_by(columns.line)
+    last = select(func.max(part.limit(PURGED_AT_ONCE).subquery().c.line)).scalar_subquery()
+    which = and_(columns.batch == batch_id, columns.line <= last)
+    return (await connection.execute(delete(batch_results).where(which))).rowcount > 0
+
+
+async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
+    """Delete a part of the batches that ended before, and of what came of the lines of any that have ended, whose leader stopped
+    before it did; whether there may be more."""
+    columns = batches.c
+    left = select(batch_results.c.line).where(batch_results.c.batch == columns.id).exists()
+    ended = select(columns.id).where(columns.ended > 0, left).limit(1)
+    if (found := await connection.scalar(ended)) is not None:
+        return await forget_results(connection, found)
+    over = select(columns.id).where(columns.ended > 0, columns.ended < now_ms - kept_ms)
+    ids = list((await connection.execute(over.order_by(columns.ended).limit(50))).scalars())
+    if ids:
+        await connection.execute(delete(batches).where(columns.id.in_(ids)))
+    return bool(ids)
+
+
+async def forget(connection: AsyncConnection, user: str, until: int) -> int:
+    """Forget a user's batches that were made until then and have ended: some of them; how many. Their files are forgotten by
+    themselves."""
+    columns = batches.c
+    wanted = select(columns.id).where(columns.user_name == user, columns.created <= until, columns.ended > 0)
+    ids = list((await connection.execute(wanted.limit(50))).scalars())
+    if not ids:
+        return 0
+    for batch_id in ids:
+        while await forget_results(connection, batch_id):
+            pass
+    return (await connection.execute(delete(batches).where(columns.id.in_(ids)))).rowcount

@@ -1,0 +1,56 @@
+"""Pages of a response's input items, as OpenAI's clients ask for them. Pure."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from fairlane.gateway.calls.responses.kept import with_ids
+from fairlane.gateway.errors import bad_request
+from fairlane.streaming.jsontext import items, join_object, members
+
+PAGE = 20
+MOST_OF_PAGE = 100
+
+_text = msgspec.json.Decoder(str).decode
+
+
+class Asked(NamedTuple):
+    """Which items."""
+
+    limit: int = PAGE
+    newest_first: bool = True
+    after: str | None = None
+    """The id of the item behind which they come."""
+
+
+def read_asked(limit: str | None, order: str | None, after: str | None) -> Asked:
+    """What a query asks for. Raises ApiError(400)."""
+    limit = limit or str(PAGE)
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= MOST_OF_PAGE):
+        raise bad_request(f"limit must be a whole number from 1 to {MOST_OF_PAGE}", "limit")
+    if order not in (None, "asc", "desc"):
+        raise bad_request("order must be asc or desc", "order")
+    return Asked(int(limit), order != "asc", after)
+
+
+def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:
+    """A page of a list of items as its JSON. Raises ApiError(400) where none of them is `after`."""
+    listed = with_ids(items(input_items) or [], task_id)
+    found = [(_text((members(item) or {})["id"]), item) for item in listed]
+    if asked.newest_first:
+        found.reverse()
+    if asked.after is not None:
+        at = next((at for at, (name, _) in enumerate(found) if name == asked.after), None)
+        if at is None:
+            raise bad_request("after must be the id of one of these items", "after")
+        found = found[at + 1 :]
+    shown = found[: asked.limit]
+    ends = (shown[0][0], shown[-1][0]) if shown else (None, None)
+    pairs = (
+        ("object", b'"list"'),
+        ("data", b"[%b]" % b",".join(item for _, item in shown)),
+        ("first_id", msgspec.json.encode(ends[0])),
+        ("last_id", msgspec.json.encode(ends[1])),
+        ("has_more", b"true" if len(found) > len(shown) else b"false"),
+    )
+    return join_object(pairs)

@@ -1,0 +1,177 @@
+"""Writes down responses that are about to be submitted: those of all who come at the same time in one transaction."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+import structlog
+from sqlalchemy import delete
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.inserting import insert_new
+from fairlane.gateway.database.tables import responses
+from fairlane.gateway.responses.rows import New
+from fairlane.queues.loops import end_tasks
+
+log = structlog.get_logger("fairlane.gateway")
+
+KEEP_S = 5.0
+"""How long a request waits for it."""
+AT_ONCE = 200
+BYTES_AT_ONCE = 32 << 20
+"""Of one transaction, and a response more."""
+AGAIN_S = 2.0
+CLOSE_S = 1.0
+MOST_TAKEN_BACK = 10_000
+"""Rows that wait to be removed while SQL is away; those of more go when their time is over. Nobody knows their ids."""
+
+
+class Keeping:
+    """`start` begins, `close` ends."""
+
+    def __init__(
+        self,
+        database: Database,
+        forgotten: Callable[[AsyncConnection, Collection[str]], Awaitable[Mapping[str, int]]],
+    ) -> None:
+        """`forgotten`: `Forgotten.of`."""
+        self._database = database
+        self._forgotten = forgotten
+        self._new: deque[tuple[New, asyncio.Future[None]]] = deque()
+        self._taken_back: deque[str] = deque(maxlen=MOST_TAKEN_BACK)
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name="keep-responses")
+
+    async def close(self) -> None:
+        """Remove what was taken back, as long as that takes no time, and end. Whoever waits still is refused."""
+        await end_tasks(self._task)
+        while self._new:
+            _refuse([self._new.popleft()], DatabaseUnavailable("the gateway stops"))
+        with contextlib.suppress(DatabaseUnavailable, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while self._taken_back:
+                    await self._remove()
+
+    async def keep(self, new: New) -> None:
+        """Write a response down; once this has returned, it is there for every replica. Raises DatabaseUnavailable: then it is
+        taken back, as it may be there all the same."""
+        kept = asyncio.get_running_loop().create_future()
+        self._new.append((new, kept))
+        self._wanted.set()
+        try:
+            async with asyncio.timeout(KEEP_S):
+                await kept
+        except TimeoutError as error:
+            self.take_back(new.row.task_id)
+            raise DatabaseUnavailable(
+                f"{self._database.address}: nothing written within {KEEP_S:.0f} s"
+            ) from error
+        except BaseException:  # its caller has left, or the gateway goes
+            self.take_back(new.row.task_id)
+            raise
+
+    def take_back(self, task_id: str) -> None:
+        """Remove a response whose task was not accepted, without anybody waiting for it; tried until SQL answers."""
+        self._taken_back.append(task_id)
+        self._wanted.set()
+
+    async def _run(self) -> None:
+        while True:
+            pause: float | None = None
+            try:
+                while self._new:
+                    await self._insert(self._take())
+                while self._taken_back:
+                    await self._remove()
+            except DatabaseUnavailable:  # which the outbox tells
+                pause = AGAIN_S
+            except Exception:  # what is not removed goes with its time; whoever waits has been told
+                log.exception("cannot remove responses that were not accepted")
+                pause = AGAIN_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wanted.wait()
+            self._wanted.clear()
+
+    def _take(self) -> list[tuple[New, asyncio.Future[None]]]:
+        """The next ones, but those whose callers wait no more."""
+        page: list[tuple[New, asyncio.Future[None]]] = []
+        size = 0
+        while self._new and len(page) < AT_ONCE and size < BYTES_AT_ONCE:
+            new, kept = self._new.popleft()
+            if not kept.done():
+                page.append((new, kept))
+                size += new.size
+        return page
+
+    async def _insert(self, page: Sequence[tuple[New, asyncio.Future[None]]]) -> None:
+        """Write a page. Raises DatabaseUnavailable, which those who wait are told, too."""
+        if not page:
+            return
+        try:
+            await self._commit([new for new, _ in page])
+        except DatabaseUnavailable as error:
+            _refuse(page, error)
+            raise
+        except Exception as error:
+            if len(page) == 1:
+                log.exception("a response cannot be kept", task_id=page[0][0].row.task_id)
+                _refuse(page, DatabaseUnavailable(f"a response cannot be kept: {type(error).__name__}"))
+                return
+            for at, one in enumerate(page):  # so that one that is to blame holds up no other
+                try:
+                    await self._insert([one])
+                except DatabaseUnavailable as away:
+                    _refuse(page[at:], away)
+                    raise
+        else:
+            for _, kept in page:
+                if not kept.done():
+                    kept.set_result(None)
+
+    async def _commit(self, page: Sequence[New]) -> None:
+        async with self._database.writing() as connection:
+            known = await self._forgotten(connection, {new.row.user for new in page})
+            wanted = [new for new in page if new.row.created > known.get(new.row.user, -1)]
+            await insert_new(connection, responses, [_values(new) for new in wanted])
+
+    async def _remove(self) -> None:
+        page = [self._taken_back[at] for at in range(min(len(self._taken_back), AT_ONCE))]
+        async with self._database.writing() as connection:
+            await connection.execute(delete(responses).where(responses.c.task.in_(page)))
+        while self._taken_back and self._taken_back[0] in page:
+            self._taken_back.popleft()
+
+
+def _refuse(page: Sequence[tuple[New, asyncio.Future[None]]], error: DatabaseUnavailable) -> None:
+    for _, kept in page:
+        if not kept.done():
+            kept.set_exception(error)
+
+
+def _values(new: New) -> dict[str, object]:
+    row = new.row
+    return {
+        "task": row.task_id,
+        "key_id": row.key_id,
+        "user_name": row.user,
+        "created": row.created,
+        "expires": row.expires,
+        "background": row.background,
+        "model": row.model,
+        "falls": row.falls,
+        "previous": row.previous,
+        "size": new.size,
+        "ended": None,
+        "status": "",
+        "echo": row.echo,
+        "input": new.input_items,
+        "output": None,
+    }

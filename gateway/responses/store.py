@@ -1,0 +1,163 @@
+"""Kept responses in SQL: found, listed, deleted, and forgotten when their time is over."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, desc, func, literal, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.database import REPORT_S, Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import response_logs, responses
+from fairlane.gateway.errors import bad_request
+from fairlane.gateway.responses.rows import Row, Turn
+
+AT_ONCE = 2
+"""Readings at the same time; others wait in line, so that keys and records find a connection."""
+PURGED_AT_ONCE = 50
+"""Their content may be large."""
+OVER_AT_ONCE = 20
+"""Callers who hold too much, in one look."""
+
+_c = responses.c
+_ROW = (
+    *(_c.task, _c.key_id, _c.user_name, _c.created, _c.expires, _c.background, _c.model, _c.falls),
+    *(_c.previous, _c.echo, _c.ended, _c.status),
+)
+"""What a `Row` is made of."""
+
+
+class ResponseStore:
+    """Raises DatabaseUnavailable. What has expired is not there, whether it is deleted yet or not."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def row(self, task_id: str, now_ms: int) -> Row | None:
+        """A response that is kept."""
+        async with self._reading() as connection:
+            found = await connection.execute(select(*_ROW).where(_c.task == task_id, _c.expires > now_ms))
+            row = found.one_or_none()
+        return None if row is None else Row(*row)
+
+    async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:
+        """The responses that led to one, it first, each followed by the one that it goes on from; at most `most`, as far as they
+        are there."""
+        line = select(literal(task_id).label("task"), literal(0).label("depth")).cte("line", recursive=True)
+        before = select(_c.previous, line.c.depth + 1).join_from(line, responses, _c.task == line.c.task)
+        line = line.union_all(before.where(_c.previous != "", line.c.depth + 1 < most))
+        wanted = select(*_ROW, _c.size).join_from(line, responses, _c.task == line.c.task)
+        wanted = wanted.where(_c.expires > now_ms).order_by(line.c.depth)
+        async with self._reading() as connection:
+            rows = (await connection.execute(wanted)).all()
+        return [Turn(Row(*row[:-1]), row[-1]) for row in rows]
+
+    async def items(self, task_ids: Sequence[str]) -> dict[str, tuple[bytes, bytes | None]]:
+        """Input and output of responses, JSON lists. None: SQL does not have the output yet."""
+        async with self._reading() as connection:
+            wanted = select(_c.task, _c.input, _c.output).where(_c.task.in_(task_ids))
+            rows = (await connection.execute(wanted)).all()
+        return {task: (asked, answered) for task, asked, answered in rows}
+
+    async def part(self, task_id: str, part: int) -> bytes | None:
+        """A part of the log of a response that has ended; None behind the last one."""
+        logs = response_logs.c
+        async with self._reading() as connection:
+            wanted = select(logs.events).where(logs.task == task_id, logs.part == part)
+            found: bytes | None = await connection.scalar(wanted)
+        return found
+
+    async def delete(self, task_id: str) -> bool:
+        """Delete a response, with its log; whether it was there."""
+        async with self._database.writing() as connection:
+            gone = await connection.execute(delete(responses).where(_c.task == task_id))
+        return gone.rowcount > 0
+
+    async def page(
+        self, wanted: "Wanted", after: str, limit: int, now_ms: int
+    ) -> tuple[list[Row], str | None]:
+        """At most `limit` responses, the newest first, without what they echo; and behind which to go on, None at the end. Raises
+        ApiError(400) for an `after` that is none."""
+        async with self._database.reporting() as connection:
+            found = (await connection.execute(_page(wanted, after, limit, now_ms))).all()
+        rows = [Row(*row) for row in found[:limit]]
+        return rows, f"{rows[-1].created}.{rows[-1].task_id}" if len(found) > limit else None
+
+    @contextlib.asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+        try:
+            async with (
+                asyncio.timeout(REPORT_S) as limit,
+                self._turns,
+                self._database.reading(REPORT_S) as connection,
+            ):
+                yield connection
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DatabaseUnavailable(f"no answer from what is kept within {REPORT_S:.0f} s") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which responses; what is empty is not asked for."""
+
+    user: str = ""
+    key: str = ""
+    status: str = ""
+    """As Responses tell it; `unfinished`: SQL knows no end of them yet."""
+    background: bool | None = None
+
+
+def _page(wanted: Wanted, after: str, limit: int, now_ms: int) -> Select[Any]:
+    where: list[ColumnElement[bool]] = [_c.expires > now_ms]
+    where += [_c.user_name == wanted.user] if wanted.user else []
+    where += [_c.key_id == wanted.key] if wanted.key else []
+    where += [_c.background == wanted.background] if wanted.background is not None else []
+    if wanted.status == "unfinished":
+        where.append(_c.ended.is_(None))
+    elif wanted.status:
+        where.append(_c.status == wanted.status)
+    if after:
+        created, _, task = after.partition(".")
+        if not (created.isascii() and created.isdigit() and len(created) <= 15 and task):
+            raise bad_request("after must be the `next` of a page before", "after")
+        where.append(tuple_(_c.created, _c.task) < tuple_(int(created), task))
+    columns = [literal(b"").label("echo") if column is _c.echo else column for column in _ROW]
+    return select(*columns).where(*where).order_by(desc(_c.created), desc(_c.task)).limit(limit + 1)
+
+
+async def purge(connection: AsyncConnection, now_ms: int, most_bytes: int) -> bool:
+    """Delete a part of those whose time is over, and of callers who hold more than `most_bytes` the oldest; whether there may be
+    more."""
+    over = select(_c.task).where(_c.expires <= now_ms).order_by(_c.expires).limit(PURGED_AT_ONCE)
+    if (await connection.execute(delete(responses).where(_c.task.in_(over)))).rowcount:
+        return True
+    held = func.sum(_c.size)
+    holders = select(_c.user_name, _c.key_id, held).group_by(_c.user_name, _c.key_id)
+    found = (await connection.execute(holders.having(held > most_bytes).limit(OVER_AT_ONCE))).all()
+    for user, key_id, size in found:
+        await _let_go(connection, user, key_id, int(size) - most_bytes)
+    return bool(found)
+
+
+async def _let_go(connection: AsyncConnection, user: str, key_id: str, excess: int) -> None:
+    """Delete the oldest responses of a caller, until so many bytes are gone or a part is done."""
+    mine = select(_c.task, _c.size).where(_c.user_name == user, _c.key_id == key_id)
+    gone = []
+    for task, size in await connection.execute(mine.order_by(_c.created).limit(PURGED_AT_ONCE)):
+        if excess <= 0:
+            break
+        gone.append(task)
+        excess -= size
+    await connection.execute(delete(responses).where(_c.task.in_(gone)))
+
+
+async def forget_user(connection: AsyncConnection, user: str, until: int) -> int:
+    """Delete a part of a user's responses of until then; how many."""
+    found = select(_c.task).where(_c.user_name == user, _c.created <= until).limit(PURGED_AT_ONCE)
+    return (await connection.execute(delete(responses).where(_c.task.in_(found)))).rowcount

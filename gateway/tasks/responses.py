@@ -1,0 +1,336 @@
+"""What callers do with responses that are kept: read, resume, go on from, cancel, delete. Knows nothing of HTTP."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.logs import pack
+from fairlane.gateway.responses.reading import KeptReader
+from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
+from fairlane.gateway.responses.store import ResponseStore
+from fairlane.gateway.tasks.cancel import Cancel
+from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.actor import Actor
+from fairlane.queues.ids import could_be_ours, issued_ms
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
+from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
+from fairlane.streaming.hub import Hub, Lost, Reader
+from fairlane.streaming.jsontext import items, join_object, members, string_or_none
+from fairlane.streaming.results import AT_ONCE, Result, Results
+from fairlane.streaming.turns import Turns
+from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
+
+LOST = "The store lost this response"
+MOST_TURNS = 500
+"""Responses that a conversation consists of."""
+MOST_REFERENCED = 200
+"""Responses of whose items one request speaks."""
+
+
+class Following(NamedTuple):
+    """A response that is read as it comes."""
+
+    reader: Reader | KeptReader
+    place: Place | None = None
+    """Where it waits; None: it waits no more."""
+
+
+class Responses:
+    """All raises ApiError, StoreError and DatabaseUnavailable."""
+
+    def __init__(
+        self,
+        current: Current,
+        store: ResponseStore,
+        keeping: Keeping,
+        takes_more: Callable[[], bool],
+        scheduler: Scheduler,
+        hub: Hub,
+        results: Results,
+        cancel: Cancel,
+    ) -> None:
+        """`takes_more`: whether SQL takes what is written, as far as that is known."""
+        self._keeping = keeping
+        self._takes_more = takes_more
+        self._current = current
+        self._store = store
+        self._scheduler = scheduler
+        self._hub = hub
+        self._results = results
+        self._cancel = cancel
+        self._turns = Turns(AT_ONCE)
+
+    # ---- reading one ----------
+
+    async def find(self, caller: Caller, told: str) -> Row:
+        """The response of this id, if the caller may see it; 404 for any other, as for one that never was."""
+        task_id = _task_of(told)
+        row = await self._store.row(task_id, now_ms()) if task_id else None
+        if row is None or not caller.may_see(row.key_id, row.user):
+            raise _not_found(told)
+        return row
+
+    async def body(self, row: Row) -> Result:
+        """The response object as it stands now. Who holds it may share it with others."""
+        if row.ended is None:
+            record = await self._scheduler.position(row.task_id)
+            if record is not None:
+                with contextlib.suppress(Lost):  # it has expired meanwhile
+                    return await self._body_in_redis(row, record)
+            row = await self._again(row)
+        view = ResponsesBodyView(row.info, row.echo)
+        async with self._turns.of(row.user):
+            await self._fold(row, view)
+        return Result(view.body())
+
+    async def _fold(self, row: Row, view: ResponsesBodyView) -> None:
+        """Feed a view the log that SQL has."""
+        reader = KeptReader(partial(self._part, row))
+        while True:
+            try:
+                events = await reader.next(0.0)
+            except Lost:  # it was deleted meanwhile
+                raise _not_found(row.id) from None
+            for event in events:
+                view.feed(event)
+            if events[-1].terminal:
+                return
+
+    async def _body_in_redis(self, row: Row, record: Record) -> Result:
+        make = partial(ResponsesBodyView, echo=row.echo)
+        if record.state in TERMINAL:
+            return await self._results.shown(row.info, make, ResponsesBodyView.body)
+        view = make(row.info)
+        if record.state is State.QUEUED:
+            return Result(self.accepted(row, record.place))
+        fragment = b'"attempt":%d,' % record.number("at") + fragment_start(record.model, record.fields["q"])
+        view.feed(Event(0, 0, "start", compose(row.task_id, record.now_ms, fragment)))
+        return Result(view.body())
+
+    @contextlib.asynccontextmanager
+    async def follow(self, row: Row) -> AsyncIterator[Following]:
+        """Read a response's log from its first event, and what comes of it, as long as the block."""
+        if row.ended is None:
+            async with self._hub.read(row.task_id) as found:
+                if found is not None:
+                    record, reader = found
+                    waits = record.state is State.QUEUED and record.place.position > 0
+                    yield Following(reader, record.place if waits else None)
+                    return
+            row = await self._again(row)
+        yield Following(KeptReader(partial(self._part, row)))
+
+    async def _again(self, row: Row) -> Row:
+        """The row of a response that Redis does not have: SQL may have its log by now."""
+        again = await self._store.row(row.task_id, now_ms())
+        if again is None:
+            raise _not_found(row.id)
+        return again
+
+    async def _part(self, row: Row, part: int) -> bytes | None:
+        """A part of a log that SQL has; of one that nobody has, an end that says so."""
+        if row.ended is not None:
+            return await self._store.part(row.task_id, part)
+        lost = compose(row.task_id, row.created, fragment_error(LOST, "STORE_LOST", False))
+        return pack([Event(1, 1, "error", lost)]) if part == 0 else None
+
+    async def input_items(self, row: Row) -> bytes:
+        """Its input, a JSON list of items."""
+        found = await self._store.items([row.task_id])
+        if row.task_id not in found:
+            raise _not_found(row.id)
+        return found[row.task_id][0]
+
+    # ---- ending, and deleting ----------
+
+    async def cancel(self, row: Row, caller: Caller, actor: Actor) -> Result:
+        """Cancel one in the background, and how it stands then: one that has ended stays as it is."""
+        if not row.background:
+            raise bad_request("Only responses with background: true can be cancelled", "response_id")
+        await self._end(row, caller, actor)
+        return await self.body(row)
+
+    async def delete(self, row: Row, caller: Caller, actor: Actor) -> None:
+        """Delete one, wherever it lies; what runs still is cancelled. After a failure it may be called again."""
+        await self._end(row, caller, actor)
+        await self._scheduler.drop(row.task_id)
+        await self._store.delete(row.task_id)
+
+    async def _end(self, row: Row, caller: Caller, actor: Actor) -> None:
+        record = await self._scheduler.position(row.task_id) if row.ended is None else None
+        if record is None or record.state in TERMINAL:
+            return
+        if caller.owns(row.key_id, row.user):
+            await self._cancel.own(row.task_id, record)
+        else:
+            await self._cancel.others(row.task_id, record, actor)
+
+    # ---- going on from others ----------
+
+    async def history(self, caller: Caller, told: str, most: int) -> list[bytes]:
+        """The items of the conversation that ends with one of the caller's responses, oldest first: what was asked and answered.
+
+        Raises ApiError(400) where it is not there whole, has not ended well, or has more than `most` bytes."""
+        task_id = _task_of(told)
+        turns = await self._store.line(task_id, MOST_TURNS + 1, now_ms()) if task_id else []
+        turns = [turn for turn in turns if caller.owns(turn.row.key_id, turn.row.user)]
+        if not turns or turns[0].row.task_id != task_id:
+            raise _no_previous(f"Previous response with id '{told[:100]}' not found.")
+        _check_whole(turns)
+        if sum(turn.size for turn in turns) > most:
+            text = f"The conversation that leads to {told} has more than {most} bytes: begin a new one"
+            raise bad_request(text, "previous_response_id")
+        bodies = {turn.row.task_id: await self._bare(turn.row) for turn in turns if turn.row.ended is None}
+        latest = turns[0].row
+        status = bodies[latest.task_id].status if latest.task_id in bodies else latest.status
+        if status not in CONTINUED:
+            text = f"The response {told} is {status}: only one that is completed or incomplete can be gone on from"
+            raise bad_request(text, "previous_response_id")
+        kept = await self._store.items([turn.row.task_id for turn in turns])
+        found: list[bytes] = []
+        for turn in reversed(turns):
+            asked, answered = kept.get(turn.row.task_id, (b"[]", b"[]"))
+            found += items(asked) or []
+            known = bodies.get(turn.row.task_id)
+            found += known.output if known else items(answered) or []
+        return found
+
+    async def referenced(self, caller: Caller, ids: Collection[str]) -> Mapping[str, bytes]:
+        """Items of the caller's responses by these ids, those that there are."""
+        if not ids or not self._current.settings.responses.store:
+            return {}
+        tasks = {task for told in ids if (task := task_of_item(told)) and could_be_ours(task, now_ms())}
+        if len(tasks) > MOST_REFERENCED:
+            raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
+        wanted, found = frozenset(ids), dict[str, bytes]()
+        rows = [row for task in sorted(tasks) if (row := await self._store.row(task, now_ms())) is not None]
+        rows = [row for row in rows if caller.owns(row.key_id, row.user)]
+        kept = await self._store.items([row.task_id for row in rows if row.ended is not None])
+        for row in rows:
+            if row.ended is None:
+                output: Sequence[bytes] = (await self._bare(row)).output
+            else:
+                output = items(kept.get(row.task_id, (b"", None))[1]) or []
+            for item in output:
+                name = string_or_none((members(item) or {}).get("id"))
+                if name is not None and (told := msgspec.json.decode(name, type=str)) in wanted:
+                    found[told] = item
+        return found
+
+    async def _bare(self, row: Row) -> "_Bare":
+        """How a response stands, and its output."""
+        made = members((await self.body(row)).json) or {}
+        return _Bare(msgspec.json.decode(made["status"], type=str), items(made.get("output")) or [])
+
+    # ---- keeping one ----------
+
+    def new(
+        self, task: TaskSpec, *, background: bool, previous: str | None, echo: bytes, input_items: bytes
+    ) -> New:
+        """The response that a task will make, to be kept (`keep`) before it is submitted: it is made such a task, whose log goes
+        to SQL. `previous`: the id of the response that it goes on from."""
+        ttl_ms, created = self._current.settings.responses.ttl_ms, issued_ms(task.id)
+        task.archive_ms, task.archive_request, task.archive_log = ttl_ms, False, True
+        falls = task.asked != "" or task.otherwise is not None
+        before = _task_of(previous or "") or ""
+        return New(
+            Row(
+                *(task.id, task.key, task.user, created, created + ttl_ms),
+                *(background, task.model, falls, before, echo),
+            ),
+            input_items,
+        )
+
+    async def keep(self, new: New, *, asked_for: bool) -> bool:
+        """Write a response down, before its task is submitted; it is taken back where that is not accepted (`Submit`). False: SQL
+        does not take it, and nobody has `asked_for` it. Raises DatabaseUnavailable where somebody has."""
+        try:
+            await self._keeping.keep(new)
+        except DatabaseUnavailable:
+            if asked_for:
+                raise
+            return False
+        return True
+
+    @staticmethod
+    def give_up(task: TaskSpec, echo: bytes) -> bytes:
+        """Keep nothing of this task after all; what its response repeats of its request then."""
+        task.archive_ms, task.archive_log = 0, False
+        return join_object({**(members(echo) or {}), "store": Raw(b"false")}.items())
+
+    def keeps(self, said: bool | None, *, background: bool, previous: bool) -> bool:
+        """Whether a response is kept whose request says so, or not, or nothing (None). `background`, `previous`: it is to run in
+        the background, it goes on from another one. While SQL takes nothing, what nobody asked for is not kept. Raises
+        ApiError(400)."""
+        if background and said is False:
+            raise bad_request(
+                "background needs store: true: without it nobody could read the response", "store"
+            )
+        if not self._current.settings.responses.store:
+            asked = (
+                "background"
+                if background
+                else "previous_response_id"
+                if previous
+                else "store"
+                if said
+                else ""
+            )
+            if asked:
+                raise bad_request(f"{asked}: this gateway keeps no responses (responses.store: false)", asked)
+            return False
+        return background or said is True or (said is None and self._takes_more())
+
+    def accepted(self, row: Row, place: Place) -> bytes:
+        """The response object of one that has just been submitted."""
+        body = ResponsesBodyView(row.info, row.echo).body()
+        return _with_place(body, place) if place.position else body
+
+
+class _Bare(NamedTuple):
+    status: str
+    output: list[bytes]
+
+
+def _task_of(told: str) -> str | None:
+    """The task of a response's id; None for what this gateway cannot have issued."""
+    task_id = task_of_response(told)
+    return task_id if task_id and could_be_ours(task_id, now_ms()) else None
+
+
+def _check_whole(turns: Sequence[Turn]) -> None:
+    """Raise ApiError(400) where a part of a conversation is not there any more, or there is too much of it."""
+    for turn, before in zip(turns, [*turns[1:], None], strict=True):
+        previous = turn.row.previous
+        if len(turns) > MOST_TURNS:
+            raise bad_request(
+                f"The conversation has more than {MOST_TURNS} responses: begin a new one",
+                "previous_response_id",
+            )
+        if previous and (before is None or before.row.task_id != previous):
+            raise _no_previous(
+                f"The conversation goes back to '{response_id(previous)}', which is not kept any more."
+            )
+
+
+def _with_place(body: bytes, place: Place) -> bytes:
+    """A response object that says where it waits."""
+    return b'%b,"fairlane":{"queuePosition":%d,%b}}' % (body[:-1], place.position, wait_members(place))
+
+
+def _not_found(told: str) -> ApiError:
+    return ApiError(404, "RESPONSE_NOT_FOUND", f"Response with id '{told[:100]}' not found.")
+
+
+def _no_previous(sentence: str) -> ApiError:
+    return ApiError(400, "PREVIOUS_RESPONSE_NOT_FOUND", sentence, param="previous_response_id")

@@ -1,0 +1,1 @@
+"""Webhooks: callers are told of ends by requests to addresses of theirs."""

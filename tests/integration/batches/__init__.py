@@ -1,0 +1,1 @@
+"""Batches, on gateways in this process and in others."""

@@ -1,0 +1,154 @@
+"""Whose batches are whose, what a key may do in them, and that nobody's batch delays another one's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.native.keys import key, secret
+
+from .crew import Caller, Crew, line, stage
+
+pytestmark = pytest.mark.anyio
+KEYS = [
+    key("one"),
+    key("two"),
+    key("site", delegating=True),
+    key("limited", limits={"requests_per_minute": 5}),
+    key("narrow", models=["echo"]),
+    key("ops", admin=True),
+]
+
+
+@pytest.fixture
+async def staged(redis_url: str, tmp_path: Path) -> AsyncIterator[tuple[Caller, Crew]]:
+    async with stage(redis_url, tmp_path, slots=1, keys=KEYS) as found:
+        yield found
+
+
+def of(caller: Caller, name: str, **headers: str) -> Caller:
+    """Another caller of the same gateway."""
+    return caller.other(secret(name), **headers)
+
+
+async def test_a_batch_is_seen_by_who_made_it_alone(staged: tuple[Caller, Crew]) -> None:
+    one, two = of(staged[0], "one"), of(staged[0], "two")
+    ann = of(staged[0], "site", **{"x-fairlane-user": "ann"})
+    bob = of(staged[0], "site", **{"x-fairlane-user": "bob"})
+    for mine, theirs in ((one, two), (ann, bob)):
+        made = await mine.batch([line(1)])
+        for method, path in (("GET", ""), ("POST", "/cancel")):
+            answer = await theirs.http.request(method, f"/v1/batches/{made['id']}{path}")
+            assert answer.status_code == 404
+        assert (await theirs.http.get("/v1/batches")).json()["data"] == []
+        file_id = made["input_file_id"]
+        body = {"input_file_id": file_id, "endpoint": made["endpoint"], "completion_window": "24h"}
+        assert (await theirs.http.post("/v1/batches", json=body)).status_code == 404
+        ended = await mine.reaches(made["id"])
+        assert ended["status"] == "completed"
+        answer = await theirs.http.get(f"/v1/files/{ended['output_file_id']}/content")
+        assert answer.status_code == 404
+    everybodys = (await of(staged[0], "ops").http.get("/api/admin/batches")).json()["batches"]
+    assert [(row["key"], row["user"]) for row in everybodys] == [("site", "site/ann"), ("one", "one")]
+    answer = await one.http.get("/api/admin/batches")
+    assert answer.status_code == 403
+
+
+async def test_a_key_is_asked_for_each_line(staged: tuple[Caller, Crew]) -> None:
+    narrow = of(staged[0], "narrow")
+    ended = await narrow.reaches((await narrow.batch([line(1), line(2, model="patient")]))["id"])
+    assert ended["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    [error] = await narrow.records(ended["error_file_id"])
+    assert error["response"]["body"]["error"]["code"] == "model_not_found"
+
+
+async def test_a_rate_limit_slows_a_batch_and_fails_nothing(staged: tuple[Caller, Crew]) -> None:
+    limited = of(staged[0], "limited")
+    made = await limited.batch([line(number) for number in range(7)])
+
+    async def stands() -> tuple[int, int]:
+        counts = (await limited.show(made["id"]))["request_counts"]
+        return counts["completed"], counts["failed"]
+
+    async with asyncio.timeout(15):
+        while (await stands())[0] < 5:
+            await asyncio.sleep(0.05)
+    assert await stands() == (5, 0)
+    await limited.http.post(f"/v1/batches/{made['id']}/cancel")
+    ended = await limited.reaches(made["id"])
+    assert ended["request_counts"]["failed"] == 0
+    assert len(await limited.records(ended["error_file_id"])) == 7 - ended["request_counts"]["completed"]
+
+
+async def test_batches_of_two_callers_share_a_slot(staged: tuple[Caller, Crew]) -> None:
+    one, two = of(staged[0], "one"), of(staged[0], "two")
+    crew = staged[1]
+    crew.go.clear()
+
+    def lines(who: str) -> list[Any]:
+        said = [{"role": "user", "content": who}]
+        return [line(f"{who}-{number}", model="patient", messages=said) for number in range(20)]
+
+    first = await one.batch(lines("one"))
+    await one.reaches(first["id"], "in_progress")
+    second = await two.batch(lines("two"))
+
+    async def waiting() -> int:
+        state = (await of(staged[0], "ops").http.get("/api/admin/state")).json()
+        return int(state["counts"]["queued"])
+
+    async with asyncio.timeout(15):
+        while await waiting() < 39:
+            await asyncio.sleep(0.05)
+    crew.go.set()
+    async with asyncio.timeout(15):
+        while crew.runs["one"] + crew.runs["two"] < 20:
+            await asyncio.sleep(0.001)
+    assert crew.runs["two"] >= 7, "who comes later is not behind all of the first one"
+    for caller, batch in ((one, first), (two, second)):
+        assert (await caller.reaches(batch["id"]))["request_counts"]["completed"] == 20
+
+
+async def test_a_caller_has_some_batches_worked_on_and_no_more_than_may_be(
+    redis_url: str, tmp_path: Path
+) -> None:
+    batches = {"per_caller": 1, "max_per_caller": 3}
+    async with stage(redis_url, tmp_path, batches=batches) as (caller, crew):
+        crew.go.clear()
+        first = await caller.batch([line(1, model="patient")])
+        await caller.reaches(first["id"], "in_progress")
+        second, third = [await caller.batch([line(number)]) for number in (2, 3)]
+        body = {"input_file_id": first["input_file_id"], "completion_window": "24h"}
+        refused = await caller.http.post("/v1/batches", json={**body, "endpoint": first["endpoint"]})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "TOO_MANY_BATCHES")
+        assert int(refused.headers["retry-after"]) > 0
+        await caller.http.post(f"/v1/batches/{third['id']}/cancel")
+        assert (await caller.reaches(third["id"]))["status"] == "cancelled", "it need not wait for that"
+        assert (await caller.show(second["id"]))["status"] == "validating"
+        crew.go.set()
+        for batch in (first, second):
+            assert (await caller.reaches(batch["id"]))["status"] == "completed"
+
+
+async def test_a_key_that_is_revoked_ends_its_batches(redis_url: str, tmp_path: Path) -> None:
+    async with stage(redis_url, tmp_path, slots=1, keys=[key("ops", admin=True)]) as (caller, crew):
+        ops = of(caller, "ops")
+        made = (await ops.http.post("/api/admin/keys", json={"id": "gone", "kind": "caller"})).json()
+        gone = caller.other(made["secret"])
+        crew.go.clear()
+        batch = await gone.batch([line(1)] + [line(number, model="patient") for number in range(2, 6)])
+        async with asyncio.timeout(15):
+            while (await gone.show(batch["id"]))["request_counts"]["completed"] < 1:
+                await asyncio.sleep(0.05)
+        await ops.http.post("/api/admin/keys/gone/revoke", json={"now": True})
+
+        async def row() -> dict[str, Any]:
+            return dict((await ops.http.get("/api/admin/batches")).json()["batches"][0])
+
+        async with asyncio.timeout(15):
+            while (await row())["status"] != "failed":
+                await asyncio.sleep(0.05)
+        told = await row()
+        assert "not valid any more" in told["error"]
+        assert told["counts"]["completed"] == 1

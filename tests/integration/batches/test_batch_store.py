@@ -1,0 +1,174 @@
+"""Batches in SQL, on each kind of database: one leader at a time, each line counted once, and what is forgotten."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import func, select, update
+
+from fairlane.gateway.batches.batch import Batch, Status
+from fairlane.gateway.batches.names import new_batch_id
+from fairlane.gateway.batches.outcomes import Outcome
+from fairlane.gateway.batches.store import BatchStore, Overtaken, TooMany
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import batch_results, batches
+from fairlane.gateway.records.batches import forget, purge
+from fairlane.gateway.webhooks.announcing import Owner
+
+pytestmark = pytest.mark.anyio
+NOW = 1_800_000_000_000
+LATER = NOW + 86_400_000
+
+
+def made(number: int = 0, user: str = "ann") -> Batch:
+    """The batch of this number, by time."""
+    return Batch(
+        *(new_batch_id(NOW + number), "acme", user, "free", "/v1/embeddings", "", "file-1", "", "", 0),
+        *("24h", "", Status.VALIDATING, "", "", 0, 0, 0, NOW, LATER, 0, 0, 0, 0, "", 0, 0, 1, 0),
+    )
+
+
+def outcome(line: int, failed: bool = False) -> Outcome:
+    return Outcome(line, failed, b"%d\n" % line)
+
+
+async def led(store: BatchStore, leader: str, batch: Batch) -> Batch:
+    [found] = [one for one in await store.unended(leader, 10, NOW) if one.id == batch.id]
+    taken = await store.take(found, leader, NOW + 1000)
+    assert taken is not None
+    return taken
+
+
+async def test_one_leads_and_whoever_led_before_changes_nothing_more(database: Database) -> None:
+    store = BatchStore(database)
+    batch = made()
+    await store.add(batch, 10)
+    [found] = await store.unended("one", 10, NOW)
+    first, second = await asyncio.gather(
+        store.take(found, "one", NOW + 1000), store.take(found, "two", NOW + 1000)
+    )
+    assert (first is None) != (second is None), "one of them is faster"
+    old = first or second
+    assert old is not None
+    new = await led(store, "three", batch)
+    assert (old.epoch, new.epoch) == (1, 2)
+    for change in (
+        lambda: store.mark(old, total=1),
+        lambda: store.keep(old, [outcome(1)], 2, 10),
+        lambda: store.begin(old, NOW),
+        lambda: store.end(old, Status.COMPLETED, NOW),
+    ):
+        with pytest.raises(Overtaken):
+            await change()
+    assert await store.kept(new) == set(), "and what it wrote is not there"
+    assert await store.renew("one", [batch.id], NOW) == frozenset()
+    assert await store.renew("three", [batch.id], NOW) == {batch.id}
+    await store.release("three")
+    assert [one.leader for one in await store.unended("x", 10, NOW)] == [""]
+
+
+async def test_what_came_of_a_line_is_counted_once(database: Database) -> None:
+    store = BatchStore(database)
+    await store.add(made(), 10)
+    batch = await led(store, "one", await _only(store))
+    batch = await store.begin(batch, NOW, total=5, model="m")
+    assert batch.status is Status.IN_PROGRESS
+    batch = await store.keep(batch, [outcome(1), outcome(3, failed=True)], 2, 10)
+    batch = await store.keep(batch, [outcome(1, failed=True), outcome(3), outcome(2)], 4, 30)
+    assert (batch.completed, batch.failed, batch.line, batch.offset) == (2, 1, 4, 30)
+    assert await store.kept(batch._replace(line=2)) == {2, 3}
+    records = [part async for part in store.records(batch.id, failed=False)]
+    assert b"".join(records) == b"1\n2\n"
+    assert [part async for part in store.records(batch.id, failed=True)] == [b"3\n"]
+
+
+async def _only(store: BatchStore) -> Batch:
+    [batch] = await store.page(None, "", 10)
+    return batch
+
+
+async def test_many_and_long_results_are_read_in_parts(database: Database) -> None:
+    store = BatchStore(database)
+    await store.add(made(), 10)
+    batch = await led(store, "one", await _only(store))
+    for at in range(0, 1000, 250):
+        await store.keep(batch, [outcome(at + number) for number in range(1, 251)], 1, 0)
+    await store.keep(batch, [Outcome(1001 + number, False, b"x" * (3 << 20)) for number in range(4)], 1, 0)
+    parts = [part async for part in store.records(batch.id, failed=False)]
+    assert b"".join(parts).startswith(b"1\n2\n3\n")
+    assert sum(map(len, parts)) == sum(len(b"%d\n" % n) for n in range(1, 1001)) + 4 * (3 << 20)
+    while await store.forget_results(batch.id):
+        pass
+    assert [part async for part in store.records(batch.id, failed=False)] == []
+
+
+async def test_a_batch_that_is_to_be_cancelled_does_not_begin(database: Database) -> None:
+    store = BatchStore(database)
+    await store.add(made(), 10)
+    batch = await led(store, "one", await _only(store))
+    await store.cancel(batch.id, NOW)
+    batch = await store.begin(batch, NOW, total=5)
+    assert (batch.status, batch.cancelling) == (Status.CANCELLING, NOW)
+    ended = await store.end(batch, Status.CANCELLED, NOW + 1)
+    await store.cancel(batch.id, NOW + 2)
+    assert await store.find(batch.id, None) == ended
+    assert (ended.status, ended.leader, ended.lease) == (Status.CANCELLED, "", 0)
+    with pytest.raises(Overtaken):
+        await store.end(batch, Status.COMPLETED, NOW + 3)
+
+
+async def test_of_each_owner_the_first_ones_are_led_and_so_many_may_be_unended(database: Database) -> None:
+    store = BatchStore(database)
+    of_ann, of_bob = [made(number) for number in range(5)], [made(10 + number, "bob") for number in range(3)]
+    for batch in (*of_ann, *of_bob):
+        await store.add(batch, 5)
+    with pytest.raises(TooMany):
+        await store.add(made(20), 5)
+    found = [one.id for one in await store.unended("one", 2, NOW)]
+    assert found == [batch.id for batch in (*of_ann[:2], *of_bob[:2])]
+    await store.cancel(of_ann[4].id, NOW)
+    found = [one.id for one in await store.unended("one", 2, NOW)]
+    assert found == [batch.id for batch in (*of_ann[:2], of_ann[4], *of_bob[:2])]
+    late = await store.unended("one", 2, LATER)
+    assert len(late) == 8, "what has expired is to be ended, whoever's turn it is"
+    second = await led(store, "one", of_ann[1])
+    await store.begin(second, NOW)
+    found = [one.id for one in await store.unended("one", 1, NOW)]
+    assert of_ann[1].id in found, "one that has begun goes before those that wait"
+    assert of_ann[0].id not in found
+    assert [batch.id for batch in await store.page(Owner("acme", "bob"), "", 10)] == [
+        batch.id for batch in reversed(of_bob)
+    ]
+    assert await store.page(Owner("other", "bob"), "", 10) == []
+    assert await store.find(of_bob[0].id, Owner("acme", "ann")) is None
+
+
+async def test_ended_batches_go_with_what_came_of_their_lines(database: Database) -> None:
+    store = BatchStore(database)
+    for number in range(3):
+        batch = made(number)
+        await store.add(batch, 10)
+        batch = await led(store, "one", batch)
+        await store.keep(batch, [outcome(line) for line in range(1, 1101)], 1, 0)
+        if number < 2:
+            await store.end(batch, Status.COMPLETED, NOW + number)
+
+    async def count() -> tuple[int, int]:
+        async with database.reading() as connection:
+            rows = [select(func.count()).select_from(table) for table in (batches, batch_results)]
+            return tuple([int(await connection.scalar(one) or 0) for one in rows])  # type: ignore[return-value]
+
+    async def purged(kept_ms: int) -> None:
+        more = True
+        while more:
+            async with database.writing() as connection:
+                more = await purge(connection, NOW + 1, kept_ms)
+
+    await purged(1_000_000)
+    assert await count() == (3, 1100), "of those that have ended nothing is left over but the batch"
+    await purged(0)
+    assert await count() == (2, 1100)
+    async with database.writing() as connection:
+        await connection.execute(update(batches).values(created=NOW - 5))
+        assert await forget(connection, "ann", NOW - 10) == 0
+        assert await forget(connection, "ann", NOW) == 1
+    assert await count() == (1, 1100), "what runs still is nobody's to forget"

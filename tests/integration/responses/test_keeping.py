@@ -1,0 +1,219 @@
+"""Rows of responses: written together, taken back, found by their owners' ids, and forgotten, on each kind of database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import response_logs, responses
+from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.responses import keeping as module
+from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.rows import New, Row
+from fairlane.gateway.responses.store import ResponseStore, Wanted, forget_user, purge
+
+pytestmark = pytest.mark.anyio
+NOON = 1_790_000_000_000
+
+
+def new(task: str, *, size: int = 20, **other: Any) -> New:
+    row = Row(
+        **{
+            "task_id": task,
+            "key_id": "acme",
+            "user": "acme",
+            "created": NOON,
+            "expires": NOON + 1000,
+            "background": True,
+            "model": "m",
+            "falls": False,
+            "previous": "",
+            "echo": b"{}",
+            **other,
+        }
+    )
+    return New(row, b"[%b]" % (b" " * (size - 4)))
+
+
+@pytest.fixture
+async def keeping(database: Database) -> AsyncIterator[Keeping]:
+    keeping = Keeping(database, Forgotten(database).of)
+    keeping.start()
+    yield keeping
+    await keeping.close()
+
+
+@pytest.fixture
+def store(database: Database) -> ResponseStore:
+    return ResponseStore(database)
+
+
+async def number(database: Database) -> int:
+    async with database.reading() as connection:
+        return await connection.scalar(select(func.count()).select_from(responses)) or 0
+
+
+async def test_what_is_kept_is_there_at_once_and_until_its_time_is_over(
+    keeping: Keeping, store: ResponseStore
+) -> None:
+    kept = new("a", previous="z", falls=True)
+    await keeping.keep(kept)
+    assert await store.row("a", NOON) == kept.row
+    assert await store.row("a", NOON + 1000) is None
+    assert await store.row("b", NOON) is None
+    assert await store.items(["a", "b"]) == {"a": (kept.input_items, None)}
+
+
+async def test_those_who_come_at_the_same_time_share_a_transaction(
+    keeping: Keeping, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = []
+    writing = database.writing
+
+    def counted(*args: Any) -> Any:
+        commits.append(args)
+        return writing(*args)
+
+    monkeypatch.setattr(database, "writing", counted)
+    await asyncio.gather(*(keeping.keep(new(f"task-{n}")) for n in range(500)))
+    assert await number(database) == 500
+    assert len(commits) <= 4
+
+
+async def test_what_is_taken_back_goes_and_nothing_else(keeping: Keeping, database: Database) -> None:
+    await asyncio.gather(*(keeping.keep(new(task)) for task in "abc"))
+    keeping.take_back("b")
+    await keeping.close()
+    assert await number(database) == 2
+
+
+async def test_one_whose_caller_leaves_is_taken_back(keeping: Keeping, database: Database) -> None:
+    left = asyncio.create_task(keeping.keep(new("a")))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    await keeping.keep(new("b"))
+    await keeping.close()
+    assert await number(database) == 1
+
+
+async def test_who_cannot_be_written_down_is_told_and_others_are_kept(
+    keeping: Keeping, database: Database
+) -> None:
+    bad: Any = object()
+    outcomes = await asyncio.gather(
+        keeping.keep(new("a")),
+        keeping.keep(new("b", model=bad)),
+        keeping.keep(new("c")),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [type(None), DatabaseUnavailable, type(None)]
+    assert await number(database) == 2
+
+
+async def test_while_sql_is_away_callers_are_told_in_time(
+    keeping: Keeping, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEEP_S", 0.05)
+    held = asyncio.Event()
+
+    def never(*_: Any) -> Any:
+        class Held:
+            async def __aenter__(self) -> None:
+                await held.wait()
+
+            async def __aexit__(self, *_: object) -> None: ...
+
+        return Held()
+
+    writing = database.writing
+    monkeypatch.setattr(database, "writing", never)
+    with pytest.raises(DatabaseUnavailable, match="nothing written within"):
+        await keeping.keep(new("a"))
+    monkeypatch.setattr(database, "writing", writing)
+
+
+async def test_a_forgotten_user_leaves_nothing(keeping: Keeping, database: Database) -> None:
+    await asyncio.gather(*(keeping.keep(new(f"{n}", user="ann")) for n in range(3)), keeping.keep(new("x")))
+    forgotten = Forgotten(database)
+    await forgotten.mark("ann", NOON)
+    async with database.writing() as connection:
+        assert await forget_user(connection, "ann", NOON) == 3
+    await keeping.keep(new("late", user="ann"))
+    await keeping.keep(new("anew", user="ann", created=NOON + 1))
+    async with database.reading() as connection:
+        left = (await connection.execute(select(responses.c.task).order_by(responses.c.task))).scalars().all()
+    assert left == ["anew", "x"]
+
+
+async def test_a_conversation_is_found_from_its_end(keeping: Keeping, store: ResponseStore) -> None:
+    for task, previous in (("a", ""), ("b", "a"), ("c", "b"), ("other", "a")):
+        await keeping.keep(new(task, previous=previous))
+    assert [turn.row.task_id for turn in await store.line("c", 10, NOON)] == ["c", "b", "a"]
+    assert [turn.row.task_id for turn in await store.line("c", 2, NOON)] == ["c", "b"]
+    assert await store.delete("b")
+    assert not await store.delete("b")
+    assert [turn.row.task_id for turn in await store.line("c", 10, NOON)] == ["c"]
+    assert await store.line("b", 10, NOON) == []
+
+
+async def test_a_log_goes_with_its_response(
+    keeping: Keeping, store: ResponseStore, database: Database
+) -> None:
+    await keeping.keep(new("a"))
+    async with database.writing() as connection:
+        await connection.execute(response_logs.insert().values(task="a", part=0, events=b"x"))
+    assert await store.part("a", 0) == b"x"
+    await store.delete("a")
+    assert await store.part("a", 0) is None
+
+
+async def test_what_is_over_is_purged_and_of_too_much_the_oldest(
+    keeping: Keeping, store: ResponseStore, database: Database
+) -> None:
+    for n in range(6):
+        await keeping.keep(new(f"{n}", created=NOON + n, size=100))
+        await keeping.keep(new(f"of-other-{n}", key_id="other", created=NOON + n, size=100))
+    await keeping.keep(new("over", expires=NOON))
+    for n in range(3):
+        await keeping.keep(new(f"of-bob-{n}", user="bob", created=NOON + n, size=10))
+
+    async def purged(most: int) -> list[str]:
+        more = True
+        while more:
+            async with database.writing() as connection:
+                more = await purge(connection, NOON, most)
+        rows, _ = await store.page(Wanted(), "", 100, NOON)
+        return sorted(row.task_id for row in rows)
+
+    bobs = [f"of-bob-{n}" for n in range(3)]
+    every = sorted([*map(str, range(6)), *(f"of-other-{n}" for n in range(6)), *bobs])
+    assert await purged(10_000) == every
+    assert await number(database) == len(every)
+    assert await purged(350) == sorted(["3", "4", "5", "of-other-3", "of-other-4", "of-other-5", *bobs])
+
+
+async def test_operators_page_through_them_by_what_is_known(keeping: Keeping, store: ResponseStore) -> None:
+    for n in range(7):
+        await keeping.keep(
+            new(f"{n}", created=NOON + n // 2, background=n % 2 == 0, user="ann" if n < 3 else "bob")
+        )
+    found: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        rows, after = await store.page(Wanted(), after, 2, NOON)
+        found += [row.task_id for row in rows]
+    assert found == ["6", "5", "4", "3", "2", "1", "0"]
+
+    async def tasks(**wanted: Any) -> list[str]:
+        rows, _ = await store.page(Wanted(**wanted), "", 10, NOON)
+        return [row.task_id for row in rows]
+
+    assert await tasks(user="ann") == ["2", "1", "0"]
+    assert await tasks(user="ann", background=True) == ["2", "0"]
+    assert await tasks(status="completed") == []
+    assert len(await tasks(status="unfinished")) == 7

@@ -1,0 +1,14 @@
+// What openai-node makes of a webhook: node webhooks.mjs verify <secret> '{"body": …, "headers": …}'.
+import OpenAI from 'openai';
+
+const [, secret, sent] = process.argv.slice(2);
+const { body, headers } = JSON.parse(sent);
+const client = new OpenAI({ apiKey: 'none', webhookSecret: secret });
+const event = await client.webhooks.unwrap(body, headers);
+let refused = null;
+try {
+  await client.webhooks.unwrap(`${body} `, headers);
+} catch (error) {
+  refused = error.constructor.name;
+}
+console.log(JSON.stringify({ event, refused }));

@@ -1,0 +1,113 @@
+"""openai-python, sync and async: responses in the background, polled, streamed, resumed, cancelled, deleted, and gone on from."""
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import Response
+from tests.support.serving import until
+
+from .openais import Sdk, python_sdk
+from .stage import Stage
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+async def ask(sdk: Sdk, model: str = "talk", **more: Any) -> Response:
+    response: Response = await sdk.call("responses.create", model=model, input="hi", **more)
+    return response
+
+
+async def reaches(sdk: Sdk, response_id: str, status: str) -> Response:
+    told: list[Response] = []
+
+    async def reached() -> bool:
+        told[:] = [await sdk.call("responses.retrieve", response_id=response_id)]
+        return told[0].status == status
+
+    await until(reached, f"the response to be {status}")
+    return told[0]
+
+
+async def test_it_is_polled_from_its_queue_to_its_end(crowded: Stage, kind: str) -> None:
+    async with python_sdk(kind, crowded.base_url) as sdk:
+        asked = await ask(sdk, background=True)
+        assert (asked.status, asked.background, asked.output) == ("queued", True, [])
+        assert (await reaches(sdk, asked.id, "queued")).status == "queued"
+        crowded.cast.release.set()
+        done = await reaches(sdk, asked.id, "completed")
+        assert done.output_text == "Hello wörld"
+        assert done.usage is not None
+        assert done.usage.total_tokens == 8
+
+
+async def test_resumed_behind_each_event_the_rest_comes(sdk: Sdk) -> None:
+    whole = await sdk.chunks("responses.create", model="talk", input="hi", background=True)
+    assert [event.sequence_number for event in whole] == list(range(len(whole)))
+    assert [event.type for event in whole[:3]] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
+    assert whole[-1].type == "response.completed"
+    assert whole[-1].response.output_text == "Hello wörld"
+    response_id = whole[0].response.id
+    assert await sdk.chunks("responses.retrieve", response_id=response_id) == whole
+    for at, event in enumerate(whole):
+        rest = await sdk.chunks(
+            "responses.retrieve", response_id=response_id, starting_after=event.sequence_number
+        )
+        assert rest == whole[at + 1 :]
+
+
+async def test_the_stream_helper_by_id(sdk: Sdk) -> None:
+    asked = await ask(sdk, background=True)
+    await reaches(sdk, asked.id, "completed")
+
+    def of_sync() -> tuple[list[Any], Any]:
+        client: Any = sdk.client  # type: ignore[attr-defined]
+        with client.responses.stream(response_id=asked.id, starting_after=4) as stream:
+            return list(stream), stream.get_final_response()
+
+    async def of_async() -> tuple[list[Any], Any]:
+        client: Any = sdk.client  # type: ignore[attr-defined]
+        async with client.responses.stream(response_id=asked.id, starting_after=4) as stream:
+            return [event async for event in stream], await stream.get_final_response()
+
+    is_async = isinstance(sdk.client, openai.AsyncOpenAI)  # type: ignore[attr-defined]
+    events, final = await (of_async() if is_async else asyncio.to_thread(of_sync))
+    assert [event.sequence_number for event in events] == list(range(5, 5 + len(events)))
+    assert events[-1].type == "response.completed"
+    assert final.output_text == "Hello wörld"
+
+
+async def test_it_is_cancelled_and_can_be_so_again(stage: Stage, sdk: Sdk) -> None:
+    asked = await ask(sdk, "patient", background=True)
+    await stage.reached(stage.cast.begun, "the task")
+    assert (await reaches(sdk, asked.id, "in_progress")).output == []
+    for _ in range(2):
+        told = await sdk.call("responses.cancel", response_id=asked.id)
+        assert (told.id, told.status) == (asked.id, "cancelled")
+    assert (await reaches(sdk, asked.id, "cancelled")).id == asked.id
+
+
+async def test_what_is_deleted_is_not_found(sdk: Sdk) -> None:
+    asked = await ask(sdk)
+    assert (await sdk.call("responses.retrieve", response_id=asked.id)) == asked
+    await sdk.call("responses.delete", response_id=asked.id)
+    with pytest.raises(openai.NotFoundError):
+        await sdk.call("responses.retrieve", response_id=asked.id)
+
+
+async def test_a_conversation_goes_on_by_its_last_id(stage: Stage, sdk: Sdk) -> None:
+    first = await ask(sdk)
+    second = await sdk.call("responses.create", model="talk", input="and?", previous_response_id=first.id)
+    assert second.previous_response_id == first.id
+    told = [(message["role"], message["content"]) for message in stage.cast.seen[-1]["messages"]]
+    assert told == [("user", "hi"), ("assistant", "Hello wörld"), ("user", "and?")]
+    items = await sdk.call("responses.input_items.list", response_id=second.id)
+    assert [item.content[0].text for item in items.data] == ["and?"]
+    with pytest.raises(openai.BadRequestError) as unknown:
+        await ask(sdk, previous_response_id="resp_unknown")
+    assert unknown.value.code == "previous_response_not_found"

@@ -1,0 +1,199 @@
+"""One conversation through every surface of the gateway, from the playground: asked, read, shown and gone on with alike."""
+
+import json
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+from tests.integration.web.conftest import PHONE, OpenBrowser, accessible, fits
+from tests.integration.web.test_playground import ask, choose_model, choose_surface, fact, plain, shows, state
+from tests.support.rawworkers import RawWorker, key
+from tests.support.talk import Talk
+
+pytestmark = pytest.mark.anyio
+
+CHATS = ["native", "chat", "messages"]
+"""The surfaces that know turns, tools and thoughts."""
+CALL = {"id": "call_7", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+USAGE = {"inputTokens": 80, "outputTokens": 24, "cachedTokens": 10, "reasoningTokens": 5}
+HEARD = "Rain, <b>12</b> degrees"
+
+
+async def call_a_tool(worker: RawWorker, task: dict[str, Any]) -> None:
+    """Think, say a word, call the tool."""
+    deltas: list[dict[str, Any]] = [{"reasoning": "let me <think>"}, {"content": "A moment."}]
+    deltas += [{"toolCalls": [{"index": 0, **CALL}]}]
+    deltas += [
+        {"toolCalls": [{"index": 0, "function": {"arguments": part}}]} for part in ('{"city": ', '"Oslo"}')
+    ]
+    for seq, delta in enumerate(deltas, 1):
+        await worker.send("taskChunk", **key(task), seq=seq, deltas=[delta])
+    await worker.answer(task, None, usage=USAGE, finishReason="tool_calls")
+
+
+async def offer_tools(page: Page) -> None:
+    await page.locator("#more summary").click()
+    await page.locator("#system").fill("Be brief.")
+    await page.locator("#tools-on").check()
+
+
+@pytest.mark.parametrize("surface", CHATS)
+async def test_a_surface_shows_thoughts_tools_and_usage_like_the_others(
+    talk: Talk, open_browser: OpenBrowser, surface: str
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await offer_tools(page)
+        await ask(page, prompt="The weather?", surface=surface)
+        task = await worker.take()
+        said = task["payload"]
+        assert said["messages"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "The weather?"},
+        ]
+        assert [tool["function"]["name"] for tool in said["tools"]] == ["get_weather"]
+        await call_a_tool(worker, task)
+        await state(page, "completed")
+        await expect(page.locator("#output")).to_have_text("A moment.")
+        await page.locator("#reasoning summary").click()
+        await expect(page.locator("#reasoning .output")).to_have_text("let me <think>")
+        await expect(page.locator(".call code").first).to_have_text("get_weather")
+        assert json.loads(await page.locator(".call pre").inner_text()) == {"city": "Oslo"}
+        assert await fact(page, "tokens") == "80 in, 24 out"
+        assert await fact(page, "cached") == "10"
+        assert await fact(page, "thoughts") == "5"
+        await accessible(page)
+
+        await page.locator("#call-result-0").fill(HEARD)
+        await page.locator("#go-on").click()
+        task = await worker.take()
+        asked, answered = task["payload"]["messages"][-2:]
+        assert (asked["role"], asked["content"]) == ("assistant", "A moment.")
+        called = asked["tool_calls"][0]
+        assert (called["id"], called["function"]["name"]) == ("call_7", "get_weather")
+        assert json.loads(called["function"]["arguments"]) == {"city": "Oslo"}
+        assert answered == {"role": "tool", "tool_call_id": "call_7", "content": HEARD}
+        await worker.chunk(task, "It rains.", 1)
+        await worker.answer(task, None, finishReason="stop")
+        await expect(page.locator("#output")).to_have_text("It rains.")
+        await expect(page.locator("#turns li")).to_have_count(3)
+        await expect(page.locator("#turns")).to_contain_text(HEARD)
+
+
+async def test_a_conversation_goes_on_through_another_surface(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        said: list[dict[str, str]] = []
+        for number, surface in enumerate(["chat", "messages", "native", "chat"]):
+            await ask(page, prompt=f"Question {number}", surface=surface)
+            task = await worker.take()
+            said.append({"role": "user", "content": f"Question {number}"})
+            assert task["payload"]["messages"] == said
+            await worker.answer(task, {"content": f"Answer {number}"})
+            await state(page, "completed")
+            await expect(page.locator("#output")).to_have_text(f"Answer {number}")
+            said.append({"role": "assistant", "content": f"Answer {number}"})
+            await page.locator("#go-on").click()
+            await expect(page.locator("#prompt")).to_be_focused()
+        await expect(page.locator("#turns li")).to_have_count(8)
+        await accessible(page)
+        await page.locator("#turns-clear").click()
+        await ask(page, prompt="Anew")
+        task = await worker.take()
+        assert task["payload"]["messages"] == [{"role": "user", "content": "Anew"}]
+        await worker.answer(task, {})
+
+
+async def test_what_a_surface_cannot_say_is_told_before_it_is_sent(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await choose_surface(page, "completions")
+        await expect(page.locator("#unsaid")).to_be_hidden()
+        await offer_tools(page)
+        await expect(page.locator("#unsaid")).to_contain_text("It knows no tools")
+        await expect(page.locator("#unsaid")).to_contain_text("knows no turns")
+        await page.locator("#tools-on").uncheck()
+        await ask(page, prompt="Why?", surface="completions")
+        task = await worker.take()
+        assert task["payload"]["prompt"] == "Be brief.\n\nUser: Why?\n\nAssistant:"
+        await worker.chunk(task, " Because.", 1)
+        await worker.answer(task, None, usage={"inputTokens": 3, "outputTokens": 2}, finishReason="stop")
+        await state(page, "completed")
+        await plain(page)
+        await shows(page, " Because.")
+        assert await fact(page, "tokens") == "3 in, 2 out"
+
+
+async def test_tools_that_are_no_tools_are_not_sent(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]):
+        page = await (await open_browser(talk.served.url)).open()
+        await choose_model(page, "m")
+        await offer_tools(page)
+        for text, problem in (("[{", "This is no JSON"), ('[{"name": 3}]', "A list of tools, please")):
+            await page.locator("#tools-text").fill(text)
+            await expect(page.locator("#tools-problem")).to_contain_text(problem)
+            await page.locator("#send").click()
+            await expect(page.locator("#ask-problem")).to_contain_text(problem)
+        assert (await talk.state())["tasks"] == []
+
+
+@pytest.mark.parametrize("surface", ["chat", "completions", "messages"])
+async def test_a_stream_that_is_left_ends_and_a_failure_is_told(
+    talk: Talk, open_browser: OpenBrowser, surface: str
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page, surface=surface)
+        task = await worker.take()
+        await worker.chunk(task, "Once", 1)
+        await expect(page.locator("#output")).to_have_text("Once")
+        await page.locator("#cut").click()
+        await state(page, "cancelled")
+        await expect(page.locator("#connection")).to_contain_text("X-Fairlane-On-Disconnect")
+        assert (await worker.recv())["type"] == "cancel"
+        await worker.answer(task, None, error="cancelled")
+
+        await ask(page, surface=surface)
+        task = await worker.take()
+        await worker.chunk(task, "Once", 1)
+        info = {"code": "UPSTREAM_ERROR", "message": "The GPU is <b>on fire</b>", "retryable": True}
+        await worker.answer(task, None, error=info["message"], errorInfo=info)
+        await state(page, "failed")
+        await expect(page.locator("#failure")).to_contain_text("The GPU is <b>on fire</b>")
+        await expect(page.locator("#output")).to_have_text("Once")
+
+
+@pytest.mark.parametrize("surface", ["chat", "messages"])
+async def test_a_surface_tells_the_place_in_the_queue(
+    talk: Talk, open_browser: OpenBrowser, surface: str
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        await talk.submit(model="m", stream=True)
+        running = await worker.take()
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page, surface=surface)
+        await state(page, "queued")
+        await expect(page.locator("#position")).to_have_text("1")
+        await page.locator("#cancel-task").click()
+        await state(page, "cancelled")
+        await worker.answer(running, {})
+
+
+async def test_the_stream_is_shown_as_it_came(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url, viewport=PHONE)).open()
+        await ask(page, surface="messages")
+        task = await worker.take()
+        await worker.chunk(task, "<i>Once</i>" + "x" * 300, 1)
+        await worker.answer(task)
+        await state(page, "completed")
+        await page.locator("#frames summary").click()
+        frames = page.locator("#frames pre")
+        await expect(frames).to_contain_text('"text":"<i>Once</i>')
+        for name in ("message_start", "content_block_start", "message_delta", "message_stop"):
+            await expect(frames).to_contain_text(f"event: {name}\ndata: ")
+        await offer_tools(page)
+        await fits(page)
+        await accessible(page)

@@ -1,0 +1,352 @@
+"""What webhooks owe, in SQL: written with what ended, claimed by one replica at a time, and lost by nobody's death."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+from tests.support.receivers import LOCAL
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.settings import WebhookSettings
+from fairlane.gateway.webhooks import announcing, store
+from fairlane.gateway.webhooks.announcing import End, Owner, announce, announce_all
+from fairlane.gateway.webhooks.attempts import Attempt, Policy, Standing
+from fairlane.gateway.webhooks.hooks import Webhooks
+from fairlane.gateway.webhooks.owed import Candidate, Owed, Webhook, Written
+
+pytestmark = pytest.mark.anyio
+
+HOUR_MS = 3_600_000
+POLICY = Policy(5000, 72 * HOUR_MS, 120 * HOUR_MS)
+ANN = Owner("site", "site/ann")
+NOW = 1_800_000_000_000
+
+
+def caller(owner: Owner) -> Caller:
+    return Caller(owner.user, "free", owner.key_id, delegating=True)
+
+
+async def hook(
+    database: Database, owner: Owner = ANN, events: Sequence[str] = ("*",), *, every: bool = False
+) -> str:
+    made = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: NOW)
+    url = "http://127.0.0.1:9/hook"
+    told = await made.create(caller(owner), url, [*events], "", every_user=every)
+    return str(told["id"])
+
+
+async def rows(database: Database, table: Any = webhook_deliveries) -> list[Any]:
+    async with database.reading() as connection:
+        return [*(await connection.execute(select(table).order_by(table.c.created))).all()]
+
+
+async def tell(database: Database, *ends: End) -> int:
+    async with database.writing() as connection:
+        return await announce_all(connection, ends)
+
+
+def end(object_id: str = "t1", owner: Owner = ANN, event: str = "task.completed", at: int = NOW) -> End:
+    return End(owner, event, object_id, at)
+
+
+def every(candidates: Sequence[Candidate]) -> list[str]:
+    return [one.id for one in candidates]
+
+
+def owed(database: Database) -> Owed:
+    return Owed(database, lambda: 0.5)
+
+
+async def claimed(database: Database, now: int = NOW, until: int | None = None) -> list[Webhook]:
+    return await owed(database).claim(now, until or now + 60_000, every)
+
+
+async def written(
+    database: Database, webhook: Webhook, status: int | None, now: int = NOW, most: int = 4
+) -> Written | None:
+    """What all that is due comes to, when it is answered like this."""
+    due = await owed(database).first(webhook, now, most)
+    error = "" if status == 200 else "It did not work."
+    results = [(one, Attempt(now, 0, status, error)) for one in due]
+    return await owed(database).write(webhook, results, POLICY, now, now + 60_000, lambda _: 0)
+
+
+async def test_ends_are_written_with_what_ended_or_not_at_all(database: Database) -> None:
+    webhook = await hook(database)
+
+    async def fails() -> None:
+        async with database.writing() as connection:
+            assert await announce(connection, ANN, "task.completed", "t1", NOW) == 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fails()
+    assert await rows(database) == []
+    assert await tell(database, end()) == 1
+    assert await tell(database, end()) == 0, "the same end once more"
+    [row] = await rows(database)
+    assert (row.webhook, row.state, row.due, row.object_id) == (webhook, "waiting", NOW, "t1")
+    [one] = await rows(database, webhooks)
+    assert (one.waiting, one.due) == (1, NOW)
+
+
+async def test_only_webhooks_of_the_owner_hear_of_an_end_and_only_of_their_events(database: Database) -> None:
+    bob, other = Owner("site", "site/bob"), Owner("acme", "acme")
+    mine = await hook(database, ANN)
+    failures = await hook(database, ANN, ["task.failed", "batch.failed"])
+    all_users = await hook(database, Owner("site", "site"), every=True)
+    await hook(database, bob)
+    others = await hook(database, other)
+    await tell(database, end("t1"), end("t2", event="task.failed"), end("t3", other))
+    told = {(row.webhook, row.object_id) for row in await rows(database)}
+    assert told == {
+        (mine, "t1"),
+        (mine, "t2"),
+        (failures, "t2"),
+        (all_users, "t1"),
+        (all_users, "t2"),
+        (others, "t3"),
+    }
+
+
+async def test_in_an_open_gateway_a_user_called_like_all_of_them_hears_of_himself_alone(
+    database: Database,
+) -> None:
+    webhook = await hook(database, Owner("", "*"))
+    await tell(database, end("t1", Owner("", "ann")), end("t2", Owner("", "*")))
+    assert [(row.webhook, row.object_id) for row in await rows(database)] == [(webhook, "t2")]
+
+
+async def test_one_that_owes_too_much_tells_how_many_ends_it_missed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "MOST_WAITING", 3)
+    await hook(database)
+    assert await tell(database, *(end(f"t{number}") for number in range(5))) == 3
+    assert await tell(database, end("t9")) == 0
+    [one] = await rows(database, webhooks)
+    assert (one.waiting, one.missed) == (3, 3)
+
+
+async def test_one_that_is_off_is_told_nothing(database: Database) -> None:
+    webhook = await hook(database)
+    use = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: NOW)
+    await use.change(caller(ANN), webhook, {"enabled": False})
+    assert await tell(database, end()) == 0
+
+
+async def test_two_replicas_never_have_the_same_webhook(database: Database) -> None:
+    for number in range(20):
+        await hook(database, Owner("k", f"k/{number}"))
+        await tell(database, end(f"t{number}", Owner("k", f"k/{number}")))
+
+    async def some() -> list[str]:
+        def choose(candidates: Sequence[Candidate]) -> list[str]:
+            found = every(candidates)
+            return random.sample(found, len(found) // 2)
+
+        found = await owed(database).claim(NOW, NOW + 60_000, choose)
+        return [webhook.id for webhook in found]
+
+    taken = [one for found in await asyncio.gather(*(some() for _ in range(4))) for one in found]
+    assert len(taken) == len(set(taken))
+    taken += [webhook.id for webhook in await claimed(database)]
+    assert len(taken) == len(set(taken)) == 20
+    assert await claimed(database) == []
+
+
+async def test_a_claim_that_its_replica_left_is_over_at_its_time_and_then_counts_no_more(
+    database: Database,
+) -> None:
+    await hook(database)
+    await tell(database, end())
+    [dead] = await claimed(database, until=NOW + 60_000)
+    assert await claimed(database, NOW + 59_999) == []
+    [other] = await claimed(database, NOW + 60_000)
+    assert other.claim != dead.claim
+    # the first one was slow and not dead: what it has done counts, what it holds does not
+    assert await written(database, dead, 200, NOW + 60_001) is None
+    [row] = await rows(database)
+    assert row.state == "delivered"
+    [one] = await rows(database, webhooks)
+    assert (one.claim, one.waiting) == (other.claim, 0)
+    assert await written(database, other, 200, NOW + 60_002) is not None
+    [one] = await rows(database, webhooks)
+    assert (one.claim, one.due, one.waiting) == ("", None, 0)
+
+
+async def test_what_ends_while_somebody_sends_is_found_by_whom_has_the_claim(database: Database) -> None:
+    await hook(database)
+    await tell(database, end("t1"))
+    [webhook] = await claimed(database)
+    due = await owed(database).first(webhook, NOW, 4)
+    await tell(database, end("t2"))
+    [one] = await rows(database, webhooks)
+    assert (one.claim, one.due) == (webhook.claim, NOW + 60_000), "the claim holds"
+    results = [(delivery, Attempt(NOW, 0, 200, "")) for delivery in due]
+    found = await owed(database).write(webhook, results, POLICY, NOW + 5, NOW + 60_000, lambda _: 4)
+    assert found is not None
+    assert [delivery.object_id for delivery in found.next] == ["t2"]
+    again = [(delivery, Attempt(NOW, 0, 200, "")) for delivery in found.next]
+    found = await owed(database).write(webhook, again, POLICY, NOW + 6, NOW + 60_000, lambda _: 4)
+    assert found is not None
+    assert found.next == []
+    [one] = await rows(database, webhooks)
+    assert (one.claim, one.due, one.waiting, one.delivered) == ("", None, 0, NOW)
+
+
+async def test_ends_and_claims_that_come_at_the_same_time_leave_nothing_behind(database: Database) -> None:
+    await hook(database)
+    told = 0
+
+    async def announces() -> None:
+        nonlocal told
+        for number in range(25):
+            told += await tell(database, end(f"t{number}"))
+
+    async def sends() -> None:
+        while True:
+            for webhook in await claimed(database):
+                await written(database, webhook, 200)
+            await asyncio.sleep(0)
+
+    sender = asyncio.create_task(sends())
+    await announces()
+    sender.cancel()
+    await asyncio.gather(sender, return_exceptions=True)
+    async with database.writing() as connection:  # as if the one that was stopped had died
+        await connection.execute(update(webhooks).where(webhooks.c.claim != "").values(due=NOW))
+    for webhook in await claimed(database):
+        while (await written(database, webhook, 200, most=100)) is not None:
+            if not await claimed(database):
+                break
+    assert {row.state for row in await rows(database)} == {"delivered"}
+    assert told == 25
+    [one] = await rows(database, webhooks)
+    assert (one.due, one.waiting) == (None, 0)
+
+
+async def test_what_was_not_taken_is_sent_again_and_given_up_at_its_time(database: Database) -> None:
+    await hook(database)
+    await tell(database, end())
+    now, dues = NOW, []
+    for _ in range(100):
+        found = await claimed(database, now)
+        if not found:
+            [row] = await rows(database)
+            if row.state == "failed":
+                break
+            [one] = await rows(database, webhooks)
+            assert one.due is not None
+            now = one.due
+            continue
+        dues.append(now - NOW)
+        await written(database, found[0], 500, now)
+    assert dues[:4] == [0, 5000, 20_000, 65_000]
+    assert row.attempts == len(dues)
+    assert POLICY.give_up_ms <= dues[-1] <= POLICY.give_up_ms + HOUR_MS
+    assert (row.due, row.ended, row.status) == (None, now, 500)
+    [one] = await rows(database, webhooks)
+    assert (one.waiting, one.due, one.off_since) == (0, None, None)
+    assert one.fails == len(dues)
+
+
+async def test_a_receiver_that_is_dead_is_asked_one_thing_at_a_time_and_the_rest_is_given_up_untried(
+    database: Database,
+) -> None:
+    await hook(database)
+    await tell(database, *(end(f"t{number}") for number in range(50)))
+    now, asked = NOW, 0
+    while now < NOW + 80 * HOUR_MS:
+        found = await claimed(database, now)
+        if found:
+            due = await owed(database).first(found[0], now, 1 if found[0].standing.fails else 4)
+            asked += len(due)
+            results = [(one, Attempt(now, 0, None, "Nobody there.")) for one in due]
+            await owed(database).write(found[0], results, POLICY, now, now + 60_000, lambda _: 0)
+        [one] = await rows(database, webhooks)
+        if one.due is None:
+            break
+        now = max(now, one.due)
+    states = [row.state for row in await rows(database)]
+    assert set(states) == {"failed"}
+    assert asked < 150, "an hour between two, and no storm"
+    [one] = await rows(database, webhooks)
+    assert one.waiting == 0
+
+
+async def test_one_that_fails_for_days_is_switched_off_and_says_why(database: Database) -> None:
+    webhook = await hook(database)
+    await tell(database, end("t1"))
+    [first] = await claimed(database)
+    await written(database, first, None)
+    later = NOW + 121 * HOUR_MS
+    await tell(database, end("t2", at=later))
+    [again] = await claimed(database, later)
+    found = await written(database, again, 500, later)
+    assert found is not None
+    assert found.now.off_why.startswith("It failed for 5 days")
+    use = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: later + 1)
+    shown = await use.show(caller(ANN), webhook)
+    assert (shown["enabled"], shown["offAt"]) == (False, later)
+    assert shown["offWhy"] == "It failed for 5 days: It did not work."
+    assert await claimed(database, later + 100 * HOUR_MS) == []
+    assert await tell(database, end("t3")) == 0
+    on = await use.change(caller(ANN), webhook, {"enabled": True})
+    assert (on["enabled"], on["failing"], on["offWhy"]) == (True, None, None)
+    [begun] = await claimed(database, later + 5000)
+    assert begun.standing == Standing()
+
+
+async def test_what_is_old_or_removed_goes(database: Database) -> None:
+    keep = await hook(database)
+    gone = await hook(database)
+    await tell(database, end("old", at=NOW - 100 * HOUR_MS), end("new"))
+    use = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: NOW)
+    assert await use.remove(caller(ANN), gone) == {"id": gone, "removed": True}
+    assert [one["id"] for one in (await use.page(caller(ANN)))["webhooks"]] == [keep]
+    assert [webhook.id for webhook in await claimed(database)] == [keep]
+
+    async def purged() -> bool:
+        async with database.writing() as connection:
+            return await store.purge(connection, NOW, 90 * HOUR_MS)
+
+    while await purged():
+        pass
+    assert [(row.webhook, row.object_id) for row in await rows(database)] == [(keep, "new")]
+    [one] = await rows(database, webhooks)
+    assert one.waiting == 1
+
+
+async def test_a_user_who_is_forgotten_has_no_webhooks_and_is_in_nobodys_log(database: Database) -> None:
+    await hook(database, ANN)
+    all_users = await hook(database, Owner("site", "site"), every=True)
+    bob = Owner("site", "site/bob")
+    await tell(database, end("t1"), end("t2", bob))
+    while True:
+        async with database.writing() as connection:
+            if not await store.forget(connection, ANN.user, NOW):
+                break
+    assert [(row.webhook, row.object_id) for row in await rows(database) if row.user_name != ""] == [
+        (all_users, "t2")
+    ]
+    async with database.reading() as connection:
+        left = await connection.scalar(
+            select(func.count()).select_from(webhooks).where(webhooks.c.user_name == ANN.user)
+        )
+        assert left == 0
+        [one] = (await connection.execute(select(webhooks).where(webhooks.c.id == all_users))).all()
+        assert one.waiting == 1
+
+
+async def test_as_many_as_there_may_be_also_when_all_are_made_at_once(database: Database) -> None:
+    made = await asyncio.gather(*(hook(database) for _ in range(15)), return_exceptions=True)
+    assert sum(isinstance(one, str) for one in made) == 10
+    assert {str(one) for one in made if not isinstance(one, str)} == {
+        "You have 10 webhooks: remove one first"
+    }

@@ -1,0 +1,404 @@
+"""Receivers that fail, hang, and come back: what they get, and what others get meanwhile."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import standardwebhooks
+from structlog.testing import capture_logs
+from tests.integration.admin.test_commands import fairlane
+from tests.integration.native.keys import key, secret
+from tests.support.databases import place_database
+from tests.support.receivers import LOCAL, Got, Receiver, Reply, receiving
+from tests.support.serving import until
+from tests.support.talk import Talk, talking
+
+from fairlane.gateway.webhooks import sending, store
+from fairlane.gateway.webhooks.announcing import Owner, announce
+from fairlane.gateway.webhooks.attempts import Attempt
+from fairlane.gateway.webhooks.posting import Poster
+from fairlane.gateway.webhooks.sending import Sender
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+ACCOUNTS = [key("ops", admin=True), key("acme"), key("other")]
+QUICK = {**LOCAL, "retry_ms": 20, "timeout_ms": 5000}
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def start(gateway: Start) -> Start:
+    @contextlib.asynccontextmanager
+    async def make(**webhooks: Any) -> AsyncIterator[Talk]:
+        async with gateway(keys=ACCOUNTS, webhooks={**QUICK, **webhooks}) as talk:
+            talk.http.headers.update({"Authorization": f"Bearer {secret('acme')}"})
+            yield talk
+
+    return make
+
+
+async def hook(talk: Talk, receiver: Receiver, who: str = "acme", **body: Any) -> dict[str, Any]:
+    async with talk.client(secret(who)) as client:
+        made = await client.post("/api/webhooks", json={"url": receiver.url, **body})
+    assert made.status_code == 201, made.text
+    told: dict[str, Any] = made.json()
+    return told
+
+
+async def end(talk: Talk, object_id: str, who: str = "acme", event: str = "batch.completed") -> None:
+    """Something of theirs has ended."""
+    async with talk.served.gateway.database.writing() as connection:
+        now = talk.served.gateway.webhooks._now_ms()
+        await announce(connection, Owner(who, who), event, object_id, now)
+
+
+async def deliveries(talk: Talk, made: dict[str, Any], **query: Any) -> list[dict[str, Any]]:
+    answer = await talk.http.get(f"/api/webhooks/{made['id']}/deliveries", params=query)
+    assert answer.status_code == 200, answer.text
+    rows: list[dict[str, Any]] = answer.json()["deliveries"]
+    return rows
+
+
+async def one(talk: Talk, made: dict[str, Any], state: str) -> dict[str, Any]:
+    """The one delivery, in this state, with its attempts."""
+
+    async def reached() -> bool:
+        return bool(await deliveries(talk, made, state=state))
+
+    await until(reached, f"a delivery that is {state}")
+    [row] = await deliveries(talk, made, state=state)
+    answer = await talk.http.get(f"/api/webhooks/{made['id']}/deliveries/{row['id']}")
+    told: dict[str, Any] = answer.json()
+    assert {name: told[name] for name in row} == row
+    return told
+
+
+async def test_what_is_not_taken_comes_again_under_its_id_until_it_is(start: Start) -> None:
+    answers = iter([500, b"nonsense", 302, 200])
+
+    async with start() as talk, receiving(lambda _: next(answers)) as receiver:
+        made = await hook(talk, receiver)
+        await end(talk, "batch_1")
+        told = await one(talk, made, "delivered")
+        assert (told["attempts"], told["status"], told["error"], told["nextAt"]) == (4, 200, None, None)
+        assert [entry["status"] for entry in told["tries"]] == [500, None, 302, 200]
+        assert set(receiver.ids) == {told["id"]}
+        assert len({got.body for got in receiver.got}) == 1
+        for got in receiver.got:
+            standardwebhooks.Webhook(made["secret"]).verify(got.body.decode(), got.headers)
+        shown = (await talk.http.get(f"/api/webhooks/{made['id']}")).json()
+        assert (shown["waiting"], shown["failing"]) == (0, None)
+        assert shown["deliveredAt"] >= told["createdAt"]
+
+
+async def test_it_is_given_up_at_its_time_and_can_be_sent_again_by_hand(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    well = False
+
+    def reply(_: Got) -> Reply:
+        return 204 if well else 503
+
+    async with start(give_up_ms=150) as talk, receiving(reply) as receiver:
+        made = await hook(talk, receiver)
+        await end(talk, "batch_1")
+        failed = await one(talk, made, "failed")
+        assert (failed["status"], failed["nextAt"]) == (503, None)
+        assert failed["endedAt"] >= failed["createdAt"] + 150
+        assert failed["error"] == "The receiver answered 503."
+        well = True
+        path = f"/api/webhooks/{made['id']}/deliveries/{failed['id']}/redeliver"
+        soon = await talk.http.post(path)
+        assert (soon.status_code, soon.json()["code"]) == (429, "TOO_SOON")
+        talk.served.gateway.webhooks._now_ms = lambda: failed["createdAt"] + 60_000
+        again = await talk.http.post(path)
+        assert again.status_code == 202, again.text
+        assert (again.json()["state"], again.json()["id"]) == ("waiting", failed["id"])
+
+
+async def test_a_receiver_that_says_it_is_gone_is_asked_no_more(start: Start) -> None:
+    async with start() as talk, receiving(lambda _: 410) as receiver:
+        made = await hook(talk, receiver)
+        await end(talk, "batch_1")
+
+        async def off() -> bool:
+            return not (await talk.http.get(f"/api/webhooks/{made['id']}")).json()["enabled"]
+
+        await until(off)
+        shown = (await talk.http.get(f"/api/webhooks/{made['id']}")).json()
+        assert shown["offWhy"] == "The receiver answered 410: it is gone."
+        for call in ("test", f"deliveries/{(await deliveries(talk, made))[0]['id']}/redeliver"):
+            refused = await talk.http.post(f"/api/webhooks/{made['id']}/{call}")
+            assert (refused.status_code, refused.json()["code"]) == (409, "WEBHOOK_OFF")
+        assert len(receiver.got) == 1
+
+
+async def test_receivers_that_never_answer_hold_up_nobody_else(start: Start) -> None:
+    async with (
+        start(at_once=8, timeout_ms=60_000) as talk,
+        receiving(lambda _: None) as dead,
+        receiving() as well,
+    ):
+        for _ in range(10):
+            await hook(talk, dead, "acme")
+        for number in range(20):
+            await end(talk, f"batch_{number}", "acme")
+        await until(lambda: dead.got, "somebody to hang")
+        await hook(talk, well, "other")
+        for number in range(100):
+            await end(talk, f"batch_{number}", "other")
+        await until(lambda: len(set(well.ids)) == 100, "all of the other's")
+        assert well.most_at_once <= 8
+        assert dead.most_at_once <= 8, "one seat of those that one owner may have: the others of its own wait"
+
+
+async def test_a_receiver_gets_a_few_at_a_time_and_connections_are_used_again(start: Start) -> None:
+    async with start() as talk, receiving() as receiver:
+        made = await hook(talk, receiver)
+        for number in range(60):
+            await end(talk, f"batch_{number}")
+        await until(lambda: len(set(receiver.ids)) == 60, "all")
+
+        async def noted() -> bool:
+            return bool((await talk.http.get(f"/api/webhooks/{made['id']}")).json()["waiting"] == 0)
+
+        await until(noted)
+        assert len(receiver.got) == 60, "none twice"
+        assert receiver.most_at_once <= 8
+        assert receiver.connections <= 20
+
+
+async def test_a_test_comes_whatever_the_events_and_few_at_a_time(start: Start) -> None:
+    async with start() as talk, receiving() as receiver:
+        made = await hook(talk, receiver, events=["batch.failed"])
+        tested = await talk.http.post(f"/api/webhooks/{made['id']}/test")
+        assert tested.status_code == 202
+        await until(lambda: receiver.got, "the test")
+        assert receiver.got[0].json["type"] == "webhook.test"
+        assert receiver.got[0].json["data"] == {"id": made["id"]}
+        assert receiver.got[0].id == tested.json()["id"]
+        soon = await talk.http.post(f"/api/webhooks/{made['id']}/test")
+        assert (soon.status_code, soon.json()["code"]) == (429, "TOO_SOON")
+        assert int(soon.headers["retry-after"]) >= 1
+
+
+async def test_a_rotated_secret_signs_beside_the_one_before(start: Start) -> None:
+    async with start() as talk, receiving() as receiver:
+        made = await hook(talk, receiver)
+        rotated = (await talk.http.post(f"/api/webhooks/{made['id']}/rotate", json={})).json()
+        assert rotated["secret"] != made["secret"]
+        await end(talk, "batch_1")
+        await until(lambda: len(receiver.got) == 1, "a request")
+        assert len(receiver.got[0].headers["webhook-signature"].split(" ")) == 2
+        for told in (made, rotated):
+            standardwebhooks.Webhook(told["secret"]).verify(
+                receiver.got[0].body.decode(), receiver.got[0].headers
+            )
+        last = (await talk.http.post(f"/api/webhooks/{made['id']}/rotate", json={"keepMs": 0})).json()
+        await end(talk, "batch_2")
+        await until(lambda: len(receiver.got) == 2, "another one")
+        standardwebhooks.Webhook(last["secret"]).verify(
+            receiver.got[1].body.decode(), receiver.got[1].headers
+        )
+        with pytest.raises(standardwebhooks.WebhookVerificationError):
+            standardwebhooks.Webhook(rotated["secret"]).verify(
+                receiver.got[1].body.decode(), receiver.got[1].headers
+            )
+
+
+async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_when_it_is_sent(
+    gateway: Start,
+) -> None:
+    async with gateway(keys=ACCOUNTS) as talk, receiving() as receiver:
+        talk.http.headers.update({"Authorization": f"Bearer {secret('acme')}"})
+        for url, why in (
+            (receiver.url, "must begin with https://"),
+            ("https://127.0.0.1/hook", "a loopback address"),
+            ("https://[::ffff:10.0.0.1]/", "a private address"),
+            ("https://169.254.169.254/latest", "link-local"),
+            ("https://2130706433/", "four plain numbers"),
+            ("https://0x7f.1/", "four plain numbers"),
+            ("https://user:password@example.com/", "no user"),
+            ("https://example.com/#x", "no fragment"),
+            ("https://example.com/\r\nHost: x", "characters"),
+            ("file:///etc/passwd", "absolute"),
+            ("gopher://example.com/", "absolute"),
+        ):
+            refused = await talk.http.post("/api/webhooks", json={"url": url})
+            assert refused.status_code == 400, url
+            assert why in refused.json()["error"], refused.json()
+        made = (await talk.http.post("/api/webhooks", json={"url": "https://localhost/hook"})).json()
+        await end(talk, "batch_1")
+
+        async def tried() -> bool:
+            return bool((await deliveries(talk, made))[0]["attempts"])
+
+        await until(tried)
+        [row] = await deliveries(talk, made)
+        assert (row["state"], row["status"]) == ("waiting", None)
+        assert "no address that may be called" in row["error"]
+        assert receiver.connections == 0
+
+
+async def test_none_is_sent_while_an_operator_wants_none(gateway: Start) -> None:
+    async with gateway(keys=ACCOUNTS, webhooks={**QUICK, "enabled": False}) as talk:
+        talk.http.headers.update({"Authorization": f"Bearer {secret('acme')}"})
+        refused = await talk.http.post("/api/webhooks", json={"url": "https://example.com/"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "WEBHOOKS_OFF")
+
+
+async def test_two_gateways_send_each_once(redis_url: str, tmp_path: Path) -> None:
+    place_database(tmp_path / "data")
+    url = f"sqlite:///{tmp_path}/data/fairlane.db"
+    settings: dict[str, Any] = {"keys": ACCOUNTS, "webhooks": QUICK, "database_url": url}
+    async with (
+        talking(redis_url, tmp_path / "a", **settings) as a,
+        talking(redis_url, tmp_path / "b", **settings) as b,
+        receiving() as receiver,
+    ):
+        for number in range(6):
+            await hook(a, receiver, "acme" if number % 2 else "other")
+        for number in range(30):
+            await asyncio.gather(end(a, f"a_{number}", "acme"), end(b, f"b_{number}", "other"))
+        await until(lambda: len(set(receiver.ids)) == 180, "all")
+        assert len(receiver.got) == 180, "none twice"
+
+
+async def test_operators_see_all_and_may_switch_one_off(start: Start) -> None:
+    async with start() as talk, receiving() as receiver, talk.client(secret("ops")) as ops:
+        made = await hook(talk, receiver, url=f"{receiver.url}?token=secret")
+        other = await hook(talk, receiver, "other")
+        await end(talk, "batch_1")
+        await until(lambda: receiver.got, "a request")
+        assert (await talk.http.get("/api/admin/webhooks")).status_code == 403
+        page = (await ops.get("/api/admin/webhooks")).json()
+        assert {row["id"]: row["key"] for row in page["webhooks"]} == {
+            made["id"]: "acme",
+            other["id"]: "other",
+        }
+        assert "secret" not in str(page)
+        first = (await ops.get("/api/admin/webhooks", params={"limit": 1})).json()
+        rest = (await ops.get("/api/admin/webhooks", params={"after": first["next"]})).json()
+        assert len(first["webhooks"]) == len(rest["webhooks"]) == 1
+        [row] = (await ops.get("/api/admin/webhooks/deliveries", params={"key": "acme"})).json()["deliveries"]
+        assert (row["webhookId"], row["user"], row["objectId"]) == (made["id"], "acme", "batch_1")
+        assert row["url"] == f"{receiver.url}?…"
+        off = await ops.post(f"/api/admin/webhooks/{made['id']}/off")
+        assert (off.status_code, off.json()["enabled"]) == (200, False)
+        shown = (await talk.http.get(f"/api/webhooks/{made['id']}")).json()
+        assert shown["offWhy"] == "An operator switched it off."
+        acts = (await ops.get("/api/admin/audit", params={"action": "off"})).json()["entries"]
+        assert [act["target"] for act in acts] == [f"webhook {made['id']}"]
+        assert (await ops.post("/api/admin/webhooks/hook_0/off")).status_code == 404
+
+
+async def test_a_log_is_read_page_by_page(start: Start) -> None:
+    async with start() as talk, receiving() as receiver:
+        made = await hook(talk, receiver)
+        for number in range(7):
+            await end(talk, f"batch_{number}")
+        seen: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            answer = await talk.http.get(
+                f"/api/webhooks/{made['id']}/deliveries", params={"limit": 3, "after": after}
+            )
+            page = answer.json()
+            seen += [row["objectId"] for row in page["deliveries"]]
+            after = page["next"]
+        assert sorted(seen) == [f"batch_{number}" for number in range(7)]
+
+
+async def test_a_shell_lists_webhooks_and_their_log_and_switches_one_off(start: Start) -> None:
+    async with start() as talk, receiving(lambda _: 500) as receiver:
+        assert (
+            "nobody has a webhook"
+            in (await fairlane(talk, "webhooks", FAIRLANE_ADMIN_KEY=secret("ops"))).stdout
+        )
+        made = await hook(talk, receiver, events=["batch.failed"])
+        await end(talk, "batch_1", event="batch.failed")
+
+        async def fails() -> bool:
+            return bool((await talk.http.get(f"/api/webhooks/{made['id']}")).json()["failing"])
+
+        await until(fails)
+        key = {"FAIRLANE_ADMIN_KEY": secret("ops")}
+        listed = (await fairlane(talk, "webhooks", **key)).stdout
+        assert f"{made['id']}  acme  acme" in listed
+        assert "The receiver answered 500." in listed
+        logged = (await fairlane(talk, "webhooks", "log", "--state", "waiting", **key)).stdout
+        assert "batch_1" in logged
+        assert "batch.failed" in logged
+        done = await fairlane(talk, "webhooks", "off", made["id"], **key)
+        assert (done.returncode, done.stdout) == (0, f"{made['id']} of acme is off: {receiver.url}\n")
+        unknown = await fairlane(talk, "webhooks", "off", "hook_0", **key)
+        assert (unknown.returncode, "no such webhook" in unknown.stderr) == (2, True)
+
+
+def sender_of(talk: Talk) -> Sender:
+    [part] = [part for part in talk.served.gateway._parts if isinstance(part, Sender)]
+    return part
+
+
+async def told_error(talk: Talk, made: dict[str, Any]) -> str:
+    async with talk.served.gateway.database.reading() as connection:
+        row: Any = await store.find(connection, made["id"], None)
+    assert row.claim == ""
+    error: str = row.error
+    return error
+
+
+async def test_nothing_is_sent_for_a_key_that_is_not_valid_any_more_and_all_of_it_when_it_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PUT_OFF_MS", 1500)
+    async with start() as talk, receiving() as receiver:
+        sender = sender_of(talk)
+        knows, sender._knows = sender._knows, lambda key_id: key_id != "acme"
+        made = await hook(talk, receiver)
+        await end(talk, "batch_1")
+
+        async def put_off() -> bool:
+            async with talk.served.gateway.database.reading() as connection:
+                row: Any = await store.find(connection, made["id"], None)
+            return bool(row.error)
+
+        await until(put_off)
+        assert await told_error(talk, made) == "Nothing is sent while its key is not valid."
+        assert receiver.connections == 0
+        sender._knows = knows
+        await until(lambda: receiver.got, "the request")
+
+
+async def test_what_fails_in_the_gateway_itself_is_told_in_the_log_and_tried_again_in_an_hour(
+    start: Start,
+) -> None:
+    class Broken:
+        """A poster with a bug."""
+
+        async def post(self, *_: Any, **__: Any) -> Attempt:
+            raise RuntimeError("a bug")
+
+        def close(self) -> None:
+            pass
+
+    async with start() as talk, receiving() as receiver:
+        sender = sender_of(talk)
+        sender._poster = cast(Poster, Broken())
+        made = await hook(talk, receiver)
+        await end(talk, "batch_1")
+
+        async def put_off() -> bool:
+            async with talk.served.gateway.database.reading() as connection:
+                row: Any = await store.find(connection, made["id"], None)
+            return bool(row.error) and row.due > sender._now_ms() + 3_000_000
+
+        with capture_logs() as logs:
+            await until(put_off)
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["cannot send a webhook"]
+        assert await told_error(talk, made) == "The gateway failed to send; its log says how."

@@ -1,0 +1,106 @@
+"""What callers are told of batches and their lines, in OpenAI's form."""
+
+import json
+
+import pytest
+from openai.types import Batch as OpenAIBatch
+
+from fairlane.gateway.batches.batch import Batch, Status, read_window, told, told_to_operators
+from fairlane.gateway.batches.lines import Problem
+from fairlane.gateway.batches.names import could_be, file_of, line_task, new_batch_id
+from fairlane.gateway.batches.outcomes import NotRun, answered, not_run, refused
+from fairlane.gateway.batches.store import problems_json
+from fairlane.gateway.errors import ApiError, gateway_failed
+from fairlane.queues.ids import could_be_ours
+
+NOW = 1_800_000_000_000
+BATCH = Batch(
+    *(new_batch_id(NOW), "acme", "acme", "free", "/v1/embeddings", "m", "file-1", "", "", 0, "24h", ""),
+    *(Status.VALIDATING, "", "", 0, 0, 0, NOW, NOW + 86_400_000, 0, 0, 0, 0, "", 0, 0, 1, 0),
+)
+TASK = line_task(BATCH.id, NOW, 1)
+
+
+def test_a_batch_is_what_openais_client_knows() -> None:
+    ended = BATCH._replace(
+        status=Status.EXPIRED, ended=NOW + 5000, began=NOW + 1000, finalizing=NOW + 4000, metadata='{"a":"b"}'
+    )
+    for batch in (BATCH, ended):
+        shown = told(batch)
+        shown["metadata"] = {"a": "b"} if batch.metadata else None
+        OpenAIBatch.model_validate(shown, strict=True)
+    assert told(ended)["expired_at"] == NOW // 1000 + 5
+    assert told(ended)["completed_at"] is None
+    assert told(BATCH)["errors"] is None
+
+
+def test_what_is_wrong_with_a_file_is_told_by_line() -> None:
+    problems = [Problem("invalid_json_line", "no JSON", 3), Problem("empty_file", "nothing")]
+    batch = BATCH._replace(status=Status.FAILED, errors=problems_json(problems))
+    errors = OpenAIBatch.model_validate(told(batch)).errors
+    assert errors is not None
+    assert errors.data is not None
+    assert [(error.code, error.line) for error in errors.data] == [
+        ("invalid_json_line", 3),
+        ("empty_file", None),
+    ]
+    assert told_to_operators(batch)["error"] == "no JSON"
+
+
+def test_a_line_of_an_output_file_is_one_line() -> None:
+    outcome = answered(4, 'a "b"', TASK, b'{\n "x": "1\\n2"\r\n}')
+    assert (outcome.line, outcome.failed) == (4, False)
+    assert outcome.record.count(b"\n") == 1
+    assert outcome.record.endswith(b"\n")
+    record = json.loads(outcome.record)
+    assert record["custom_id"] == 'a "b"'
+    assert record["response"] == {"status_code": 200, "request_id": TASK, "body": {"x": "1\n2"}}
+    assert record["error"] is None
+    assert record["id"].startswith("batch_req_")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ApiError(400, "INVALID_REQUEST", "wrong", param="n"), 400, None),
+        (gateway_failed("STORE_LOST", "lost", TASK), 502, "STORE_LOST"),
+    ],
+)
+def test_a_line_that_failed_is_told_as_its_call_would_be_answered(
+    error: ApiError, status: int, code: str | None
+) -> None:
+    outcome = refused(1, "a", TASK, error)
+    record = json.loads(outcome.record)
+    assert outcome.failed
+    assert record["response"]["status_code"] == status
+    assert record["response"]["body"]["error"].keys() == {"message", "type", "param", "code"}
+    if code:
+        assert record["response"]["body"]["error"]["code"] == code
+
+
+def test_a_line_that_was_not_carried_out() -> None:
+    record = json.loads(not_run("a", TASK, NotRun.EXPIRED))
+    assert record["response"] is None
+    assert record["error"]["code"] == "batch_expired"
+
+
+def test_ids_follow_from_batch_and_line() -> None:
+    assert could_be(BATCH.id)
+    assert not could_be(BATCH.id + "0")
+    assert not could_be("batch_")
+    ids = {line_task(BATCH.id, NOW, line) for line in range(1, 1000)}
+    assert len(ids) == 999
+    assert TASK in ids
+    assert all(could_be_ours(one, NOW) for one in ids)
+    assert line_task(new_batch_id(NOW), NOW, 1) not in ids
+    assert file_of(BATCH.id, NOW, "output", 1, 0) == file_of(BATCH.id, NOW, "output", 1, 0)
+    assert len({file_of(BATCH.id, NOW, kind, epoch, 0) for kind in "ab" for epoch in (1, 2)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("24h", 86_400_000), ("7d", 604_800_000), ("90s", 90_000), ("5m", 300_000)]
+    + [(text, None) for text in ("", "h", "24", "0h", "-1h", "1.5h", "24H", "9999999h", "²h")],
+)
+def test_completion_windows(text: str, ms: int | None) -> None:
+    assert read_window(text) == ms

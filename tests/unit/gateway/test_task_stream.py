@@ -1,0 +1,36 @@
+"""What a stream that waits in the queue tells of its place."""
+
+from typing import Any
+
+import pytest
+
+from fairlane.gateway.api.answering import QUEUE_CHUNK_S, TaskStream
+from fairlane.queues.tasks import Place
+from fairlane.streaming.events import queued_event
+from fairlane.streaming.views import ChatStreamView, MessagesStreamView, ResponsesStreamView, TaskInfo
+
+INFO = TaskInfo("0191f0aa-1111-8222-8333-444455556666", "m", 1_763_690_000, "openaiLike")
+
+
+def notice(position: int) -> Any:
+    return queued_event(INFO.task_id, 1, Place(position, 900, 500, 2000))
+
+
+@pytest.mark.parametrize("view", [ChatStreamView(INFO), MessagesStreamView(INFO)])
+def test_each_new_place_is_told(view: Any) -> None:
+    shown = TaskStream(view, lambda: 7.0, Place(3, 900, 500, 2000))
+    for position in (3, 2, 1):
+        assert b'"queuePosition":%d,' % position in shown.notice(notice(position))
+
+
+def test_a_response_which_repeats_much_tells_few_of_its_places() -> None:
+    now = 100.0
+    shown = TaskStream(ResponsesStreamView(INFO, b'{"store":false}'), lambda: now, Place(9, 900, 500, 2000))
+    assert shown.notice(notice(9)).count(b"event: response.queued") == 2  # it is opened, too
+    told = []
+    for position in range(8, 0, -1):
+        now += 2.0
+        told.append(shown.notice(notice(position)))
+    assert [position for position, frame in zip(range(8, 0, -1), told, strict=True) if frame] == [6, 3]
+    now += QUEUE_CHUNK_S
+    assert b'"queuePosition":1,' in shown.idle()

@@ -1,0 +1,10 @@
+// The surfaces through which a conversation may be asked. Each: { name, path, lacks, body(conversation, options), headers?, Reader, onward?, sdk }.
+
+import { messages } from "./messages.js";
+import { native } from "./native.js";
+import { chat, completions } from "./openai.js";
+import { responses } from "./responses.js";
+
+export const SURFACES = [native, chat, completions, messages, responses];
+
+export const surfaceOf = name => SURFACES.find(surface => surface.name === name);
