@@ -25,14 +25,21 @@ from fairlane.gateway.batches.lines import Asked, Findings, Problem, Unfit, mode
 from fairlane.gateway.batches.names import file_of, line_task
 from fairlane.gateway.batches.outcomes import NotRun, Outcome, answered, not_run, refused
 from fairlane.gateway.batches.reading import FileLines, Pace, asked_in, longest_line, look_at
-from fairlane.gateway.batches.splitting import Line
+from fairlane.gateway.batches.splitting import Line, LineTooLong
 from fairlane.gateway.batches.store import BatchStore, problems_json
 from fairlane.gateway.batches.surfaces import READERS, Reading, Request, View
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker, gateway_failed, task_failed
+from fairlane.gateway.errors import (
+    ApiError,
+    InsufficientQuota,
+    NoWorker,
+    bad_request,
+    gateway_failed,
+    task_failed,
+)
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.rows import Owner
 from fairlane.gateway.tasks.cancel import Cancel
@@ -40,6 +47,7 @@ from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.poll import now_ms, record_info
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import all_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
 from fairlane.streaming.hub import Lost
@@ -58,8 +66,8 @@ AT_ONCE = 8
 """Calls of the store under way for one batch."""
 WORKED_ON_AT_ONCE, LOOKED_AT_AT_ONCE = 2, 1
 """Batches of one process, however many it leads: the others wait for their turns, owners in turns."""
-KEPT_BYTES = 4 << 20
-"""Of answers that wait to be written."""
+KEPT_BYTES, KEPT_AT_ONCE = 4 << 20, 500
+"""Of what came of lines, and of how many: so much is written together, about, before anything else is done."""
 HELD_BYTES = 4 << 20
 """Of lines that wait to be submitted again, or are to be submitted at the same time: then no further ones are read."""
 NEEDED_BYTES = 16 << 20
@@ -150,6 +158,7 @@ class Run:
         """Until when nothing of a model is submitted; '' of any."""
         self._outcomes: list[tuple[Outcome, str]] = []
         """What came of lines and is not written yet, each with its task."""
+        self._outcome_bytes = 0
         self._over = False
         """Nothing more is submitted, and what waits or runs is ended."""
         self._unrun: dict[int, int] = {}
@@ -223,11 +232,11 @@ class Run:
                 began = time.monotonic()
                 await self._feed()
                 collected = await self._collect()
-                await self._keep()
+                kept = await self._keep()
                 if not (self._in_work or self._held) and await self._at_end():
                     return
                 took = time.monotonic() - began
-            pause = LEAST_PAUSE_S if collected else min(pause * 1.5, MOST_PAUSE_S)
+            pause = LEAST_PAUSE_S if collected or kept else min(pause * 1.5, MOST_PAUSE_S)
             # at most half of the time is a batch's
             await asyncio.sleep(max(pause, min(took, MOST_PAUSE_S)))
 
@@ -247,8 +256,8 @@ class Run:
         return False
 
     async def _feed(self) -> None:
-        """Submit lines while there is room in the window."""
-        while True:
+        """Submit lines while there is room in the window; where many are refused, until there is much to be written of them."""
+        while not self._much_came:
             self._check()
             caller = self._caller()
             room = self._tools.current.settings.batches.window - len(self._in_work)
@@ -257,7 +266,7 @@ class Run:
             lines = await self._ready(min(room, AT_ONCE)) if room > 0 and self._may_act() else []
             if not lines:
                 return
-            await asyncio.gather(*(self._submit(line, caller) for line in lines))
+            await all_of(self._submit(line, caller) for line in lines)
             await self._pace.step()
 
     async def _ready(self, most: int) -> list[Line]:
@@ -293,6 +302,9 @@ class Run:
                 if error.status < 500:
                     problem = Problem("file_not_found", error.message, None, "input_file_id")
                     raise Stopped(Status.FAILED, problem) from None
+            except LineTooLong as long:  # lines may be shorter now than when the file was looked at
+                sentence = f"The line is longer than {long.most} bytes; nothing behind it was carried out"
+                raise Stopped(Status.FAILED, Problem("line_too_long", sentence, long.number)) from None
             except DatabaseUnavailable:
                 pass
             else:
@@ -371,6 +383,12 @@ class Run:
 
     def _came_to(self, outcome: Outcome, task_id: str) -> None:
         self._outcomes.append((outcome, task_id))
+        self._outcome_bytes += len(outcome.record)
+
+    @property
+    def _much_came(self) -> bool:
+        """Whether what came of lines is to be written before there is more of it."""
+        return len(self._outcomes) >= KEPT_AT_ONCE or self._outcome_bytes > KEPT_BYTES
 
     async def _collect(self) -> int:
         """Take what came of the lines whose tasks have ended; of how many."""
@@ -387,7 +405,7 @@ class Run:
                         return number
                     number += 1
                     await self._pace.step()
-                if sum(len(outcome.record) for outcome, _ in self._outcomes) > KEPT_BYTES:
+                if self._much_came:
                     await self._keep()
         return number
 
@@ -435,23 +453,28 @@ class Run:
         return refused(line.line, line.custom_id, task_id, error)
 
     async def _submit_again(self, line: InWork) -> None:
-        """Nothing is known of a line's task: submit it again, from the file."""
+        """Nothing is known of a line's task: submit it again, from the file. Where the file has it no more, it has failed."""
         del self._in_work[line.line]
-        lines = self._lines_from(self.batch._replace(line=line.line, offset=line.offset))
+        lines, found = self._lines_from(self.batch._replace(line=line.line, offset=line.offset)), None
         try:
             found = await lines.next()
-        except (ApiError, DatabaseUnavailable):
-            found = None
+        except DatabaseUnavailable:
+            pass
+        except (LineTooLong, ApiError) as gone:
+            error = gone if isinstance(gone, ApiError) else bad_request(str(gone))
+            if error.status < 500:
+                self._came_to(refused(line.line, line.custom_id, line.task_id, error), line.task_id)
+                return
         if found is None:  # tried again with the next look
             self._in_work[line.line] = line
             return
         self._held.append(("", found))
 
-    async def _keep(self) -> None:
-        """Write what came of lines, and let Redis forget it."""
-        taken, self._outcomes = self._outcomes, []
+    async def _keep(self) -> int:
+        """Write what came of lines, and let Redis forget it; of how many."""
+        taken, self._outcomes, self._outcome_bytes = self._outcomes, [], 0
         if not taken:
-            return
+            return 0
         outcomes = [outcome for outcome, _ in taken]
         line, offset = self._open_from()
         self.batch = await self._again(lambda: self._tools.store.keep(self.batch, outcomes, line, offset))
@@ -460,6 +483,7 @@ class Run:
         for at in range(0, len(ids), AT_ONCE):
             reads = (self._tools.scheduler.read_end(task_id) for task_id in ids[at : at + AT_ONCE])
             await asyncio.gather(*reads, return_exceptions=True)  # else they go at their time
+        return len(taken)
 
     def _open_from(self) -> tuple[int, int]:
         """The first line that has come to nothing yet, and where it begins."""
@@ -517,6 +541,8 @@ class Run:
             except ApiError as error:
                 if error.status < 500:
                     return None
+            except LineTooLong:
+                return None
             except DatabaseUnavailable:
                 pass
             await asyncio.sleep(AGAIN_S)

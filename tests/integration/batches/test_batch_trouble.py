@@ -2,12 +2,19 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.support.proxy import ReplyProxy
 from tests.support.servers import Server
 from tests.support.serving import http_client, serving
+
+from fairlane.gateway.batches import run
+from fairlane.gateway.batches.batch import Batch
+from fairlane.gateway.batches.outcomes import Outcome
+from fairlane.gateway.batches.run import AT_ONCE, KEPT_AT_ONCE
+from fairlane.gateway.batches.store import BatchStore
 
 from .crew import CHAT, Caller, Crew, file_of, line, stage, working
 
@@ -65,6 +72,55 @@ async def test_a_file_that_is_taken_away_ends_its_batch(redis_url: str, tmp_path
         counts = ended["request_counts"]
         assert 0 < counts["completed"] < 200
         assert len(await caller.records(ended["output_file_id"])) == counts["completed"]
+
+
+async def test_lines_that_are_all_refused_are_written_a_part_at_a_time(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    keep = BatchStore.keep
+
+    async def noted(store: BatchStore, batch: Batch, outcomes: Sequence[Outcome], *place: int) -> Batch:
+        written.append(len(outcomes))
+        return await keep(store, batch, outcomes, *place)
+
+    monkeypatch.setattr(BatchStore, "keep", noted)
+    async with stage(redis_url, tmp_path) as (caller, crew):
+        made = await caller.batch([line(number, n=500) for number in range(1500)])
+        ended = await caller.reaches(made["id"], deadline_s=60)
+        assert ended["request_counts"] == {"total": 1500, "completed": 0, "failed": 1500}
+        assert len(await caller.records(ended["error_file_id"])) == 1500
+        assert max(written) < KEPT_AT_ONCE + AT_ONCE
+        assert not crew.runs
+
+
+async def test_a_batch_ends_whose_file_and_tasks_are_both_gone(redis_url: str, tmp_path: Path) -> None:
+    async with stage(redis_url, tmp_path, slots=1, batches={"window": 3}) as (caller, crew):
+        crew.go.clear()
+        made = await caller.batch([line(number, model="patient") for number in range(3)])
+        async with asyncio.timeout(15):
+            while crew.running < 1:
+                await asyncio.sleep(0.02)
+        assert (await caller.http.delete(f"/v1/files/{made['input_file_id']}")).status_code == 200
+        await caller.served.gateway.link.command("FLUSHALL")
+        crew.go.set()
+        ended = await caller.reaches(made["id"], deadline_s=60)
+        assert ended["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
+        for record in await caller.records(ended["error_file_id"]):
+            assert record["response"]["body"]["error"]["code"] == "FILE_NOT_FOUND"
+
+
+async def test_a_line_that_became_too_long_ends_its_batch(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(redis_url, tmp_path, slots=1) as (caller, _):
+        longest = iter([1 << 20])  # when the file is looked at
+        monkeypatch.setattr(run, "longest_line", lambda _: next(longest, 4096))
+        made = await caller.batch([line(1), line(2, pad="p" * 80_000), line(3)])
+        ended = await caller.reaches(made["id"], deadline_s=60)
+        assert ended["status"] == "failed"
+        [error] = ended["errors"]["data"]
+        assert (error["code"], error["line"]) == ("line_too_long", 2)
 
 
 @pytest.mark.slow
