@@ -33,8 +33,7 @@ def read_chat(fields: Members) -> Wanted:
     if "messages" not in fields or kind_of(fields["messages"]) != "[":
         raise bad_request("messages must be a list of messages", "messages")
     check_choices(fields)
-    streamed = partial(ChatStreamView, include_usage=_include_usage(fields))
-    return Wanted("openaiLike", streamed if read_flag(fields, "stream") else None, ChatBodyView)
+    return Wanted("openaiLike", _streamed(ChatStreamView, fields), ChatBodyView)
 
 
 def read_completion(fields: Members) -> Wanted:
@@ -42,8 +41,7 @@ def read_completion(fields: Members) -> Wanted:
     if "prompt" not in fields:
         raise bad_request("You must provide a prompt", "prompt")
     check_choices(fields)
-    streamed = partial(CompletionStreamView, include_usage=_include_usage(fields))
-    return Wanted("openaiCompletion", streamed if read_flag(fields, "stream") else None, CompletionBodyView)
+    return Wanted("openaiCompletion", _streamed(CompletionStreamView, fields), CompletionBodyView)
 
 
 def read_embedding(fields: Members) -> Wanted:
@@ -56,9 +54,13 @@ def read_embedding(fields: Members) -> Wanted:
     return Wanted("openaiEmbedding", None, partial(EmbeddingBodyView, encoding_format=encoding))
 
 
+def _streamed(
+    view: Callable[..., OpenAIStreamView], fields: Members
+) -> Callable[[TaskInfo], OpenAIStreamView] | None:
+    return partial(view, include_usage=_include_usage(fields)) if read_flag(fields, "stream") else None
+
+
 def _include_usage(fields: Members) -> bool:
-    if not read_flag(fields, "stream"):
-        return False
     options = value_of(fields, "stream_options")
     if options is None:
         return False

@@ -1,12 +1,12 @@
 """Kept responses as operators see them: never their content."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore, Wanted
+from fairlane.queues.loops import all_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import State
 
@@ -40,7 +40,7 @@ class ResponseList:
         found = {}
         for at in range(0, len(task_ids), ASKED_AT_ONCE):
             page = task_ids[at : at + ASKED_AT_ONCE]
-            records = await asyncio.gather(*map(self._scheduler.position, page))
+            records = await all_of(map(self._scheduler.position, page))
             for task_id, record in zip(page, records, strict=True):
                 found[task_id] = "failed" if record is None else STATUSES[record.state]
         return found
