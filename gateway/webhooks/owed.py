@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
@@ -23,6 +23,7 @@ from fairlane.gateway.webhooks.attempts import (
     next_try,
     stand,
 )
+from fairlane.gateway.webhooks.store import first_due
 
 WINDOW = 500
 """Webhooks that are looked at for a turn, those that have waited longest."""
@@ -188,14 +189,18 @@ class Owed:
     async def _write_results(
         self, connection: AsyncConnection, results: Sequence[tuple[Delivery, Attempt]], policy: Policy
     ) -> tuple[int, int, int]:
-        """How many deliveries ended, when one was taken last (0: none was), and how many were given up."""
+        """How many deliveries ended, when one was taken last (0: none was), and how many were given up. In two statements:
+        whoever announces ends waits for this transaction."""
         columns = webhook_deliveries.c
+        which = select(columns.id, columns.tries, columns.attempts, columns.began, columns.log)
+        which = which.where(
+            columns.id.in_([delivery.id for delivery, _ in results]), columns.state == "waiting"
+        )
+        rows = {row.id: row for row in await connection.execute(which)}
+        changes: list[dict[str, Any]] = []
         ended = taken = given_up = 0
         for delivery, attempt in results:
-            which = select(columns.tries, columns.attempts, columns.began, columns.log)
-            row = (
-                await connection.execute(which.where(columns.id == delivery.id, columns.state == "waiting"))
-            ).one_or_none()
+            row = rows.get(delivery.id)
             if row is None:
                 continue  # whoever had claimed it before was slow, and it was taken after all
             due = (
@@ -203,6 +208,7 @@ class Owed:
             )
             state = "delivered" if attempt.taken else "waiting" if due is not None else "failed"
             values = {
+                "of": delivery.id,
                 "state": state,
                 "tries": row.tries + 1,
                 "attempts": row.attempts + 1,
@@ -212,12 +218,13 @@ class Owed:
                 "error": attempt.error,
                 "log": logged(row.log, attempt),
             }
-            await connection.execute(
-                update(webhook_deliveries).where(columns.id == delivery.id).values(values)
-            )
+            changes.append(values)
             ended += state != "waiting"
             given_up += state == "failed"
             taken = max(taken, attempt.over) if attempt.taken else taken
+        if changes:
+            changing = update(webhook_deliveries).where(columns.id == bindparam("of"))
+            await connection.execute(changing, changes)
         return ended, taken, given_up
 
     async def put_off(self, webhook: Webhook, until_ms: int, why: str) -> None:
@@ -261,8 +268,7 @@ async def _due(connection: AsyncConnection, webhook: str, now_ms: int, most: int
 
 async def _next(connection: AsyncConnection, webhook: str, not_before: int, now_ms: int) -> int | None:
     """When there is something to do for a webhook next. What is due already waits behind others."""
-    columns = webhook_deliveries.c
-    due = await connection.scalar(select(func.min(columns.due)).where(columns.webhook == webhook))
+    due = await first_due(connection, webhook)
     return None if due is None else max(due, not_before, now_ms)
 
 
