@@ -16,7 +16,7 @@ from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag, read_model
 from fairlane.gateway.calls.messages.request import Asked, chat_steps
-from fairlane.gateway.errors import bad_request
+from fairlane.gateway.calls.paging import read_limit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
@@ -43,10 +43,7 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 def model_page(rows: Mapping[str, Mapping[str, Any]], request: Request) -> dict[str, Any]:
     """A page of models, as Anthropic's clients ask for it: `limit` of them, behind `after_id` or before `before_id`."""
-    limit = request.query("limit") or str(PAGE)
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= MOST_OF_PAGE):
-        raise bad_request(f"limit must be a whole number from 1 to {MOST_OF_PAGE}", "limit")
-    names, most = list(rows), int(limit)
+    names, most = list(rows), read_limit(request.query("limit"), MOST_OF_PAGE, PAGE)
     after, before = request.query("after_id"), request.query("before_id")
     if after is not None:
         names = [name for name in names if name > after]

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.calls.responses.kept import with_ids
 from fairlane.gateway.errors import bad_request
 from fairlane.streaming.jsontext import items, join_object, members
@@ -25,12 +26,7 @@ class Asked(NamedTuple):
 
 def read_asked(limit: str | None, order: str | None, after: str | None) -> Asked:
     """What a query asks for. Raises ApiError(400)."""
-    limit = limit or str(PAGE)
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= MOST_OF_PAGE):
-        raise bad_request(f"limit must be a whole number from 1 to {MOST_OF_PAGE}", "limit")
-    if order not in (None, "asc", "desc"):
-        raise bad_request("order must be asc or desc", "order")
-    return Asked(int(limit), order != "asc", after)
+    return Asked(read_limit(limit, MOST_OF_PAGE, PAGE), read_newest_first(order), after)
 
 
 def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:
