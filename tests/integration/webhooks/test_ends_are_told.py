@@ -83,8 +83,8 @@ async def test_a_sync_call_is_told_nothing_of_and_a_chain_once(gateway: Start) -
         await stage.match("A match")
         await until(lambda: receiver.got, "a request")
         failed = await stage.submit(**ask(pages=2))
-        await stage.eyes.answer(await stage.eyes.take(), error="no such luck")
-        await stage.eyes.answer(await stage.eyes.take(), error="no such luck")
+        for page in [await stage.eyes.take(), await stage.eyes.take()]:  # the first to fail ends the other
+            await stage.eyes.answer(page, error="no such luck")
         await until(lambda: len(receiver.got) > 1, "another one")
     told = [(got.json["type"], got.json["data"]["id"]) for got in receiver.got]
     assert told == [("task.completed", chain), ("task.failed", failed)]
