@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.signing import (
     BadSignature,
     Claims,
@@ -115,6 +116,11 @@ class Caller:
     """What the token says with which this caller came; None: it came with a key."""
     uses: str = ""
     """Of what each of its tasks is a use (`Claims.counted`)."""
+
+    @property
+    def owner(self) -> Owner:
+        """Whose is what this caller makes."""
+        return Owner(self.key_id, self.user)
 
     def holds(self, scope: Scope) -> bool:
         """Whether the key is for such calls; an admin's is for all."""

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.http import AT_ONCE, JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
+from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import ApiError, Headers, bad_request
 from fairlane.gateway.files.files import BLOCK, Files
 from fairlane.gateway.files.names import disposition
-from fairlane.gateway.files.rows import FileRow, Owner, is_file_id
+from fairlane.gateway.files.rows import FileRow, is_file_id
 from fairlane.gateway.tasks.tasks import Tasks
 
 PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
@@ -32,7 +34,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/files."""
-    files, owner = _files(tasks, caller), owner_of(caller)
+    files, owner = _files(tasks, caller), caller.owner
     if not tasks.settings.files.enabled:
         raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled)")
     length = request.header(b"content-length")
@@ -68,22 +70,17 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files."""
-    files, owner = _files(tasks, caller), owner_of(caller)
+    files, owner = _files(tasks, caller), caller.owner
     request.check_query("limit", "after", "order", "purpose")
-    limit = request.query("limit") or str(MOST_OF_PAGE)
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and 1 <= int(limit) <= MOST_OF_PAGE):
-        raise bad_request(f"limit must be a whole number from 1 to {MOST_OF_PAGE}", "limit")
-    order = request.query("order") or "desc"
-    if order not in ("asc", "desc"):
-        raise bad_request("order must be asc or desc", "order")
+    most = read_limit(request.query("limit"), MOST_OF_PAGE, MOST_OF_PAGE)
+    descending = read_newest_first(request.query("order") or None)
     after = request.query("after")
     if after is not None and not is_file_id(after):
         raise bad_request("after must be the id of a file", "after")
     purpose = request.query("purpose")
     if purpose is not None and "\0" in purpose:
         raise bad_request("purpose must be the name of one", "purpose")
-    most = int(limit)
-    rows = await files.list(owner, purpose=purpose, after=after, descending=order == "desc", limit=most + 1)
+    rows = await files.list(owner, purpose=purpose, after=after, descending=descending, limit=most + 1)
     shown = [told(row) for row in rows[:most]]
     await _answer(
         tasks,
@@ -145,14 +142,9 @@ def told(row: FileRow) -> dict[str, Any]:
     }
 
 
-def owner_of(caller: Caller) -> Owner:
-    """Whose files a caller has."""
-    return Owner(caller.key_id, caller.user)
-
-
 def _visible(caller: Caller) -> Owner | None:
     """Whose files a caller may see by their ids: their own; an admin's key anybody's (None), as of tasks."""
-    return None if caller.sees_all else owner_of(caller)
+    return None if caller.sees_all else caller.owner
 
 
 def _files(tasks: Tasks, caller: Caller) -> Files:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.batches.lines import Problem
 
 
@@ -72,6 +73,11 @@ class Batch(NamedTuple):
     line: int
     """The first line that has no result yet, and where it begins in the file."""
     offset: int
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is."""
+        return Owner(self.key_id, self.user)
 
     @property
     def problems(self) -> Sequence[Problem]:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.batches.batch import Batch, Status, read_window
 from fairlane.gateway.batches.names import could_be, new_batch_id
@@ -14,10 +15,8 @@ from fairlane.gateway.batches.surfaces import READERS
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.files.rows import Owner as FileOwner
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.poll import now_ms
-from fairlane.gateway.webhooks.announcing import Owner
 
 MEMBERS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 PURPOSE = "batch"
@@ -53,7 +52,7 @@ class Batches:
         window, window_ms = _window(said, settings.max_window_ms)
         metadata, ttl_s = _metadata(said), _ttl(said)
         file_id = _text(said, "input_file_id")
-        row = await self._files.row(FileOwner(caller.key_id, caller.user), file_id)
+        row = await self._files.row(caller.owner, file_id)
         if row.purpose != PURPOSE:
             sentence = f"The file has the purpose {row.purpose}; it must have been uploaded with {PURPOSE}"
             raise bad_request(sentence, "input_file_id")
@@ -99,16 +98,16 @@ class Batches:
 
     async def find(self, caller: Caller, batch_id: str) -> Batch:
         """A batch that the caller has made. Raises ApiError(404)."""
-        return await self._find(batch_id, Owner(caller.key_id, caller.user))
+        return await self._find(batch_id, caller.owner)
 
     async def page(self, caller: Caller, after: str, limit: int) -> tuple[list[Batch], bool]:
         """The caller's batches, the newest first, and whether there are more."""
-        found = await self._store.page(Owner(caller.key_id, caller.user), after, limit + 1)
+        found = await self._store.page(caller.owner, after, limit + 1)
         return found[:limit], len(found) > limit
 
     async def cancel(self, caller: Caller, batch_id: str) -> Batch:
         """Let a batch end early: what has been answered stands in its files. One that is ending, or has ended, stays as it is."""
-        return await self._cancel(batch_id, Owner(caller.key_id, caller.user))
+        return await self._cancel(batch_id, caller.owner)
 
     # ---- operators ----------
 

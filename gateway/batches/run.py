@@ -41,7 +41,6 @@ from fairlane.gateway.errors import (
     task_failed,
 )
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.files.rows import Owner
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.poll import now_ms, record_info
@@ -147,7 +146,6 @@ class Run:
         """Somebody wants it to end; set from outside."""
         self._resumed = batch.epoch > 1
         self._opener = (batch.key_id, batch.user)
-        self._owner = Owner(batch.key_id, batch.user)
         self._lines = self._lines_from(batch)
         self._done: set[int] = set()
         """Lines from the first open one on that have come to something, as far as this run did not see it itself."""
@@ -584,7 +582,7 @@ class Run:
 
     async def _write(self, kind: str, chunks: Callable[[], AsyncIterator[bytes]]) -> str:
         """A file of these bytes; its id. Tried until the storage takes it: there is nothing else to be done with the answers."""
-        batch, owner = self.batch, self._owner
+        batch, owner = self.batch, self.batch.owner
         name, expires_s = f"{batch.id}_{kind}.jsonl", batch.output_ttl_s or None
         for number in itertools.count():
             file_id = file_of(batch.id, batch.created, kind, batch.epoch, number)
@@ -603,7 +601,7 @@ class Run:
     async def _is_there(self, file_id: str) -> bool:
         while True:
             try:
-                await self._tools.files.row(self._owner, file_id)
+                await self._tools.files.row(self.batch.owner, file_id)
             except ApiError as error:
                 if error.status == 404:
                     return False
@@ -621,7 +619,7 @@ class Run:
                 file_id = file_of(batch.id, batch.created, kind, epoch, number)
                 if await self._is_there(file_id):
                     with contextlib.suppress(ApiError, DatabaseUnavailable):
-                        await self._tools.files.delete(self._owner, file_id)
+                        await self._tools.files.delete(self.batch.owner, file_id)
 
     async def _errors(self, status: Status) -> AsyncIterator[bytes]:
         """The lines of the error file: what failed, and what was not carried out."""
@@ -663,7 +661,7 @@ class Run:
     def _lines_from(self, batch: Batch) -> FileLines:
         most = longest_line(self._tools.current.settings.max_body_bytes)
         return FileLines(
-            lambda start: self._tools.files.open(self._owner, batch.input_file, start),
+            lambda start: self._tools.files.open(self.batch.owner, batch.input_file, start),
             most,
             batch.line,
             batch.offset,

@@ -12,6 +12,7 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.batches.batch import UNENDED, Batch, Status
 from fairlane.gateway.batches.lines import Problem
 from fairlane.gateway.batches.outcomes import Outcome
@@ -19,7 +20,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.records.batches import forget_results
-from fairlane.gateway.webhooks.announcing import Owner, announce
+from fairlane.gateway.webhooks.announcing import announce
 
 CHANGE_S = 5.0
 LOOK_AT = 1000
@@ -59,7 +60,7 @@ class BatchStore:
     async def add(self, batch: Batch, most: int) -> None:
         """A new batch. Raises TooMany where its owner has `most` that have not ended."""
         async with self._database.writing(CHANGE_S) as connection:
-            unended = select(func.count()).where(_of(Owner(batch.key_id, batch.user)), _unended())
+            unended = select(func.count()).where(_of(batch.owner), _unended())
             if int(await connection.scalar(unended) or 0) >= most:
                 raise TooMany
             await insert_new(connection, batches, [_values(batch)])
@@ -174,7 +175,7 @@ class BatchStore:
         values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0}
         async with self._database.writing(CHANGE_S) as connection:
             ended = await _mark(connection, batch, values)
-            await announce(connection, Owner(batch.key_id, batch.user), f"batch.{status}", batch.id, now_ms)
+            await announce(connection, batch.owner, f"batch.{status}", batch.id, now_ms)
         return ended
 
     async def keep(self, batch: Batch, outcomes: Sequence[Outcome], line: int, offset: int) -> Batch:

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import REPORT_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
@@ -20,7 +21,7 @@ from fairlane.gateway.files import identity, rows
 from fairlane.gateway.files.identity import WrongStorage
 from fairlane.gateway.files.limits import Held, Most, check_room, storage_full
 from fairlane.gateway.files.names import plain_name
-from fairlane.gateway.files.rows import FileRow, Owner, is_file_id, new_file_id
+from fairlane.gateway.files.rows import FileRow, is_file_id, new_file_id
 from fairlane.gateway.files.storage import NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.gateway.settings import FilesSettings
 from fairlane.queues.loops import end_tasks

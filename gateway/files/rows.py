@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.tables import files
 from fairlane.queues.randomness import random_bytes
 
@@ -26,14 +27,6 @@ LOCK = 0x66696C6573
 
 
 _ID = re.compile(r"file-[0-9a-f]{32}")
-
-
-class Owner(NamedTuple):
-    """Whose a file is: as of a task."""
-
-    key_id: str
-    """'' in an open gateway."""
-    user: str
 
 
 class FileRow(NamedTuple):

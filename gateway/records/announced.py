@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.records.entries import read_announced
 from fairlane.gateway.records.outbox import Table
-from fairlane.gateway.webhooks.announcing import End, Owner, announce_all
+from fairlane.gateway.webhooks.announcing import End, announce_all
 
 
 class Announced:
@@ -20,10 +21,11 @@ class Announced:
         written = await self._table.write(connection, packed)
         told = [found for found in map(read_announced, packed) if found is not None]
         if told:
-            owners = (Owner(one.key_id, one.user_name) for one in told)
-            ends = [
-                End(owner, f"task.{one.state}", one.task, one.ended)
-                for owner, one in zip(owners, told, strict=True)
-            ]
-            await announce_all(connection, ends)
+            await announce_all(
+                connection,
+                [
+                    End(Owner(one.key_id, one.user_name), f"task.{one.state}", one.task, one.ended)
+                    for one in told
+                ],
+            )
         return written

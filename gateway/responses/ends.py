@@ -10,12 +10,13 @@ import structlog
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore
-from fairlane.gateway.webhooks.announcing import End, Owner, announce_all
+from fairlane.gateway.webhooks.announcing import End, announce_all
 from fairlane.queues.loops import all_of
 from fairlane.queues.tasks import Record
 from fairlane.streaming.events import Event

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.inserting import AT_ONCE, insert_rows
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import ANY, EVERY_USER, delivery_id, event_id
@@ -16,13 +17,6 @@ MOST_WAITING = 10_000
 
 
 _IF_NEW = "ON CONFLICT (id) DO NOTHING RETURNING id"
-
-
-class Owner(NamedTuple):
-    """Whose something is, as polls ask it: `Caller.key_id` and `Caller.user`."""
-
-    key_id: str
-    user: str
 
 
 class End(NamedTuple):

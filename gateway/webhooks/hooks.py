@@ -9,12 +9,13 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.announcing import MOST_WAITING, Owner, due_of, row_of
+from fairlane.gateway.webhooks.announcing import MOST_WAITING, due_of, row_of
 from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.signing import new_secret
@@ -273,7 +274,7 @@ def _owner(caller: Caller) -> Owner:
     """Whose webhooks a caller may have. Raises TokenForbids: what a token's holder begins must end with it."""
     if caller.claims is not None:
         raise TokenForbids("With a token there are no webhooks: use the key, in a back end")
-    return Owner(caller.key_id, caller.user)
+    return caller.owner
 
 
 def _checked_url(url: str, settings: WebhookSettings) -> str:

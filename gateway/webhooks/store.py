@@ -1,14 +1,15 @@
 """Webhooks and their deliveries in SQL, as their owners and operators read and change them. All raise DatabaseUnavailable."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from sqlalchemy import and_, delete, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
-from fairlane.gateway.webhooks.announcing import Owner
 from fairlane.gateway.webhooks.events import EVERY_USER, TEST
 
 REMOVED = "(removed)"
@@ -189,15 +190,17 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     old = await connection.execute(
         delete(webhook_deliveries).where(columns.id.in_(oldest)).returning(columns.webhook, columns.state)
     )
-    owed: dict[str, int] = {}
     rows = old.all()
-    for webhook, state in rows:
-        if state == "waiting":  # of one that is off
-            owed[webhook] = owed.get(webhook, 0) + 1
-    for webhook in sorted(owed):
+    await _owe_less(connection, rows)  # those that wait are of one that is off
+    return await _purge_removed(connection) or bool(rows)
+
+
+async def _owe_less(connection: AsyncConnection, gone: Iterable[Any]) -> None:
+    """Deliveries are gone, each told by its webhook and its state: those that waited are owed no more."""
+    owed = Counter(webhook for webhook, state in gone if state == "waiting")
+    for webhook in sorted(owed):  # in their order: see `announcing`
         less = {"waiting": webhooks.c.waiting - owed[webhook]}
         await connection.execute(update(webhooks).where(webhooks.c.id == webhook).values(less))
-    return await _purge_removed(connection) or bool(rows)
 
 
 async def _purge_removed(connection: AsyncConnection) -> bool:
@@ -223,7 +226,5 @@ async def forget(connection: AsyncConnection, user: str, until: int) -> int:
         delete(webhook_deliveries).where(columns.id.in_(told)).returning(columns.webhook, columns.state)
     )
     rows = ended.all()
-    for webhook in sorted(webhook for webhook, state in rows if state == "waiting"):
-        less = {"waiting": webhooks.c.waiting - 1}
-        await connection.execute(update(webhooks).where(webhooks.c.id == webhook).values(less))
+    await _owe_less(connection, rows)
     return gone.rowcount + len(rows)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import func, select, update
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.batches.batch import Batch, Status
 from fairlane.gateway.batches.names import new_batch_id
 from fairlane.gateway.batches.outcomes import Outcome
@@ -12,7 +13,6 @@ from fairlane.gateway.batches.store import BatchStore, Overtaken, TooMany
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.records.batches import forget, purge
-from fairlane.gateway.webhooks.announcing import Owner
 
 pytestmark = pytest.mark.anyio
 NOW = 1_800_000_000_000

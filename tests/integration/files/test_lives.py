@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select
 from tests.support.serving import until
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import files as table
@@ -16,7 +17,6 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import files as module
 from fairlane.gateway.files.disk import Disk, DiskWriter
 from fairlane.gateway.files.files import LEASE_MS, REMOVE_AGAIN_MS, Files
-from fairlane.gateway.files.rows import Owner
 from fairlane.gateway.files.storage import StorageError, StorageFull
 from fairlane.gateway.files.sweeping import AT_ONCE, FileSweep
 from fairlane.gateway.settings import FilesSettings

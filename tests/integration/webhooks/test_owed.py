@@ -10,11 +10,12 @@ from sqlalchemy import func, select, update
 from tests.support.receivers import LOCAL
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import announcing, store
-from fairlane.gateway.webhooks.announcing import End, Owner, announce, announce_all
+from fairlane.gateway.webhooks.announcing import End, announce, announce_all
 from fairlane.gateway.webhooks.attempts import Attempt, Policy, Standing
 from fairlane.gateway.webhooks.hooks import Webhooks
 from fairlane.gateway.webhooks.owed import Candidate, Owed, Webhook, Written

@@ -17,8 +17,9 @@ from tests.support.receivers import LOCAL, Got, Receiver, Reply, receiving
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.webhooks import sending, store
-from fairlane.gateway.webhooks.announcing import Owner, announce
+from fairlane.gateway.webhooks.announcing import announce
 from fairlane.gateway.webhooks.attempts import Attempt
 from fairlane.gateway.webhooks.posting import Poster
 from fairlane.gateway.webhooks.sending import Sender
