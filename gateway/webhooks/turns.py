@@ -14,9 +14,6 @@ class Turns:
         self.seats = seats
         self._taken: dict[str, Candidate] = {}
 
-    def __len__(self) -> int:
-        return len(self._taken)
-
     @property
     def full(self) -> bool:
         return len(self._taken) >= self.seats
