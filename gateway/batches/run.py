@@ -25,7 +25,7 @@ from fairlane.gateway.batches.lines import Asked, Findings, Problem, Unfit, mode
 from fairlane.gateway.batches.names import file_of, line_task
 from fairlane.gateway.batches.outcomes import NotRun, Outcome, answered, not_run, refused
 from fairlane.gateway.batches.reading import FileLines, Pace, asked_in, longest_line, look_at
-from fairlane.gateway.batches.splitting import Line
+from fairlane.gateway.batches.splitting import Line, LineTooLong
 from fairlane.gateway.batches.store import BatchStore, problems_json
 from fairlane.gateway.batches.surfaces import READERS, Reading, Request, View
 from fairlane.gateway.calls.bodies import Bodies
@@ -39,6 +39,7 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.poll import now_ms, record_info
 from fairlane.gateway.tasks.submit import Submit
+from fairlane.gateway.webhooks.announcing import Owner as Whose
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
@@ -152,11 +153,23 @@ class Run:
         self._unrun: dict[int, int] = {}
         """Lines that will not be run, and where they begin."""
         self._pace = Pace()
+        self._ending = False
+        """Nothing more is run."""
 
     @property
     def open_lines(self) -> int:
         """Lines that wait or run."""
         return len(self._in_work)
+
+    @property
+    def owner(self) -> Whose:
+        """Whose batch it is."""
+        return Whose(self.batch.key_id, self.batch.user)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether another one may take it up here without beginning something anew."""
+        return self.batch.status is Status.IN_PROGRESS and not self.cancelled and not self._ending
 
     async def __call__(self) -> Batch:
         """Carry it out to its end. May be cancelled at any instant."""
@@ -169,8 +182,10 @@ class Run:
             try:
                 await self._work()
             except Stopped as stopped:
+                self._ending = True
                 status, problem = stopped.status, stopped.problem
                 await self._give_up()
+            self._ending = True
             await self._finishing(status, problem)
         return await self._finish()
 
@@ -290,6 +305,8 @@ class Run:
                 if error.status < 500:
                     problem = Problem("file_not_found", error.message, None, "input_file_id")
                     raise Stopped(Status.FAILED, problem) from None
+            except LineTooLong as long:
+                raise Stopped(Status.FAILED, Problem("line_too_long", str(long), long.number)) from None
             except DatabaseUnavailable:
                 pass
             else:
@@ -434,6 +451,10 @@ class Run:
         lines = self._lines_from(self.batch._replace(line=line.line, offset=line.offset))
         try:
             found = await lines.next()
+        except LineTooLong as long:  # the setting has changed
+            error = ApiError(400, "line_too_long", str(long))
+            self._came_to(refused(line.line, line.custom_id, line.task_id, error), line.task_id)
+            return
         except (ApiError, DatabaseUnavailable):
             found = None
         if found is None:  # tried again with the next look
@@ -507,6 +528,8 @@ class Run:
         while True:
             try:
                 return await lines.next()
+            except LineTooLong:
+                return None
             except ApiError as error:
                 if error.status < 500:
                     return None
