@@ -112,9 +112,9 @@ class BatchStore:
     # ---- whoever leads ----------
 
     async def unended(self, leader: str, running: int, now_ms: int) -> list[Waiting]:
-        """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first `running` ones, those
-        that are only to be ended, and those that `leader` has. Where there are more than LOOK_AT, none of those that `leader` has
-        is left out, and of the others those of a key that has many."""
+        """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
+        `running` ones, those that are only to be ended, and those that `leader` has. Where there are more than LOOK_AT, none of
+        those that `leader` has is left out, and of the others those of a key that has many."""
         columns = batches.c
         needed = (
             *(columns.id, columns.key_id, columns.user_name, columns.status),

@@ -164,6 +164,12 @@ class Files:
                 most=limit,
             )
 
+    async def check_room(self, owner: Owner, count: int, size: int) -> None:
+        """Whether so many files and bytes more of an owner would have room now; nothing is set aside. Raises ApiError (429, 507).
+        """
+        async with self._reading(owner) as connection:
+            await self._make_room(connection, owner, count, size, refused=True)
+
     async def delete(self, owner: Owner | None, file_id: str) -> None:
         """Delete a file of an owner (None: whoever's it is), also one that still arrives: from now on it is not there. Who reads
         it meanwhile may be cut off."""
