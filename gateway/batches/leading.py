@@ -169,9 +169,9 @@ class Leading:
         began, lease_ms = time.monotonic(), self._lease_ms
         still = await self._tools.store.renew(self._replica, [*self._runs], now_ms() + lease_ms)
         self._led_since(began, lease_ms)
-        lost = [task for batch_id, task in self._tasks.items() if batch_id not in still and not task.done()]
-        for task in lost:
-            task.cancel()
+        for batch_id, run in [*self._runs.items()]:
+            if batch_id not in still and not run.batch.ended:  # one that has ended is tidied up
+                self._tasks[batch_id].cancel()
 
     async def _carry_out(self, run: Run) -> None:
         batch_id = run.batch.id

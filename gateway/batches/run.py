@@ -76,6 +76,7 @@ LOOKED_FOR_AT_ONCE = 500
 DELETED_EPOCHS, DELETED_TRIES = 20, 2
 """Of how many leaders before files are looked for that nobody was told of."""
 MOST_REST_S = 60.0
+MOST_HOLDS = 1000
 PURPOSE = "batch_output"
 MOST_BYTES = 1 << 50
 """Of a file of answers: they are there, and have been paid for."""
@@ -150,6 +151,8 @@ class Run:
         """Until when nothing of a model is submitted; '' of any."""
         self._outcomes: list[tuple[Outcome, str]] = []
         """What came of lines and is not written yet, each with its task."""
+        self._over = False
+        """Nothing more is submitted, and what waits or runs is ended."""
         self._unrun: dict[int, int] = {}
         """Lines that will not be run, and where they begin."""
         self._pace = Pace()
@@ -336,7 +339,7 @@ class Run:
                 self._came_to(refused(line.number, custom_id, task_id, error), task_id)
                 return
             held = model if error.code in OF_A_MODEL else ""
-            self._hold(held, line, max((error.retry_after_ms or 1000) / 1000, AGAIN_S), model)
+            self._hold(held, line, (error.retry_after_ms or 1000) / 1000, model)
         else:
             self._in_work[line.number] = _in_work(line, custom_id, task_id, request)
 
@@ -374,7 +377,10 @@ class Run:
         return caller
 
     def _hold(self, held: str, line: Line, seconds: float, model: str = "") -> None:
-        self._holds[held] = time.monotonic() + seconds
+        now = time.monotonic()
+        if len(self._holds) > MOST_HOLDS:
+            self._holds = {name: until for name, until in self._holds.items() if until > now}
+        self._holds[held] = now + min(max(seconds, AGAIN_S), MOST_REST_S)  # a limit may be raised meanwhile
         self._held.append((model, line))
 
     def _task_id(self, line: int) -> str:
@@ -424,7 +430,7 @@ class Run:
     async def _outcome(self, line: InWork, record: Record) -> Outcome | None:
         """What came of a line whose task has ended; None: it was not carried out, as the batch ends. Raises StoreError."""
         info, task_id = record_info(line.task_id, record), line.task_id
-        over = self.cancelled or now_ms() >= self.batch.expires
+        over = self._over or self.cancelled or now_ms() >= self.batch.expires
         try:
             if record.state is State.COMPLETED:
                 made = await self._tools.results.shown(info, line.view, _show)
@@ -487,6 +493,7 @@ class Run:
 
     async def _give_up(self) -> None:
         """End the tasks of lines that wait or run, and take what has come of those that ended before."""
+        self._over = True
         self._unrun |= {line.number: line.offset for _, line in self._held}
         self._held = []
         if self._resumed:
@@ -584,7 +591,7 @@ class Run:
                 )
             except (ApiError, DatabaseUnavailable) as error:
                 log.warning("a file of a batch is not stored yet", **self._facts(), file=kind, why=str(error))
-                await asyncio.sleep(min(AGAIN_S * 2**number, MOST_REST_S))
+                await asyncio.sleep(min(AGAIN_S * 2 ** min(number, 10), MOST_REST_S))
                 if not await self._is_there(file_id):
                     continue
             return file_id

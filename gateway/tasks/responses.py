@@ -1,7 +1,7 @@
 """What callers do with responses that are kept: read, resume, go on from, cancel, delete. Knows nothing of HTTP."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -58,8 +58,9 @@ class Responses:
         hub: Hub,
         results: Results,
         cancel: Cancel,
+        note: Callable[..., Awaitable[None]],
     ) -> None:
-        """`takes_more`: whether SQL takes what is written, as far as that is known."""
+        """`takes_more`: whether SQL takes what is written, as far as that is known. `note`: `AuditRecord.note`."""
         self._keeping = keeping
         self._takes_more = takes_more
         self._current = current
@@ -68,6 +69,7 @@ class Responses:
         self._hub = hub
         self._results = results
         self._cancel = cancel
+        self._note = note
         self._turns = Turns(AT_ONCE)
 
     # ---- reading one ----------
@@ -161,10 +163,13 @@ class Responses:
         return await self.body(row)
 
     async def delete(self, row: Row, caller: Caller, actor: Actor) -> None:
-        """Delete one, wherever it lies; what runs still is cancelled. After a failure it may be called again."""
+        """Delete one, wherever it lies; what runs still is cancelled. After a failure it may be called again. An operator
+        who deletes another's is written down."""
         await self._end(row, caller, actor)
         await self._scheduler.drop(row.task_id)
-        await self._store.delete(row.task_id)
+        gone = await self._store.delete(row.task_id)
+        if gone and not caller.owns(row.key_id, row.user):
+            await self._note(actor, "remove", f"response {row.id}", {"user": row.user}, {})
 
     async def _end(self, row: Row, caller: Caller, actor: Actor) -> None:
         record = await self._scheduler.position(row.task_id) if row.ended is None else None
@@ -213,7 +218,7 @@ class Responses:
         if len(tasks) > MOST_REFERENCED:
             raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
         wanted, found = frozenset(ids), dict[str, bytes]()
-        rows = [row for task in sorted(tasks) if (row := await self._store.row(task, now_ms())) is not None]
+        rows = await self._store.rows(tasks, now_ms()) if tasks else []
         rows = [row for row in rows if caller.owns(row.key_id, row.user)]
         kept = await self._store.items([row.task_id for row in rows if row.ended is not None])
         for row in rows:

@@ -38,7 +38,10 @@ def _logging_as_it_was() -> Iterator[None]:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.disabled, logger.propagate = False, True
-    for name in ("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio", "alembic"):
+    for name in (
+        *("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio", "alembic"),
+        "python_multipart",
+    ):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
