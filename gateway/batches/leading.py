@@ -155,7 +155,7 @@ class Leading:
             return
         if not self._runs:  # one instant holds for all: the first to be renewed
             self._led_since(began, lease_ms)
-        if batch.epoch > 1:
+        if one.leader:  # which others gave back is no news: they do so every minute, where many wait
             log.info("batch taken over", batch=batch.id, replica=self._replica, times=batch.epoch - 1)
         run = self._runs[batch.id] = Run(self._tools, batch, self._holds)
         self._since[batch.id] = began

@@ -156,8 +156,6 @@ class Run:
         self._unrun: dict[int, int] = {}
         """Lines that will not be run, and where they begin."""
         self._pace = Pace()
-        self._ending = False
-        """Nothing more is run."""
 
     @property
     def open_lines(self) -> int:
@@ -172,7 +170,7 @@ class Run:
     @property
     def may_leave(self) -> bool:
         """Whether another one may take it up here without beginning something anew."""
-        return self.batch.status is Status.IN_PROGRESS and not self.cancelled and not self._ending
+        return self.batch.status is Status.IN_PROGRESS and not self.cancelled and not self._over
 
     async def __call__(self) -> Batch:
         """Carry it out to its end. May be cancelled at any instant."""
@@ -185,10 +183,8 @@ class Run:
             try:
                 await self._work()
             except Stopped as stopped:
-                self._ending = True
                 status, problem = stopped.status, stopped.problem
                 await self._give_up()
-            self._ending = True
             await self._finishing(status, problem)
         return await self._finish()
 

@@ -165,7 +165,7 @@ class Files:
             )
 
     async def check_room(self, owner: Owner, count: int, size: int) -> None:
-        """Whether so many files and bytes more of an owner would have room now; nothing is set aside. Raises ApiError (429, 507)."""
+        """Whether so many files and bytes more of an owner have room now; nothing is set aside. Raises ApiError (429, 507)."""
         async with self._reading(owner) as connection:
             await self._make_room(connection, owner, count, size, refused=True)
 
