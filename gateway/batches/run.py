@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.batches.batch import Batch, Status
 from fairlane.gateway.batches.lines import Asked, Findings, Problem, Unfit, model_in
 from fairlane.gateway.batches.names import file_of, line_task
@@ -167,6 +168,16 @@ class Run:
     def open_lines(self) -> int:
         """Lines that wait or run."""
         return len(self._in_work)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose batch it is."""
+        return self.batch.owner
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether another one may take it up here without beginning something anew."""
+        return self.batch.status is Status.IN_PROGRESS and not self.cancelled and not self._over
 
     async def __call__(self) -> Batch:
         """Carry it out to its end. May be cancelled at any instant."""
@@ -536,11 +547,11 @@ class Run:
         while True:
             try:
                 return await lines.next()
+            except LineTooLong:
+                return None
             except ApiError as error:
                 if error.status < 500:
                     return None
-            except LineTooLong:
-                return None
             except DatabaseUnavailable:
                 pass
             await asyncio.sleep(AGAIN_S)

@@ -328,6 +328,14 @@ async def test_what_is_old_or_removed_goes(database: Database) -> None:
     assert one.waiting == 1
 
 
+async def test_one_that_told_nothing_is_gone_when_it_is_removed(database: Database) -> None:
+    silent, told = await hook(database), await hook(database, Owner("site", "site/bob"))
+    await tell(database, end("t1", Owner("site", "site/bob")))
+    use = using(database)
+    await use.remove(caller(ANN), silent)
+    assert [row.id for row in await rows(database, webhooks)] == [told]
+
+
 async def test_a_user_who_is_forgotten_has_no_webhooks_and_is_in_nobodys_log(database: Database) -> None:
     await hook(database, ANN)
     all_users = await hook(database, Owner("site", "site"), every=True)
