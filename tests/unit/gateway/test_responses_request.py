@@ -499,7 +499,7 @@ def test_names_of_tools_are_compared_as_what_they_mean() -> None:
 def test_members_that_hold_few_are_not_read_where_they_hold_many() -> None:
     for name, wrong in (("metadata", {str(one): "" for one in range(101)}), ("include", [""] * 101)):
         with pytest.raises(ApiError, match="at most"):
-            chat(**{name: wrong})
+            chat_of(fields_of({"model": "m", "input": "x", name: wrong}))
 
 
 def test_what_holds_many_is_read_in_many_steps() -> None:
