@@ -27,7 +27,7 @@ from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
 from fairlane.streaming.hub import Hub, Lost, Reader
 from fairlane.streaming.jsontext import items, join_object, members
-from fairlane.streaming.results import AT_ONCE, Result, Results
+from fairlane.streaming.results import AT_ONCE, LARGE, Result, Results
 from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
 
@@ -91,11 +91,12 @@ class Responses:
             row = await self._again(row)
         view = ResponsesBodyView(row.info, row.echo)
         async with self._turns.of(row.user):
-            await self._fold(row, view)
-        return Result(view.body())
+            size = await self._fold(row, view)
+            return Result(view.body() if size < LARGE else await asyncio.to_thread(view.body))
 
-    async def _fold(self, row: Row, view: ResponsesBodyView) -> None:
-        """Feed a view the log that SQL has."""
+    async def _fold(self, row: Row, view: ResponsesBodyView) -> int:
+        """Feed a view the log that SQL has; its bytes."""
+        size = 0
         reader = KeptReader(partial(self._part, row))
         while True:
             try:
@@ -104,8 +105,9 @@ class Responses:
                 raise _not_found(row.id) from None
             for event in events:
                 view.feed(event)
+                size += len(event.data)
             if events[-1].terminal:
-                return
+                return size
 
     async def _body_in_redis(self, row: Row, record: Record) -> Result:
         make = partial(ResponsesBodyView, echo=row.echo)
