@@ -132,8 +132,15 @@ async def test_while_sql_is_away_callers_are_told_in_time(
 
     writing = database.writing
     monkeypatch.setattr(database, "writing", never)
+    monkeypatch.setattr(module, "MOST_HELD", 100)
+    waiting = asyncio.create_task(keeping.keep(new("a", size=90)))
+    await asyncio.sleep(0)
+    with pytest.raises(DatabaseUnavailable, match="90 bytes of responses wait"):
+        await keeping.keep(new("b"))
     with pytest.raises(DatabaseUnavailable, match="nothing written within"):
-        await keeping.keep(new("a"))
+        await waiting
+    with pytest.raises(DatabaseUnavailable, match="nothing written within"):
+        await keeping.keep(new("b"))
     monkeypatch.setattr(database, "writing", writing)
 
 
