@@ -49,6 +49,9 @@ class Form:
         """Add a member of the payload. Raises ValueError for what no form can say."""
         if level == 1 and ("[" in name or "]" in name):  # it would be another one in the form
             raise ValueError(f"{name[:40]!r} cannot be the name of a field")
+        self._fields += 1  # also what is left out takes its time
+        if self._fields > MOST_FIELDS:
+            raise ValueError(f"a form of more than {MOST_FIELDS} fields")
         value = bytes(raw)
         kind = value[:1]
         if value == b"null":
@@ -87,9 +90,6 @@ class Form:
         self._parts += (data, b"\r\n")
 
     def _head(self, name: str, more: str = "") -> None:
-        self._fields += 1
-        if self._fields > MOST_FIELDS:
-            raise ValueError(f"a form of more than {MOST_FIELDS} fields")
         named = name.translate(_BREAKS)
         head = f'Content-Disposition: form-data; name="{named}"{more}\r\n\r\n'
         self._parts += (self._between, head.encode(errors="replace"))
