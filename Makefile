@@ -1,7 +1,8 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs the tests, `make fuzz` the long random
 # ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
-# (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=), `make drill` breaks a model's servers (CALLS=), `make windows` measures
-# what a target sees (SECONDS=, ENDPOINT=1: of calls and permits), `make check` what CI runs besides.
+# (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=),
+# `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=, ENDPOINT=1: of calls and
+# permits), `make check` what CI runs besides.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -270,6 +270,7 @@ class Gateway:
             self.hub,
             results,
             cancel,
+            audit.note,
         )
         sender = Sender(
             self.database,
@@ -280,7 +281,7 @@ class Gateway:
             replica,
             now_ms,
         )
-        self.webhooks = Webhooks(self.database, lambda: current.settings.webhooks, now_ms)
+        self.webhooks = Webhooks(self.database, records.reading, lambda: current.settings.webhooks, now_ms)
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
         background = self.dispatcher.background

@@ -1,9 +1,12 @@
-"""Tasks that go on until somebody ends them."""
+"""Tasks that go on until somebody ends them, and work that is done side by side."""
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
 
 AGAIN_S = 1.0
+
+T = TypeVar("T")
 
 
 async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
@@ -20,3 +23,14 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
         for task in over:
             if not task.cancelled():
                 task.exception()  # or it is logged as never retrieved
+
+
+async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What each comes to, in order; where some fail, the first failure, when all are over: nothing goes on behind it."""
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    made: list[T] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        made.append(outcome)
+    return made

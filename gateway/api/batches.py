@@ -40,7 +40,7 @@ TheBatches = Annotated[Batches, Depends(_batches)]
 @router.post(
     "/v1/batches",
     response_model=batches_models.Batch,
-    responses=with_limits(refusals(408, 413, 415, openai=True)),
+    responses=with_limits(refusals(404, 408, 413, 415, 429, 503, 507, openai=True, files=True)),
     openapi_extra=models.body_of(batches_models.NewBatch),
 )
 async def create(

@@ -152,7 +152,7 @@ CODES_OF_FILES: Mapping[int, Sequence[str]] = {
     503: ("STORAGE_UNAVAILABLE", "FILE_LOST", "BUSY"),
     507: ("STORAGE_FULL",),
 }
-"""And of what brings, tells or reads files."""
+"""And of what brings, tells or reads files, or makes a batch of one."""
 OPENAI_CODES = {
     "RATE_LIMITED": "rate_limit_exceeded",
     "INSUFFICIENT_QUOTA": "insufficient_quota",

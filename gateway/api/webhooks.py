@@ -166,7 +166,9 @@ async def test_webhook(
 
 
 @router.get(
-    "/api/webhooks/{webhook_id}/deliveries", response_model=models.WebhookDeliveries, responses=refusals(404)
+    "/api/webhooks/{webhook_id}/deliveries",
+    response_model=models.WebhookDeliveries,
+    responses=refusals(404, 503, reports=True),
 )
 async def list_deliveries(
     webhooks: TheWebhooks,

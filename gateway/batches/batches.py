@@ -25,6 +25,8 @@ MOST_PAIRS, MOST_KEY, MOST_VALUE = 16, 64, 512
 """Of metadata, as OpenAI takes them."""
 LEAST_TTL_S, MOST_TTL_S = 3600, 2_592_000
 WAIT_MS = 60_000
+FILES_OF_BATCH = 2
+"""That a batch may write; together they are taken to be as large as the one that it reads."""
 
 
 class Batches:
@@ -38,7 +40,7 @@ class Batches:
         self._hurry = hurry
 
     async def create(self, caller: Caller, said: Mapping[str, Any]) -> Batch:
-        """A new batch, whose file is looked at from now on. Raises ApiError: 400 that names the field, 403, 404, 429."""
+        """A new batch, whose file is looked at from now on. Raises ApiError: 400 that names the field, 403, 404, 429, 507."""
         if caller.claims is not None:
             raise TokenForbids("With a token no batches can be made: make them with the key that signed it")
         if not self._current.settings.files.enabled:
@@ -53,10 +55,13 @@ class Batches:
         window, window_ms = _window(said, settings.max_window_ms)
         metadata, ttl_s = _metadata(said), _ttl(said)
         file_id = _text(said, "input_file_id")
-        row = await self._files.row(FileOwner(caller.key_id, caller.user), file_id)
+        owner = FileOwner(caller.key_id, caller.user)
+        row = await self._files.row(owner, file_id)
         if row.purpose != PURPOSE:
             sentence = f"The file has the purpose {row.purpose}; it must have been uploaded with {PURPOSE}"
             raise bad_request(sentence, "input_file_id")
+        # what a batch writes is never refused, whatever its caller has by then: so who has no room begins none
+        await self._files.check_room(owner, FILES_OF_BATCH, row.bytes)
         now = now_ms()
         batch = Batch(
             id=new_batch_id(now),

@@ -8,6 +8,7 @@ import structlog
 
 from fairlane.gateway.batches.batch import Status
 from fairlane.gateway.batches.run import Run, Tools
+from fairlane.gateway.batches.seats import Seat, next_of, who_leaves
 from fairlane.gateway.batches.store import Overtaken, Waiting
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.going import Going
@@ -17,11 +18,15 @@ from fairlane.queues.loops import end_tasks
 log = structlog.get_logger("fairlane.gateway")
 
 LOOK_S = 1.0
+LEAST_LOOK_S = 0.1
+"""Between two looks, however much changes: each looks at all batches that have not ended."""
 LEAST_LEASE_MS = 1000
 RENEWALS = 4
 """Of a lease, within its time; a leader does not rely on the last part of it."""
 MOST = 50
 """Batches that one process leads."""
+TAKEN_AT_ONCE = 10
+"""Of them, at a look."""
 RELEASE_S = 2.0
 REST_S = 10.0
 """How long a batch is left alone of which something failed that nobody thought of."""
@@ -37,6 +42,10 @@ class Leading:
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rests: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        """When those that are led here were taken."""
+        self._last: dict[str, float] = {}
+        """When others that have not ended gave up their seats here."""
         self._until = 0.0
         """Until when the leases hold for sure, by the clock of this process."""
         self._renew_at = 0.0
@@ -70,8 +79,10 @@ class Leading:
                 pass  # which the outbox tells
             except Exception:  # batches go on meanwhile, as long as their leases hold
                 log.exception("cannot look for batches", replica=self._replica)
+            await asyncio.sleep(LEAST_LOOK_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(LOOK_S, self._lease_ms / 1000 / RENEWALS)):
+                rest_s = min(LOOK_S, self._lease_ms / 1000 / RENEWALS) - LEAST_LOOK_S
+                async with asyncio.timeout(rest_s):
                     await self._hurry.wait()
         await self._leave()  # its lines go on; another one takes what comes of them
 
@@ -104,9 +115,32 @@ class Leading:
             run = self._runs.get(one.id)
             if run is not None and one.status is Status.CANCELLING:
                 run.cancelled = True
-        for one in found:
-            if len(self._runs) < MOST and self._may_take(one):
-                await self._take(one)
+        waiting = [one for one in found if self._may_take(one)]
+        known = {one.id for one in waiting}
+        self._last = {batch_id: at for batch_id, at in self._last.items() if batch_id in known}
+        led = [run.owner for run in self._runs.values()]
+        chosen = next_of(waiting, led, self._last, min(MOST - len(led), TAKEN_AT_ONCE))
+        for one in chosen:
+            await self._take(one)
+        if len(chosen) == len(waiting):
+            return
+        if len(self._runs) >= MOST:
+            await self._make_room(len(waiting) - len(chosen))
+        else:
+            self.hurry()
+
+    async def _make_room(self, waiting: int) -> None:
+        """End the turns of some for so many that wait. What they have submitted runs on."""
+        now = time.monotonic()
+        seats = [
+            Seat(batch_id, run.owner, self._since[batch_id], run.may_leave)
+            for batch_id, run in self._runs.items()
+        ]
+        for batch_id in who_leaves(seats, waiting, now):
+            await end_tasks(self._tasks.get(batch_id))
+            self._last[batch_id] = now
+            await self._tools.store.release(self._replica, batch_id)
+            self.hurry()
 
     def _may_take(self, one: Waiting) -> bool:
         if one.id in self._runs or self._rests.get(one.id, 0.0) > time.monotonic():
@@ -121,9 +155,10 @@ class Leading:
             return
         if not self._runs:  # one instant holds for all: the first to be renewed
             self._led_since(began, lease_ms)
-        if batch.epoch > 1:
+        if one.leader:  # which others gave back is no news: they do so every minute, where many wait
             log.info("batch taken over", batch=batch.id, replica=self._replica, times=batch.epoch - 1)
         run = self._runs[batch.id] = Run(self._tools, batch, self._holds)
+        self._since[batch.id] = began
         task = asyncio.create_task(self._carry_out(run), name=f"batch {batch.id}")
         self._tasks[batch.id] = task
 
@@ -134,9 +169,9 @@ class Leading:
         began, lease_ms = time.monotonic(), self._lease_ms
         still = await self._tools.store.renew(self._replica, [*self._runs], now_ms() + lease_ms)
         self._led_since(began, lease_ms)
-        lost = [task for batch_id, task in self._tasks.items() if batch_id not in still and not task.done()]
-        for task in lost:
-            task.cancel()
+        for batch_id, run in [*self._runs.items()]:
+            if batch_id not in still and not run.batch.ended:  # one that has ended is tidied up
+                self._tasks[batch_id].cancel()
 
     async def _carry_out(self, run: Run) -> None:
         batch_id = run.batch.id
@@ -151,4 +186,4 @@ class Leading:
             self._rests.pop(batch_id, None)
             self.hurry()
         finally:
-            del self._runs[batch_id], self._tasks[batch_id]
+            del self._runs[batch_id], self._tasks[batch_id], self._since[batch_id]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,8 @@ from fairlane.streaming.turns import Caller as Opener
 
 BLOCK = 1 << 20
 """Bytes that are read at once, and a line more at most."""
+LINES = 4096
+"""That are split off at once: short ones would be hundreds of thousands in a block."""
 HELD_UP_S = 0.005
 """For so long others wait at most while lines are looked at; about as long they have for themselves then."""
 AGAIN_S = 1.0
@@ -48,6 +51,11 @@ class FileLines:
         """The number of the next line, and where it begins."""
         return (self._lines[0].number, self._lines[0].offset) if self._lines else self._at
 
+    @property
+    def held(self) -> int:
+        """How many lines have been read and not asked for yet."""
+        return len(self._lines)
+
     async def next(self) -> Line | None:
         """The next line that is not blank; None behind the last one. Raises LineTooLong, and ApiError: call again
         then, nothing is lost."""
@@ -59,10 +67,10 @@ class FileLines:
         splitter, size, found = Splitter(self._most, *self._at), 0, list[Line]()
         async with contextlib.aclosing(self._open(self._at[1])) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
-                found += splitter.feed(piece)
+                found += itertools.islice(splitter.feed(piece), LINES - len(found))
                 size += len(piece)
-                if size >= BLOCK and splitter.offset > self._at[1]:
-                    break
+                if len(found) >= LINES or (size >= BLOCK and splitter.offset > self._at[1]):
+                    break  # the next block begins where the splitter stands
             else:
                 found += splitter.end()
                 self._all = True

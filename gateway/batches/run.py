@@ -25,7 +25,7 @@ from fairlane.gateway.batches.lines import Asked, Findings, Problem, Unfit, mode
 from fairlane.gateway.batches.names import file_of, line_task
 from fairlane.gateway.batches.outcomes import NotRun, Outcome, answered, not_run, refused
 from fairlane.gateway.batches.reading import FileLines, Pace, asked_in, longest_line, look_at
-from fairlane.gateway.batches.splitting import Line
+from fairlane.gateway.batches.splitting import Line, LineTooLong
 from fairlane.gateway.batches.store import BatchStore, problems_json
 from fairlane.gateway.batches.surfaces import READERS, Reading, Request, View
 from fairlane.gateway.calls.bodies import Bodies
@@ -39,6 +39,7 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.poll import now_ms, record_info
 from fairlane.gateway.tasks.submit import Submit
+from fairlane.gateway.webhooks.announcing import Owner as Whose
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
@@ -75,6 +76,7 @@ LOOKED_FOR_AT_ONCE = 500
 DELETED_EPOCHS, DELETED_TRIES = 20, 2
 """Of how many leaders before files are looked for that nobody was told of."""
 MOST_REST_S = 60.0
+MOST_HOLDS = 1000
 PURPOSE = "batch_output"
 MOST_BYTES = 1 << 50
 """Of a file of answers: they are there, and have been paid for."""
@@ -149,6 +151,8 @@ class Run:
         """Until when nothing of a model is submitted; '' of any."""
         self._outcomes: list[tuple[Outcome, str]] = []
         """What came of lines and is not written yet, each with its task."""
+        self._over = False
+        """Nothing more is submitted, and what waits or runs is ended."""
         self._unrun: dict[int, int] = {}
         """Lines that will not be run, and where they begin."""
         self._pace = Pace()
@@ -157,6 +161,16 @@ class Run:
     def open_lines(self) -> int:
         """Lines that wait or run."""
         return len(self._in_work)
+
+    @property
+    def owner(self) -> Whose:
+        """Whose batch it is."""
+        return Whose(self.batch.key_id, self.batch.user)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether another one may take it up here without beginning something anew."""
+        return self.batch.status is Status.IN_PROGRESS and not self.cancelled and not self._over
 
     async def __call__(self) -> Batch:
         """Carry it out to its end. May be cancelled at any instant."""
@@ -290,6 +304,8 @@ class Run:
                 if error.status < 500:
                     problem = Problem("file_not_found", error.message, None, "input_file_id")
                     raise Stopped(Status.FAILED, problem) from None
+            except LineTooLong as long:
+                raise Stopped(Status.FAILED, Problem("line_too_long", str(long), long.number)) from None
             except DatabaseUnavailable:
                 pass
             else:
@@ -319,7 +335,7 @@ class Run:
                 self._came_to(refused(line.number, custom_id, task_id, error), task_id)
                 return
             held = model if error.code in OF_A_MODEL else ""
-            self._hold(held, line, max((error.retry_after_ms or 1000) / 1000, AGAIN_S), model)
+            self._hold(held, line, (error.retry_after_ms or 1000) / 1000, model)
         else:
             self._in_work[line.number] = _in_work(line, custom_id, task_id, request)
 
@@ -357,7 +373,10 @@ class Run:
         return caller
 
     def _hold(self, held: str, line: Line, seconds: float, model: str = "") -> None:
-        self._holds[held] = time.monotonic() + seconds
+        now = time.monotonic()
+        if len(self._holds) > MOST_HOLDS:
+            self._holds = {name: until for name, until in self._holds.items() if until > now}
+        self._holds[held] = now + min(max(seconds, AGAIN_S), MOST_REST_S)  # a limit may be raised meanwhile
         self._held.append((model, line))
 
     def _task_id(self, line: int) -> str:
@@ -407,7 +426,7 @@ class Run:
     async def _outcome(self, line: InWork, record: Record) -> Outcome | None:
         """What came of a line whose task has ended; None: it was not carried out, as the batch ends. Raises StoreError."""
         info, task_id = record_info(line.task_id, record), line.task_id
-        over = self.cancelled or now_ms() >= self.batch.expires
+        over = self._over or self.cancelled or now_ms() >= self.batch.expires
         try:
             if record.state is State.COMPLETED:
                 made = await self._tools.results.shown(info, line.view, _show)
@@ -434,6 +453,10 @@ class Run:
         lines = self._lines_from(self.batch._replace(line=line.line, offset=line.offset))
         try:
             found = await lines.next()
+        except LineTooLong as long:  # the setting has changed
+            error = ApiError(400, "line_too_long", str(long))
+            self._came_to(refused(line.line, line.custom_id, line.task_id, error), line.task_id)
+            return
         except (ApiError, DatabaseUnavailable):
             found = None
         if found is None:  # tried again with the next look
@@ -466,6 +489,7 @@ class Run:
 
     async def _give_up(self) -> None:
         """End the tasks of lines that wait or run, and take what has come of those that ended before."""
+        self._over = True
         self._unrun |= {line.number: line.offset for _, line in self._held}
         self._held = []
         if self._resumed:
@@ -507,6 +531,8 @@ class Run:
         while True:
             try:
                 return await lines.next()
+            except LineTooLong:
+                return None
             except ApiError as error:
                 if error.status < 500:
                     return None
@@ -561,7 +587,7 @@ class Run:
                 )
             except (ApiError, DatabaseUnavailable) as error:
                 log.warning("a file of a batch is not stored yet", **self._facts(), file=kind, why=str(error))
-                await asyncio.sleep(min(AGAIN_S * 2**number, MOST_REST_S))
+                await asyncio.sleep(min(AGAIN_S * 2 ** min(number, 10), MOST_REST_S))
                 if not await self._is_there(file_id):
                     continue
             return file_id

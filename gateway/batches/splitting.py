@@ -1,9 +1,11 @@
 """Splits a file of lines as its pieces come. Pure."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 BOM = b"\xef\xbb\xbf"
+_NOT_BLANK = re.compile(rb"\S")
 
 
 class Line(NamedTuple):
@@ -44,7 +46,7 @@ class Splitter:
     def feed(self, piece: bytes) -> Iterator[Line]:
         """The lines that end in this piece. Raises LineTooLong."""
         at = 0
-        while (end := piece.find(b"\n", at)) >= 0:
+        while (end := piece.find(b"\n", at := self._behind_blank(piece, at))) >= 0:
             yield from self._line(piece[at:end], ended=True)
             at = end + 1
         rest = piece[at:]
@@ -55,6 +57,18 @@ class Splitter:
         """The last line, where the file does not end with a line's end. Raises LineTooLong."""
         if self._parts:
             yield from self._line(b"", ended=False)
+
+    def _behind_blank(self, piece: bytes, at: int) -> int:
+        """Where the blank lines end that begin here: a file may hold millions, which cost no step each."""
+        if self._parts:
+            return at
+        found = _NOT_BLANK.search(piece, at)
+        behind = piece.rfind(b"\n", at, found.start() if found else len(piece)) + 1
+        if not behind:
+            return at
+        self.number += piece.count(b"\n", at, behind)
+        self.offset += behind - at
+        return behind
 
     def _keep(self, part: bytes) -> None:
         self._parts.append(part)

@@ -20,6 +20,7 @@ from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.records.batches import forget_results
 from fairlane.gateway.webhooks.announcing import Owner, announce
+from fairlane.gateway.webhooks.store import one_at_a_time
 
 CHANGE_S = 5.0
 LOOK_AT = 1000
@@ -59,6 +60,7 @@ class BatchStore:
     async def add(self, batch: Batch, most: int) -> None:
         """A new batch. Raises TooMany where its owner has `most` that have not ended."""
         async with self._database.writing(CHANGE_S) as connection:
+            await one_at_a_time(connection, Owner(batch.key_id, batch.user))
             unended = select(func.count()).where(_of(Owner(batch.key_id, batch.user)), _unended())
             if int(await connection.scalar(unended) or 0) >= most:
                 raise TooMany
@@ -111,16 +113,23 @@ class BatchStore:
 
     async def unended(self, leader: str, running: int, now_ms: int) -> list[Waiting]:
         """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
-        `running` ones, those that are only to be ended, and those that `leader` has."""
+        `running` ones, those that are only to be ended, and those that `leader` has. Where there are more than LOOK_AT, none of
+        those that `leader` has is left out, and of the others those of a key that has many."""
         columns = batches.c
+        needed = (
+            *(columns.id, columns.key_id, columns.user_name, columns.status),
+            *(columns.leader, columns.lease, columns.epoch),
+        )
         turn = case(
             (columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0
         )
         place = func.row_number().over(
             partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
         )
-        of_owner = select(batches, place.label("place")).where(_unended()).subquery()
+        # (what is long in a row is not among them: all of them are sorted)
+        of_owner = select(*needed, columns.expires, place.label("place")).where(_unended()).subquery()
         found = of_owner.c
+        place_in_key = func.row_number().over(partition_by=found.key_id, order_by=(found.place, found.id))
         wanted = select(
             *(found.id, found.key_id, found.user_name, found.status, found.leader, found.lease, found.epoch)
         )
@@ -132,9 +141,12 @@ class BatchStore:
                 found.leader == leader,
             )
         )
+        led_here = case((found.leader == leader, 0), else_=1)
         async with self._database.reading(CHANGE_S) as connection:
-            rows = (await connection.execute(wanted.order_by(found.id).limit(LOOK_AT))).all()
-        return [Waiting(row[0], Owner(row[1], row[2]), Status(row[3]), *row[4:]) for row in rows]
+            rows = (
+                await connection.execute(wanted.order_by(led_here, place_in_key, found.id).limit(LOOK_AT))
+            ).all()
+        return sorted(Waiting(row[0], Owner(row[1], row[2]), Status(row[3]), *row[4:]) for row in rows)
 
     async def take(self, found: Waiting, leader: str, lease: int) -> Batch | None:
         """Lead a batch that was found so; None: somebody else was faster."""
@@ -153,9 +165,11 @@ class BatchStore:
             changed = update(batches).where(where).values(lease=lease).returning(batches.c.id)
             return frozenset((await connection.execute(changed)).scalars())
 
-    async def release(self, leader: str) -> None:
-        """Lead nothing any more: others may take it at once."""
+    async def release(self, leader: str, batch_id: str | None = None) -> None:
+        """Lead this one, or nothing, any more: others may take it at once."""
         where = and_(batches.c.leader == leader, _unended())
+        if batch_id is not None:
+            where = and_(where, batches.c.id == batch_id)
         async with self._database.writing(CHANGE_S) as connection:
             await connection.execute(update(batches).where(where).values(leader="", lease=0))
 

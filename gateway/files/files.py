@@ -44,6 +44,8 @@ WAIT_S = 30.0
 LOOK_AGAIN_S = 5.0
 """After a storage was not the right one, or did not answer."""
 CLOSE_S = 5.0
+ROWS = 1000
+"""That are read at once: others have their turn between."""
 
 
 class Files:
@@ -153,16 +155,26 @@ class Files:
         limit: int = 10_000,
     ) -> Sequence[FileRow]:
         """An owner's files by time, at most so many; `after`: behind the one of this id, be it still there or not."""
+        found: list[FileRow] = []
         async with self._reading(owner) as connection:
-            return await rows.page(
-                connection,
-                owner,
-                self._now(),
-                purpose=purpose,
-                after=after,
-                descending=descending,
-                most=limit,
-            )
+            now = self._now()
+            while (most := min(limit - len(found), ROWS)) > 0:
+                part = await rows.page(
+                    *(connection, owner, now),
+                    purpose=purpose,
+                    after=found[-1].id if found else after,
+                    descending=descending,
+                    most=most,
+                )
+                found += part
+                if len(part) < most:
+                    break
+        return found
+
+    async def check_room(self, owner: Owner, count: int, size: int) -> None:
+        """Whether so many files and bytes more of an owner have room now; nothing is set aside. Raises ApiError (429, 507)."""
+        async with self._reading(owner) as connection:
+            await self._make_room(connection, owner, count, size, refused=True)
 
     async def delete(self, owner: Owner | None, file_id: str) -> None:
         """Delete a file of an owner (None: whoever's it is), also one that still arrives: from now on it is not there. Who reads

@@ -10,6 +10,7 @@ from rich.text import Text
 
 _NUMERIC = frozenset(
     {
+        *("lines", "completed"),
         *("weight", "waiting", "running", "slots", "limit", "workers", "most waiting"),
         *(
             "tasks",

@@ -25,6 +25,7 @@ from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
 from fairlane.gateway.tasks.poll import Archived, Poll
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
+from fairlane.queues.loops import all_of
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -68,8 +69,8 @@ class Archive(Outbox):
     async def _record(self, page: Sequence[Entry]) -> list[bytes]:
         ended: list[tuple[Entry, Record]] = []
         done = []
-        for entry in page:
-            record = await self._scheduler.position(entry.packed.decode())
+        records = await all_of(self._scheduler.position(entry.packed.decode()) for entry in page)
+        for entry, record in zip(page, records, strict=True):
             if record is None or record.state not in TERMINAL:  # Redis does not know its end any more
                 done.append(entry.id)
             else:

@@ -3,11 +3,11 @@ Redis forgets one only when SQL has it, so whoever dies in between, another repl
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
-from sqlalchemy import and_, delete, insert, or_, update
+from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
@@ -15,7 +15,8 @@ from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore
-from fairlane.gateway.webhooks.announcing import Owner, announce
+from fairlane.gateway.webhooks.announcing import End, Owner, announce_all
+from fairlane.queues.loops import all_of
 from fairlane.queues.tasks import Record
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Lost
@@ -25,6 +26,8 @@ log = structlog.get_logger("fairlane.gateway")
 
 MOST_BYTES = 64 << 20
 """Of a log: what is larger fits neither the drivers nor the memory of those who read it well."""
+AT_ONCE = 4
+"""Logs that are read at the same time."""
 LARGE = 256 * 1024
 """From so many bytes on a part is packed, and the answer of a log made, in a thread: others run meanwhile."""
 
@@ -38,6 +41,30 @@ class Collected(NamedTuple):
     status: str
     output: bytes
     """Items, a JSON list."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Of the table of logs."""
+        task = self.row.task_id
+        return [{"task": task, "part": part, "events": events} for part, events in enumerate(self.parts)]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What `_write` changes in its row."""
+        more = len(self.output) + sum(map(len, self.parts))
+        return {
+            "of": self.row.task_id,
+            "at": self.ended,
+            "as_": self.status,
+            "said": self.output,
+            "more": more,
+        }
+
+    @property
+    def end(self) -> End:
+        """As webhooks tell it."""
+        row = self.row
+        return End(Owner(row.key_id, row.user), f"response.{self.status}", row.id, self.ended)
 
 
 class ResponseEnds:
@@ -57,20 +84,20 @@ class ResponseEnds:
         """Write down how these tasks have ended, which are responses, all or none; nothing of those that are not kept any more.
         Repeated, it changes nothing; a later end counts, as Redis had forgotten the one before. Raises StoreError and
         DatabaseUnavailable."""
-        collected = [found for end in ends if (found := await self._end(*end)) is not None]
-        if not collected:
-            return
-        async with self._database.writing() as connection:
-            for found in collected:
-                await _write(connection, found)
+        ended = {task_id: record.number("ed") for task_id, record in ends}
+        rows = await self._store.rows(ended, now_ms=0)
+        new = [row for row in rows if row.ended is None or row.ended < ended[row.task_id]]
+        turns = asyncio.Semaphore(AT_ONCE)
+        made = await all_of(self._whole(row, ended[row.task_id], turns) for row in new)
+        collected = [found for found in made if found is not None]
+        if collected:
+            async with self._database.writing() as connection:
+                await _write(connection, collected)
 
-    async def _end(self, task_id: str, record: Record) -> Collected | None:
-        ended = record.number("ed")
-        row = await self._store.row(task_id, now_ms=0)
-        if row is None or (row.ended is not None and row.ended >= ended):
-            return None
+    async def _whole(self, row: Row, ended: int, turns: asyncio.Semaphore) -> Collected | None:
         try:
-            return await self._collect(row, ended)
+            async with turns:
+                return await self._collect(row, ended)
         except Lost:
             return None  # it was dropped
 
@@ -96,19 +123,27 @@ class ResponseEnds:
             epoch, seq = events[-1].epoch, events[-1].seq
 
 
-async def _write(connection: AsyncConnection, found: Collected) -> None:
-    row, ended, parts, status, output = found
-    rows = [{"task": row.task_id, "part": part, "events": events} for part, events in enumerate(parts)]
+async def _write(connection: AsyncConnection, collected: Sequence[Collected]) -> None:
+    """Write ends, those of responses that are there still and of which no later end is known."""
     here, logs = responses.c, response_logs.c
-    size = here.size + (len(output) + sum(map(len, parts)))
-    told = {"ended": ended, "status": status, "output": output, "size": size}
-    mine = and_(here.task == row.task_id, or_(here.ended.is_(None), here.ended < ended))
-    if not (await connection.execute(update(responses).where(mine).values(told))).rowcount:
-        return  # it was deleted meanwhile, or another replica was first
-    await connection.execute(delete(response_logs).where(logs.task == row.task_id))
-    await connection.execute(insert(response_logs), rows)
-    if row.background:
-        await announce(connection, Owner(row.key_id, row.user), f"response.{status}", row.id, ended)
+    wanted = select(here.task, here.ended).where(here.task.in_([found.row.task_id for found in collected]))
+    there = {row.task: row.ended for row in await connection.execute(wanted.with_for_update())}
+    new = [found for found in collected if (there.get(found.row.task_id, found.ended) or 0) < found.ended]
+    if not new:
+        return
+    anew = [found.row.task_id for found in new if there[found.row.task_id] is not None]
+    if anew:
+        await connection.execute(delete(response_logs).where(logs.task.in_(anew)))
+    told = update(responses).where(here.task == bindparam("of"))
+    told = told.values(
+        ended=bindparam("at"),
+        status=bindparam("as_"),
+        output=bindparam("said"),
+        size=here.size + bindparam("more"),
+    )
+    await connection.execute(told, [found.values for found in new])
+    await connection.execute(insert(response_logs), [part for found in new for part in found.rows])
+    await announce_all(connection, [found.end for found in new if found.row.background])
 
 
 def told_by(view: ResponsesBodyView) -> tuple[str, bytes]:

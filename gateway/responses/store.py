@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,12 @@ class ResponseStore:
             found = await connection.execute(select(*_ROW).where(_c.task == task_id, _c.expires > now_ms))
             row = found.one_or_none()
         return None if row is None else Row(*row)
+
+    async def rows(self, task_ids: Collection[str], now_ms: int) -> list[Row]:
+        """Those of these that are kept, without what they echo."""
+        async with self._reading() as connection:
+            found = await connection.execute(select(*_BARE).where(_c.task.in_(task_ids), _c.expires > now_ms))
+            return [Row(*row) for row in found]
 
     async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:
         """The responses that led to one, it first, each followed by the one that it goes on from; at most `most`, as far as they

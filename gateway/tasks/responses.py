@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -59,8 +59,9 @@ class Responses:
         hub: Hub,
         results: Results,
         cancel: Cancel,
+        note: Callable[..., Awaitable[None]],
     ) -> None:
-        """`takes_more`: whether SQL takes what is written, as far as that is known."""
+        """`takes_more`: whether SQL takes what is written, as far as that is known. `note`: `AuditRecord.note`."""
         self._keeping = keeping
         self._takes_more = takes_more
         self._current = current
@@ -69,6 +70,7 @@ class Responses:
         self._hub = hub
         self._results = results
         self._cancel = cancel
+        self._note = note
         self._turns = Turns(AT_ONCE)
 
     # ---- reading one ----------
@@ -164,10 +166,13 @@ class Responses:
         return await self.body(row)
 
     async def delete(self, row: Row, caller: Caller, actor: Actor) -> None:
-        """Delete one, wherever it lies; what runs still is cancelled. After a failure it may be called again."""
+        """Delete one, wherever it lies; what runs still is cancelled. After a failure it may be called again. An operator
+        who deletes another's is written down."""
         await self._end(row, caller, actor)
         await self._scheduler.drop(row.task_id)
-        await self._store.delete(row.task_id)
+        gone = await self._store.delete(row.task_id)
+        if gone and not caller.owns(row.key_id, row.user):
+            await self._note(actor, "remove", f"response {row.id}", {"user": row.user}, {})
 
     async def _end(self, row: Row, caller: Caller, actor: Actor) -> None:
         record = await self._scheduler.position(row.task_id) if row.ended is None else None
@@ -219,14 +224,14 @@ class Responses:
         if len(tasks) > MOST_REFERENCED:
             raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
         wanted, found, left = frozenset(ids), dict[str, bytes](), most
-        for task in sorted(tasks):  # one by one: each may be large
-            row = await self._store.row(task, now_ms())
-            if row is None or not caller.owns(row.key_id, row.user):
+        rows = await self._store.rows(tasks, now_ms()) if tasks else []
+        for row in rows:  # one by one: what each holds may be large
+            if not caller.owns(row.key_id, row.user):
                 continue
             if row.ended is None:
-                output: Sequence[bytes] = (await self._bare(row)).output
+                output: Sequence[bytes] = (await self._bare(await self._again(row))).output
             else:
-                output = items(await self._store.output(task, most)) or []
+                output = items(await self._store.output(row.task_id, most)) or []
             for item in output:
                 if (told := _named(item).id) in wanted and told not in found:
                     left -= len(item)

@@ -2,9 +2,11 @@
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.signing import TokenForbids
@@ -35,9 +37,15 @@ class Webhooks:
     a change was made."""
 
     def __init__(
-        self, database: Database, settings: Callable[[], WebhookSettings], now_ms: Callable[[], int]
+        self,
+        database: Database,
+        report: Callable[[str], AbstractAsyncContextManager[AsyncConnection]],
+        settings: Callable[[], WebhookSettings],
+        now_ms: Callable[[], int],
     ) -> None:
+        """`report`: a connection for what may take long, when it is the turn of a key (`Reading`)."""
         self._database = database
+        self._report = report
         self._settings = settings
         self._now_ms = now_ms
 
@@ -58,8 +66,9 @@ class Webhooks:
         self, caller: Caller, webhook: str, state: str | None, after: Cursor | None, limit: int
     ) -> dict[str, Any]:
         """What one of them has told and is to tell, the newest first."""
-        async with self._database.reading() as connection:
-            row = _found(await store.find(connection, webhook, _owner(caller)))
+        owner = _owner(caller)
+        async with self._report(owner.key_id) as connection:
+            row = _found(await store.find(connection, webhook, owner))
             found = await store.deliveries(connection, webhook, state, after, limit + 1)
         rows = [shown_delivery(one, row.not_before) for one in found[:limit]]
         return {"deliveries": rows, "next": next_of(found, limit)}

@@ -87,8 +87,11 @@ _GONE = {
 
 
 async def remove(connection: AsyncConnection, webhook: str, now_ms: int) -> None:
-    """Remove one: nobody finds it any more, and retention takes away what it told."""
+    """Remove one: nobody finds it any more, and retention takes away what it told. One that told nothing is gone at once: they
+    are made and removed as fast as anybody calls."""
     await set_values(connection, webhook, {**_GONE, "off_since": now_ms})
+    told = select(webhook_deliveries.c.id).where(webhook_deliveries.c.webhook == webhook).exists()
+    await connection.execute(delete(webhooks).where(webhooks.c.id == webhook, ~told))
 
 
 async def first_due(connection: AsyncConnection, webhook: str) -> int | None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.integration.native.keys import key, secret
 
+from fairlane.gateway.batches import leading, seats
+
 from .crew import Caller, Crew, line, stage
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +55,27 @@ async def test_a_batch_is_seen_by_who_made_it_alone(staged: tuple[Caller, Crew])
     assert [(row["key"], row["user"]) for row in everybodys] == [("site", "site/ann"), ("one", "one")]
     answer = await one.http.get("/api/admin/batches")
     assert answer.status_code == 403
+
+
+async def test_batches_without_end_keep_nobody_out(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "MOST", 2)
+    monkeypatch.setattr(seats, "TURN_S", 0.5)
+    async with stage(redis_url, tmp_path, keys=KEYS) as (caller, crew):
+        crew.go.clear()
+        one, two = of(caller, "one"), of(caller, "two")
+        long = [await one.batch([line(f"{at}-{n}", model="patient") for n in range(3)]) for at in range(2)]
+        for made in long:
+            await one.reaches(made["id"], "in_progress")
+        short = await two.batch([line(1), line(2)])
+        ended = await two.reaches(short["id"])
+        assert ended["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+        crew.go.set()
+        for made in long:
+            ended = await one.reaches(made["id"])
+            assert ended["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert set(crew.runs.values()) == {1}
 
 
 async def test_a_key_is_asked_for_each_line(staged: tuple[Caller, Crew]) -> None:
@@ -152,3 +175,19 @@ async def test_a_key_that_is_revoked_ends_its_batches(redis_url: str, tmp_path: 
         told = await row()
         assert "not valid any more" in told["error"]
         assert told["counts"]["completed"] == 1
+
+
+async def test_webhooks_are_told_of_the_end_and_of_no_line(staged: tuple[Caller, Crew]) -> None:
+    one = of(staged[0], "one")
+    answer = await one.http.post(
+        "/api/webhooks", json={"url": "https://receiver.example/hook", "events": ["*"]}
+    )
+    assert answer.status_code == 201, answer.text
+    hook = answer.json()["id"]
+    done = await one.batch([line(1), line(2)])
+    bad = await one.batch([])
+    for batch in (done, bad):
+        await one.reaches(batch["id"])
+    told = (await one.http.get(f"/api/webhooks/{hook}/deliveries")).json()["deliveries"]
+    events = {(delivery["event"], delivery["objectId"]) for delivery in told}
+    assert events == {("batch.completed", done["id"]), ("batch.failed", bad["id"])}

@@ -77,6 +77,24 @@ async def test_lines_that_fail_stand_in_the_error_file(staged: tuple[Caller, Cre
     assert {record["error"] for record in errors.values()} == {None}
 
 
+async def test_who_has_no_room_for_more_files_begins_no_batch(redis_url: str, tmp_path: Path) -> None:
+    async with stage(redis_url, tmp_path, files={"max_files_per_caller": 3}) as (caller, crew):
+        crew.go.clear()
+        file_id = await caller.upload(file_of(line(number, model="patient") for number in range(3)))
+        made = await caller.create(file_id)
+        await caller.reaches(made["id"], "in_progress")
+        await caller.http.post(f"/v1/batches/{made['id']}/cancel")
+        ended = await caller.reaches(made["id"])
+        assert ended["error_file_id"], "what was not carried out takes room, too, and has cost nothing"
+        body = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+        answer = await caller.http.post("/v1/batches", json=body)
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "TOO_MANY_FILES"
+        assert answer.headers["x-should-retry"] == "false"
+        await caller.http.delete(f"/v1/files/{ended['error_file_id']}")
+        assert (await caller.http.post("/v1/batches", json=body)).status_code == 200
+
+
 async def test_what_responses_cannot_be_asked_in_a_batch(staged: tuple[Caller, Crew]) -> None:
     caller, _ = staged
     lines = [

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import func, select, update
 
+from fairlane.gateway.batches import store as store_module
 from fairlane.gateway.batches.batch import Batch, Status
 from fairlane.gateway.batches.names import new_batch_id
 from fairlane.gateway.batches.outcomes import Outcome
@@ -140,6 +141,32 @@ async def test_of_each_owner_the_first_ones_are_led_and_so_many_may_be_unended(d
     ]
     assert await store.page(Owner("other", "bob"), "", 10) == []
     assert await store.find(of_bob[0].id, Owner("acme", "ann")) is None
+
+
+async def test_a_key_with_many_batches_hides_nobody_elses(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LOOK_AT", 3)
+    store = BatchStore(database)
+    of_many = [made(number, f"user{number}") for number in range(6)]
+    of_few = made(10)._replace(key_id="other")
+    for batch in (*of_many, of_few):
+        await store.add(batch, 5)
+    led_here = await led(store, "one", of_many[0])
+    found = [one.id for one in await store.unended("one", 2, NOW)]
+    assert found == [of_many[0].id, of_many[1].id, of_few.id]
+    await store.release("one", of_few.id)
+    assert await store.renew("one", [led_here.id], NOW) == {led_here.id}
+    await store.release("one", led_here.id)
+    assert await store.renew("one", [led_here.id], NOW) == frozenset()
+
+
+async def test_calls_at_the_same_time_make_no_more_batches_than_may_be(database: Database) -> None:
+    store = BatchStore(database)
+    made_at_once = (store.add(made(number), 2) for number in range(6))
+    refused = await asyncio.gather(*made_at_once, return_exceptions=True)
+    assert [type(one) for one in refused].count(TooMany) == 4
+    assert len(await store.page(None, "", 10)) == 2
 
 
 async def test_ended_batches_go_with_what_came_of_their_lines(database: Database) -> None:

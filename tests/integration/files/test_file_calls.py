@@ -16,6 +16,7 @@ from fairlane.gateway.api import files as api_files
 from fairlane.gateway.api.files import HELD
 from fairlane.gateway.calls import bodies
 from fairlane.gateway.database.tables import files as table
+from fairlane.gateway.files import files as files_module
 from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.settings import CallerKey, FilesSettings
 
@@ -101,6 +102,12 @@ async def test_files_are_listed_in_pages_by_time(here: Talk) -> None:
     order = [file["id"] for file in everything["data"]]
     assert order == sorted(order, reverse=True)
     assert (await here.http.get("/v1/files?purpose=batch")).json()["data"] == [files[1]]
+    with pytest.MonkeyPatch.context() as few:  # it is read, and told, in parts
+        few.setattr(files_module, "ROWS", 4)
+        few.setattr(api_files, "TOLD_AT_ONCE", 2)
+        assert (await here.http.get("/v1/files")).json() == everything
+        ids_of_five = [file["id"] for file in (await here.http.get("/v1/files?limit=5")).json()["data"]]
+        assert ids_of_five == order[:5]
     found: list[str] = []
     after = ""
     while True:

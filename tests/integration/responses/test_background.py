@@ -258,6 +258,10 @@ async def test_nobody_sees_anothers(here: Talk, acme: Asker) -> None:
         assert await Asker(ops, here).get(asked["id"]) == told
         going_on = await Asker(ops, here).post(previous_response_id=asked["id"])
         refused(going_on, 400, "previous_response_not_found")
+        good(await Asker(ops, here).call("DELETE", asked["id"]))
+        refused(await acme.call("GET", asked["id"]), 404)
+        [act, *_] = good(await ops.get("/api/admin/audit"))["entries"]
+        assert (act["who"], act["action"], act["target"]) == ("ops", "remove", f"response {asked['id']}")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Callers are told of the ends of their tasks, and of nobody else's."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -151,3 +152,46 @@ async def test_an_end_before_the_webhook_is_told_nothing_of(talk: Talk) -> None:
         await worker.answer(await worker.take(), result={"content": "late"})
         await until(lambda: receiver.got, "a request")
     assert [got.json["data"]["id"] for got in receiver.got] == [last]
+
+
+async def test_the_end_of_a_background_response_is_told_and_is_openais_event(talk: Talk) -> None:
+    async with receiving() as receiver, talk.worker2(["m"]) as worker:
+        made = await hook(talk, receiver)
+        asked = {"model": "m", "input": "hi", "background": True}
+        response = await talk.http.post("/v1/responses", json=asked)
+        assert response.status_code == 200, response.text
+        await worker.answer(await worker.take(), result={"content": "an answer"})
+        await until(lambda: receiver.got, "a request")
+        [got] = receiver.got
+        event = openai.OpenAI(api_key="x", webhook_secret=made["secret"]).webhooks.unwrap(
+            got.body, got.headers
+        )
+        assert (event.type, event.data.id) == ("response.completed", response.json()["id"])
+
+
+async def test_the_end_of_a_batch_is_told_and_its_lines_are_not(talk: Talk) -> None:
+    line = {
+        "custom_id": "a",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "m", "messages": []},
+    }
+    async with receiving() as receiver, talk.worker2(["m"]) as worker:
+        made = await hook(talk, receiver)
+        form = {"file": ("lines.jsonl", json.dumps(line).encode()), "purpose": (None, "batch")}
+        file = await talk.http.post("/v1/files", files=form)
+        assert file.status_code == 200, file.text
+        asked = {
+            "input_file_id": file.json()["id"],
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+        batch = await talk.http.post("/v1/batches", json=asked)
+        assert batch.status_code == 200, batch.text
+        await worker.answer(await worker.take(), result={"content": "of a line"})
+        await until(lambda: receiver.got, "a request")
+        [got] = receiver.got
+        event = openai.OpenAI(api_key="x", webhook_secret=made["secret"]).webhooks.unwrap(
+            got.body, got.headers
+        )
+        assert (event.type, event.data.id) == ("batch.completed", batch.json()["id"])

@@ -31,10 +31,14 @@ def caller(owner: Owner) -> Caller:
     return Caller(owner.user, "free", owner.key_id, delegating=True)
 
 
+def using(database: Database, now: int = NOW) -> Webhooks:
+    return Webhooks(database, lambda _: database.reading(), lambda: WebhookSettings(**LOCAL), lambda: now)
+
+
 async def hook(
     database: Database, owner: Owner = ANN, events: Sequence[str] = ("*",), *, every: bool = False
 ) -> str:
-    made = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: NOW)
+    made = using(database)
     url = "http://127.0.0.1:9/hook"
     told = await made.create(caller(owner), url, [*events], "", every_user=every)
     return str(told["id"])
@@ -135,7 +139,7 @@ async def test_one_that_owes_too_much_tells_how_many_ends_it_missed(
 
 async def test_one_that_is_off_is_told_nothing(database: Database) -> None:
     webhook = await hook(database)
-    use = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: NOW)
+    use = using(database)
     await use.change(caller(ANN), webhook, {"enabled": False})
     assert await tell(database, end()) == 0
 
@@ -291,7 +295,7 @@ async def test_one_that_fails_for_days_is_switched_off_and_says_why(database: Da
     found = await written(database, again, 500, later)
     assert found is not None
     assert found.now.off_why.startswith("It failed for 5 days")
-    use = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: later + 1)
+    use = using(database, later + 1)
     shown = await use.show(caller(ANN), webhook)
     assert (shown["enabled"], shown["offAt"]) == (False, later)
     assert shown["offWhy"] == "It failed for 5 days: It did not work."
@@ -307,7 +311,7 @@ async def test_what_is_old_or_removed_goes(database: Database) -> None:
     keep = await hook(database)
     gone = await hook(database)
     await tell(database, end("old", at=NOW - 100 * HOUR_MS), end("new"))
-    use = Webhooks(database, lambda: WebhookSettings(**LOCAL), lambda: NOW)
+    use = using(database)
     assert await use.remove(caller(ANN), gone) == {"id": gone, "removed": True}
     assert [one["id"] for one in (await use.page(caller(ANN)))["webhooks"]] == [keep]
     assert [webhook.id for webhook in await claimed(database)] == [keep]
@@ -321,6 +325,14 @@ async def test_what_is_old_or_removed_goes(database: Database) -> None:
     assert [(row.webhook, row.object_id) for row in await rows(database)] == [(keep, "new")]
     [one] = await rows(database, webhooks)
     assert one.waiting == 1
+
+
+async def test_one_that_told_nothing_is_gone_when_it_is_removed(database: Database) -> None:
+    silent, told = await hook(database), await hook(database, Owner("site", "site/bob"))
+    await tell(database, end("t1", Owner("site", "site/bob")))
+    use = using(database)
+    await use.remove(caller(ANN), silent)
+    assert [row.id for row in await rows(database, webhooks)] == [told]
 
 
 async def test_a_user_who_is_forgotten_has_no_webhooks_and_is_in_nobodys_log(database: Database) -> None:

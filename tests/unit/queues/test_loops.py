@@ -45,3 +45,21 @@ async def test_whatever_a_task_ends_with_is_over() -> None:
     await loops.end_tasks(*tasks)
     assert all(task.done() for task in tasks)
     await loops.end_tasks()
+
+
+async def test_of_work_side_by_side_the_first_failure_is_told_when_all_is_over() -> None:
+    over: list[int] = []
+
+    async def work(number: int, *, fails: bool = False) -> int:
+        for _ in range(number):
+            await asyncio.sleep(0)
+        over.append(number)
+        if fails:
+            raise ValueError(number)
+        return number
+
+    assert await loops.all_of(work(number) for number in (3, 1, 2)) == [3, 1, 2]
+    over.clear()
+    with pytest.raises(ValueError, match="4"):
+        await loops.all_of([work(4, fails=True), work(1, fails=True), work(9)])
+    assert sorted(over) == [1, 4, 9]

@@ -20,7 +20,10 @@ MOST_LEVELS = 4
 MOST_FIELDS = 1024
 _OTHER_TYPE = "application/octet-stream"
 _TYPE = re.compile(r"[!-~]{1,100}(?:[ !-~]{1,100})?")
-_BREAKS = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
+_BREAKS = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A", "\\": "_"})
+"""Some servers take a backslash for an escape, and what stands behind its quote for another parameter."""
+_NO_NAME = re.compile(r'[\[\]\\"\x00-\x1f\x7f]')
+"""What a member's name may not hold: servers would read another name than the one that was looked at."""
 
 
 class _File(Struct, rename="camel"):
@@ -47,8 +50,8 @@ class Form:
 
     def add(self, name: str, raw: Raw, level: int = 1) -> None:
         """Add a member of the payload. Raises ValueError for what no form can say."""
-        if level == 1 and ("[" in name or "]" in name):  # it would be another one in the form
-            raise ValueError(f"{name[:40]!r} cannot be the name of a field")
+        if level == 1:
+            _check(name)
         self._fields += 1  # also what is left out takes its time
         if self._fields > MOST_FIELDS:
             raise ValueError(f"a form of more than {MOST_FIELDS} fields")
@@ -66,8 +69,7 @@ class Form:
                 self._add_file(name, value)
             else:
                 for key, inner in found.items():
-                    if not key or "[" in key or "]" in key:
-                        raise ValueError(f"{key[:40]!r} cannot be the name of a field")
+                    _check(key)
                     self.add(f"{name}[{key}]", inner, level + 1)
             return
         self._head(name)
@@ -90,6 +92,11 @@ class Form:
         self._parts += (data, b"\r\n")
 
     def _head(self, name: str, more: str = "") -> None:
-        named = name.translate(_BREAKS)
-        head = f'Content-Disposition: form-data; name="{named}"{more}\r\n\r\n'
+        head = f'Content-Disposition: form-data; name="{name}"{more}\r\n\r\n'
         self._parts += (self._between, head.encode(errors="replace"))
+
+
+def _check(name: str) -> None:
+    """Raise ValueError for what cannot be the name of a field."""
+    if not name or _NO_NAME.search(name):
+        raise ValueError(f"{name[:40]!r} cannot be the name of a field")

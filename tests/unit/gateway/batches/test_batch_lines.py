@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.batches.lines import MOST_ERRORS, Findings
-from fairlane.gateway.batches.reading import FileLines, look_at
+from fairlane.gateway.batches.reading import LINES, FileLines, look_at
 from fairlane.gateway.calls.bodies import Bodies
 
 pytestmark = pytest.mark.anyio
@@ -124,3 +124,20 @@ async def test_the_lines_of_a_file_are_read_from_any_of_them_on_and_nothing_stay
     assert again.place == (41, seen[40].offset)
     assert await again.next() == seen[40]
     assert again.place == (42, seen[41].offset)
+
+
+async def test_many_short_lines_are_split_off_a_part_at_a_time() -> None:
+    text = b"\n" * 300_000 + b"1\n" * 10_000
+    most_held = 0
+
+    async def pieces(start: int) -> AsyncIterator[bytes]:
+        for at in range(start, len(text), 262_144):
+            yield text[at : at + 262_144]
+
+    lines, seen = FileLines(pieces, 10_000), []
+    while (one := await lines.next()) is not None:
+        most_held = max(most_held, lines.held)
+        seen.append((one.number, one.offset))
+    assert seen == [(300_001 + number, 300_000 + 2 * number) for number in range(10_000)]
+    assert most_held < LINES
+    assert lines.place == (310_001, len(text))
