@@ -46,10 +46,13 @@ class ResponseStore:
             row = found.one_or_none()
         return None if row is None else Row(*row)
 
-    async def rows(self, task_ids: Collection[str], now_ms: int) -> list[Row]:
-        """Those of these that are kept, without what they echo."""
+    async def rows(self, task_ids: Collection[str], now_ms: int, *, bare: bool = False) -> list[Row]:
+        """Those of these that are kept; `bare`: without what they echo."""
+        columns = _BARE if bare else _ROW
         async with self._reading() as connection:
-            found = await connection.execute(select(*_BARE).where(_c.task.in_(task_ids), _c.expires > now_ms))
+            found = await connection.execute(
+                select(*columns).where(_c.task.in_(task_ids), _c.expires > now_ms)
+            )
             return [Row(*row) for row in found]
 
     async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:

@@ -224,7 +224,7 @@ class Responses:
         if len(tasks) > MOST_REFERENCED:
             raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
         wanted, found, left = frozenset(ids), dict[str, bytes](), most
-        rows = await self._store.rows(tasks, now_ms()) if tasks else []
+        rows = await self._store.rows(tasks, now_ms(), bare=True) if tasks else []
         for row in rows:  # one by one: what each holds may be large
             if not caller.owns(row.key_id, row.user):
                 continue
