@@ -74,10 +74,8 @@ def too_large(limit: int) -> ApiError:
 
 
 def too_large_encoded(limit: int, size: int) -> ApiError:
-    """A form whose files would be too large a payload."""
-    sentence = (
-        f"The files take {size} bytes as base64, in which their worker gets them; the limit is {limit} bytes"
-    )
+    """A form that would be too large a payload."""
+    sentence = f"The form takes {size} bytes as JSON, its files as base64, which its worker gets; the limit is {limit} bytes"
     return ApiError(413, "BODY_TOO_LARGE", sentence)
 
 

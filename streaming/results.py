@@ -21,6 +21,8 @@ from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 AT_ONCE = 4
+LARGE = 256 * 1024
+"""From a log of so many bytes on its result is made in a thread: others run meanwhile."""
 
 
 class Result:
@@ -120,20 +122,21 @@ class Results:
     async def _show(
         self, info: TaskInfo, make_view: Callable[[TaskInfo], View], show: Callable[[View], bytes]
     ) -> Result:
-        view = make_view(info)
+        view, size = make_view(info), 0
         events = await self._page(info.task_id, 0, 0)
         # most logs are one page, and wait for nobody
         async with contextlib.nullcontext() if _whole(events) else self._turns.of(info.user):
             while True:
                 for event in events:
                     view.feed(event)
+                    size += len(event.data)
                 if _whole(events):
                     break
                 last = events[-1] if events else None
                 if last is None:
                     raise Lost
                 events = await self._page(info.task_id, last.epoch, last.seq)
-        return Result(show(view))
+        return Result(show(view) if size < LARGE else await asyncio.to_thread(show, view))
 
 
 def _whole(events: list[Event]) -> bool:

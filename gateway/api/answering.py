@@ -129,9 +129,12 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-async def in_steps(tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None]) -> Made:
-    """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn."""
-    return await tasks.bodies.take_steps(body, steps, caller=request.opener)
+async def in_steps(
+    tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None], *, beside: int = 0
+) -> Made:
+    """What the last of these steps yields, which say a body in other words, with so many bytes `beside` it. Those of a large one
+    are taken in its turn."""
+    return await tasks.bodies.take_steps(body, steps, beside=beside, caller=request.opener)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

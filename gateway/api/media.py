@@ -89,7 +89,7 @@ async def _form(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
     if size < LARGE:
         *_, fields = member_steps(parts)
         assert fields is not None
-        return object_of(fields), fields
+        return _checked(object_of(fields), most), fields
     async with tasks.bodies.turn(size, request.opener) as spent:
         steps, fields = member_steps(parts), None
         while fields is None:
@@ -97,7 +97,14 @@ async def _form(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
                 fields = next(steps)
             await asyncio.sleep(0)
         with spent():
-            return object_of(fields), fields
+            return _checked(object_of(fields), most), fields
+
+
+def _checked(body: bytes, most: int) -> bytes:
+    """A body that is not too large: as JSON, characters may be longer than they came. Raises ApiError(413)."""
+    if len(body) > most:
+        raise too_large_encoded(most, len(body))
+    return body
 
 
 def _encoded(part: WholePart) -> int:

@@ -14,7 +14,7 @@ from fairlane.gateway.api.kept_responses import follow
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag
-from fairlane.gateway.calls.responses.request import chat_steps, wishes_of
+from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, Headers
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
@@ -37,14 +37,16 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     fields = await tasks.bodies.parse(body, caller=request.opener)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    wishes, kept, most = wishes_of(fields), tasks.responses, tasks.settings.max_body_bytes
+    wishes = await in_steps(tasks, request, body, wish_steps(fields))
+    kept, most = tasks.responses, tasks.settings.max_body_bytes
     previous, background = wishes.previous, wishes.background
     keeps = kept.keeps(wishes.store, background=background, previous=previous is not None)
     owner = caller.named(fields)
     history = await kept.history(owner, previous, most) if previous is not None else ()
-    known = await kept.referenced(owner, wishes.references)
+    known = await kept.referenced(owner, wishes.references, most)
     steps = chat_steps(fields, stream=stream, store=keeps, most=most, history=history, known=known)
-    asked = await in_steps(tasks, request, body, steps)
+    beside = sum(map(len, history)) + sum(map(len, known.values()))
+    asked = await in_steps(tasks, request, body, steps, beside=beside)
     task = task_of(
         *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
         wait=not background,

@@ -18,7 +18,7 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
-from fairlane.gateway.calls.responses.request import chat_steps, wishes_of
+from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.turns import Caller as Opener
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
@@ -61,7 +61,7 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     fields = await reading.bodies.parse(body, caller=reading.opener)
     if read_flag(fields, "stream"):
         raise _cannot_stream()
-    wishes = wishes_of(fields)
+    wishes = await reading.bodies.take_steps(bytes(body), wish_steps(fields), caller=reading.opener)
     for name, wish in (
         ("background", wishes.background),
         ("store", wishes.store),

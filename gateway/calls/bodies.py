@@ -32,6 +32,8 @@ class Split(Members):
 
 LARGE = 256 * 1024
 MANY = 16_384
+SMALL_BESIDE = 64 * 1024
+"""Bytes that belong to a body and were read elsewhere: it is not known how many values they are."""
 MAX_MEMBERS = 10_000
 """Of a body, and of the payload in one. Those below them are not looked at."""
 MAX_VALUE = 8192
@@ -160,12 +162,14 @@ class Bodies:
         async with self.turn(len(text), caller) as spent:
             return await _in_steps(text, what, spent)
 
-    async def take_steps(self, body: bytes, steps: Iterator[Made | None], *, caller: Caller = None) -> Made:
-        """What the last of these steps yields, which say a body in other words. Those of a large one are taken in its turn.
-        Raises what they raise, and as `turn`."""
-        if not is_large(body):
+    async def take_steps(
+        self, body: bytes, steps: Iterator[Made | None], *, beside: int = 0, caller: Caller = None
+    ) -> Made:
+        """What the last of these steps yields, which say a body in other words, with so many bytes `beside` it. Those of a large
+        one are taken in its turn. Raises what they raise, and as `turn`."""
+        if beside < SMALL_BESIDE and not is_large(body):
             return next(made for made in steps if made is not None)
-        async with self.turn(len(body), caller) as spent:
+        async with self.turn(len(body) + beside, caller) as spent:
             while True:
                 with spent():
                     made = next(steps, None)

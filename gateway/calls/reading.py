@@ -18,6 +18,8 @@ MOST_BYTES = 16 << 20
 """Of a chat request, if nothing is said."""
 LARGE = 64 * 1024
 """Bytes of a message that takes a millisecond."""
+MOST_AT_ONCE = 100
+"""Of these, before others may run."""
 NULL = Raw(b"null")
 EMPTY = frozenset({b"[]", b"{}", b"null"})
 """What a member that is not known may say: nothing."""

@@ -30,7 +30,7 @@ MOST_BYTES = 64 << 20
 AT_ONCE = 4
 """Logs that are read at the same time."""
 LARGE = 256 * 1024
-"""From so many bytes on a part is packed in a thread: others run meanwhile."""
+"""From so many bytes on a part is packed, and the answer of a log made, in a thread: others run meanwhile."""
 
 
 class Collected(NamedTuple):
@@ -119,7 +119,8 @@ class ResponseEnds:
             for event in events:
                 view.feed(event)
             if events[-1].terminal:
-                return Collected(row, ended, parts, *told_by(view))
+                told = told_by(view) if size < LARGE else await asyncio.to_thread(told_by, view)
+                return Collected(row, ended, parts, *told)
             epoch, seq = events[-1].epoch, events[-1].seq
 
 

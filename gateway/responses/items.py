@@ -5,14 +5,19 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
-from fairlane.gateway.calls.responses.kept import with_ids
+from fairlane.gateway.calls.responses.kept import with_id
 from fairlane.gateway.errors import bad_request
-from fairlane.streaming.jsontext import items, join_object, members
+from fairlane.streaming.jsontext import items, join_object
 
 PAGE = 20
 MOST_OF_PAGE = 100
 
-_text = msgspec.json.Decoder(str).decode
+
+class _Named(msgspec.Struct):
+    id: str | None = None
+
+
+_named = msgspec.json.Decoder(_Named).decode
 
 
 class Asked(NamedTuple):
@@ -31,22 +36,28 @@ def read_asked(limit: str | None, order: str | None, after: str | None) -> Asked
 
 def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:
     """A page of a list of items as its JSON. Raises ApiError(400) where none of them is `after`."""
-    listed = with_ids(items(input_items) or [], task_id)
-    found = [(_text((members(item) or {})["id"]), item) for item in listed]
+    listed = items(input_items) or []
+    found = [*enumerate(listed)]
     if asked.newest_first:
         found.reverse()
     if asked.after is not None:
-        at = next((at for at, (name, _) in enumerate(found) if name == asked.after), None)
+        names = (_id_of(item, task_id, number) for number, item in found)
+        at = next((at for at, name in enumerate(names) if name == asked.after), None)
         if at is None:
             raise bad_request("after must be the id of one of these items", "after")
         found = found[at + 1 :]
-    shown = found[: asked.limit]
+    shown = [(_id_of(item, task_id, number), item) for number, item in found[: asked.limit]]
     ends = (shown[0][0], shown[-1][0]) if shown else (None, None)
     pairs = (
         ("object", b'"list"'),
-        ("data", b"[%b]" % b",".join(item for _, item in shown)),
+        ("data", b"[%b]" % b",".join(with_id(item, name) for name, item in shown)),
         ("first_id", msgspec.json.encode(ends[0])),
         ("last_id", msgspec.json.encode(ends[1])),
         ("has_more", b"true" if len(found) > len(shown) else b"false"),
     )
     return join_object(pairs)
+
+
+def _id_of(item: bytes, task_id: str, number: int) -> str:
+    """Its own, or the one that it is told by."""
+    return _named(item).id or f"item_{task_id}_{number}"

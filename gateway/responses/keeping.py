@@ -23,6 +23,8 @@ KEEP_S = 5.0
 AT_ONCE = 200
 BYTES_AT_ONCE = 32 << 20
 """Of one transaction, and a response more."""
+MOST_HELD = 256 << 20
+"""Bytes that wait; what comes beyond them is refused at once: nothing else bounds it while SQL is slow."""
 AGAIN_S = 2.0
 CLOSE_S = 1.0
 MOST_TAKEN_BACK = 10_000
@@ -42,6 +44,8 @@ class Keeping:
         self._forgotten = forgotten
         self._new: deque[tuple[New, asyncio.Future[None]]] = deque()
         self._taken_back: deque[str] = deque(maxlen=MOST_TAKEN_BACK)
+        self._held = 0
+        """Bytes of those who wait."""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -62,7 +66,12 @@ class Keeping:
     async def keep(self, new: New) -> None:
         """Write a response down; once this has returned, it is there for every replica. Raises DatabaseUnavailable: then it is
         taken back, as it may be there all the same."""
+        if self._held + new.size > MOST_HELD:
+            raise DatabaseUnavailable(
+                f"{self._database.address}: {self._held} bytes of responses wait to be written"
+            )
         kept = asyncio.get_running_loop().create_future()
+        self._held += new.size
         self._new.append((new, kept))
         self._wanted.set()
         try:
@@ -76,6 +85,8 @@ class Keeping:
         except BaseException:  # its caller has left, or the gateway goes
             self.take_back(new.row.task_id)
             raise
+        finally:
+            self._held -= new.size
 
     def take_back(self, task_id: str) -> None:
         """Remove a response whose task was not accepted, without anybody waiting for it; tried until SQL answers."""

@@ -28,6 +28,8 @@ _ROW = (
     *(_c.previous, _c.echo, _c.ended, _c.status),
 )
 """What a `Row` is made of."""
+_BARE = tuple(literal(b"").label("echo") if column is _c.echo else column for column in _ROW)
+"""The same without what it echoes."""
 
 
 class ResponseStore:
@@ -44,19 +46,22 @@ class ResponseStore:
             row = found.one_or_none()
         return None if row is None else Row(*row)
 
-    async def rows(self, task_ids: Collection[str], now_ms: int) -> list[Row]:
-        """Those of these that are kept."""
+    async def rows(self, task_ids: Collection[str], now_ms: int, *, bare: bool = False) -> list[Row]:
+        """Those of these that are kept; `bare`: without what they echo."""
+        columns = _BARE if bare else _ROW
         async with self._reading() as connection:
-            found = await connection.execute(select(*_ROW).where(_c.task.in_(task_ids), _c.expires > now_ms))
+            found = await connection.execute(
+                select(*columns).where(_c.task.in_(task_ids), _c.expires > now_ms)
+            )
             return [Row(*row) for row in found]
 
     async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:
         """The responses that led to one, it first, each followed by the one that it goes on from; at most `most`, as far as they
-        are there."""
+        are there, without what they echo, which may be large in each of them."""
         line = select(literal(task_id).label("task"), literal(0).label("depth")).cte("line", recursive=True)
         before = select(_c.previous, line.c.depth + 1).join_from(line, responses, _c.task == line.c.task)
         line = line.union_all(before.where(_c.previous != "", line.c.depth + 1 < most))
-        wanted = select(*_ROW, _c.size).join_from(line, responses, _c.task == line.c.task)
+        wanted = select(*_BARE, _c.size).join_from(line, responses, _c.task == line.c.task)
         wanted = wanted.where(_c.expires > now_ms).order_by(line.c.depth)
         async with self._reading() as connection:
             rows = (await connection.execute(wanted)).all()
@@ -68,6 +73,13 @@ class ResponseStore:
             wanted = select(_c.task, _c.input, _c.output).where(_c.task.in_(task_ids))
             rows = (await connection.execute(wanted)).all()
         return {task: (asked, answered) for task, asked, answered in rows}
+
+    async def output(self, task_id: str, most: int) -> bytes | None:
+        """The output of a response that has ended, a JSON list; None where it has more than `most` bytes, or is not there."""
+        async with self._reading() as connection:
+            wanted = select(_c.output).where(_c.task == task_id, func.length(_c.output) <= most)
+            found: bytes | None = await connection.scalar(wanted)
+        return found
 
     async def part(self, task_id: str, part: int) -> bytes | None:
         """A part of the log of a response that has ended; None behind the last one."""
@@ -133,8 +145,7 @@ def _page(wanted: Wanted, after: str, limit: int, now_ms: int) -> Select[Any]:
         if not (created.isascii() and created.isdigit() and len(created) <= 15 and task):
             raise bad_request("after must be the `next` of a page before", "after")
         where.append(tuple_(_c.created, _c.task) < tuple_(int(created), task))
-    columns = [literal(b"").label("echo") if column is _c.echo else column for column in _ROW]
-    return select(*columns).where(*where).order_by(desc(_c.created), desc(_c.task)).limit(limit + 1)
+    return select(*_BARE).where(*where).order_by(desc(_c.created), desc(_c.task)).limit(limit + 1)
 
 
 async def purge(connection: AsyncConnection, now_ms: int, most_bytes: int) -> bool:

@@ -1,5 +1,6 @@
 """What callers do with responses that are kept: read, resume, go on from, cancel, delete. Knows nothing of HTTP."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from msgspec import Raw
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.reading import KeptReader
@@ -25,8 +26,8 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
 from fairlane.streaming.hub import Hub, Lost, Reader
-from fairlane.streaming.jsontext import items, join_object, members, string_or_none
-from fairlane.streaming.results import AT_ONCE, Result, Results
+from fairlane.streaming.jsontext import items, join_object, members
+from fairlane.streaming.results import AT_ONCE, LARGE, Result, Results
 from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
 
@@ -92,11 +93,12 @@ class Responses:
             row = await self._again(row)
         view = ResponsesBodyView(row.info, row.echo)
         async with self._turns.of(row.user):
-            await self._fold(row, view)
-        return Result(view.body())
+            size = await self._fold(row, view)
+            return Result(view.body() if size < LARGE else await asyncio.to_thread(view.body))
 
-    async def _fold(self, row: Row, view: ResponsesBodyView) -> None:
-        """Feed a view the log that SQL has."""
+    async def _fold(self, row: Row, view: ResponsesBodyView) -> int:
+        """Feed a view the log that SQL has; its bytes."""
+        size = 0
         reader = KeptReader(partial(self._part, row))
         while True:
             try:
@@ -105,8 +107,9 @@ class Responses:
                 raise _not_found(row.id) from None
             for event in events:
                 view.feed(event)
+                size += len(event.data)
             if events[-1].terminal:
-                return
+                return size
 
     async def _body_in_redis(self, row: Row, record: Record) -> Result:
         make = partial(ResponsesBodyView, echo=row.echo)
@@ -195,7 +198,8 @@ class Responses:
         if sum(turn.size for turn in turns) > most:
             text = f"The conversation that leads to {told} has more than {most} bytes: begin a new one"
             raise bad_request(text, "previous_response_id")
-        bodies = {turn.row.task_id: await self._bare(turn.row) for turn in turns if turn.row.ended is None}
+        unended = [await self._again(turn.row) for turn in turns if turn.row.ended is None]
+        bodies = {row.task_id: await self._bare(row) for row in unended}
         latest = turns[0].row
         status = bodies[latest.task_id].status if latest.task_id in bodies else latest.status
         if status not in CONTINUED:
@@ -204,32 +208,36 @@ class Responses:
         kept = await self._store.items([turn.row.task_id for turn in turns])
         found: list[bytes] = []
         for turn in reversed(turns):
+            await asyncio.sleep(0)  # each may be large
             asked, answered = kept.get(turn.row.task_id, (b"[]", b"[]"))
             found += items(asked) or []
             known = bodies.get(turn.row.task_id)
             found += known.output if known else items(answered) or []
         return found
 
-    async def referenced(self, caller: Caller, ids: Collection[str]) -> Mapping[str, bytes]:
-        """Items of the caller's responses by these ids, those that there are."""
+    async def referenced(self, caller: Caller, ids: Collection[str], most: int) -> Mapping[str, bytes]:
+        """Items of the caller's responses by these ids, those that there are. Raises ApiError: 413 where they, or what stands
+        beside one of them, have more than `most` bytes."""
         if not ids or not self._current.settings.responses.store:
             return {}
         tasks = {task for told in ids if (task := task_of_item(told)) and could_be_ours(task, now_ms())}
         if len(tasks) > MOST_REFERENCED:
             raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
-        wanted, found = frozenset(ids), dict[str, bytes]()
-        rows = await self._store.rows(tasks, now_ms()) if tasks else []
-        rows = [row for row in rows if caller.owns(row.key_id, row.user)]
-        kept = await self._store.items([row.task_id for row in rows if row.ended is not None])
-        for row in rows:
+        wanted, found, left = frozenset(ids), dict[str, bytes](), most
+        rows = await self._store.rows(tasks, now_ms(), bare=True) if tasks else []
+        for row in rows:  # one by one: what each holds may be large
+            if not caller.owns(row.key_id, row.user):
+                continue
             if row.ended is None:
-                output: Sequence[bytes] = (await self._bare(row)).output
+                output: Sequence[bytes] = (await self._bare(await self._again(row))).output
             else:
-                output = items(kept.get(row.task_id, (b"", None))[1]) or []
+                output = items(await self._store.output(row.task_id, most)) or []
             for item in output:
-                name = string_or_none((members(item) or {}).get("id"))
-                if name is not None and (told := msgspec.json.decode(name, type=str)) in wanted:
-                    found[told] = item
+                if (told := _named(item).id) in wanted and told not in found:
+                    left -= len(item)
+                    if left < 0:
+                        raise too_large(most)
+                    found[told] = bytes(item)
         return found
 
     async def _bare(self, row: Row) -> "_Bare":
@@ -300,6 +308,13 @@ class Responses:
         """The response object of one that has just been submitted."""
         body = ResponsesBodyView(row.info, row.echo).body()
         return _with_place(body, place) if place.position else body
+
+
+class _Named(msgspec.Struct):
+    id: str = ""
+
+
+_named = msgspec.json.Decoder(_Named).decode
 
 
 class _Bare(NamedTuple):

@@ -5,7 +5,7 @@ this order become one message, and any other one begins the next. What chat has 
 noted (`Conversation.extended`): workers for Anthropic get signed thoughts back, others say it otherwise (docs/responses.md).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from msgspec import Raw
@@ -13,6 +13,7 @@ from msgspec.json import Decoder
 
 from fairlane.gateway.calls.reading import (
     LARGE,
+    MOST_AT_ONCE,
     NOT_HERE,
     NULL,
     Budget,
@@ -87,7 +88,7 @@ class Conversation:
         self._add("system", string(raw, "instructions"))
 
     def add_input(self, raw: Raw) -> Iterator[None]:
-        """The input: a text, or items; others may run after each large one."""
+        """The input: a text, or items; others may run after some."""
         if kind_of(raw) == '"':
             self._add("user", string(raw, "input"))
             return
@@ -98,29 +99,32 @@ class Conversation:
 
     def add(self, listed: Sequence[bytes | Raw], place: str) -> Iterator[None]:
         """Items that stand at `place`."""
-        for number, raw in enumerate(listed):
-            self._item(raw, f"{place}[{number}]")
-            if len(memoryview(raw)) >= LARGE:
+        held = 0
+        for number, raw in enumerate(listed, 1):
+            yield from self._item(raw, f"{place}[{number - 1}]")
+            held += len(memoryview(raw))
+            if held >= LARGE or number % MOST_AT_ONCE == 0:
+                held = 0
                 yield
 
     def end(self) -> None:
         """No more comes."""
         self._flush()
 
-    def _item(self, raw: bytes | Raw, place: str) -> None:
+    def _item(self, raw: bytes | Raw, place: str) -> Iterator[None]:
         self._budget.grow(len(memoryview(raw)))  # few bytes may refer to many
         kind = read(raw, _kind, place)
         item_type = kind.type or ("message" if kind.role is not None else "item_reference")
         if item_type == "message":
-            self._add_message(read(raw, _message, place), place)
+            yield from self._add_message(read(raw, _message, place), place)
         elif item_type == "function_call":
             self._add_call(read(raw, _call, place), place)
         elif item_type == "function_call_output":
-            self._add_output(read(raw, _output, place), place)
+            yield from self._add_output(read(raw, _output, place), place)
         elif item_type == "reasoning":
             self._add_reasoning(read(raw, _reasoning, place), place)
         elif item_type == "item_reference":
-            self._item(self._referred(read(raw, _reference, place), place), place)
+            yield from self._item(self._referred(read(raw, _reference, place), place), place)
         else:
             raise refused(f"{place}.type", f"{item_type[:100]!r} {NOT_HERE}")
 
@@ -136,14 +140,14 @@ class Conversation:
         self._flush()
         self.messages.append(join_object([("role", json_string(role)), ("content", content), *others]))
 
-    def _add_message(self, message: shapes.Message, place: str) -> None:
+    def _add_message(self, message: shapes.Message, place: str) -> Iterator[None]:
         at = f"{place}.content"
         if message.role == "user":
-            self._add("user", self._content(message.content, _user, at))
+            self._add("user", (yield from self._content(message.content, _user, at)))
         elif message.role in ("system", "developer"):
-            self._add("system", self._content(message.content, _texts, at))
+            self._add("system", (yield from self._content(message.content, _texts, at)))
         elif message.role == "assistant":
-            content = self._content(message.content, _assistant, at)
+            content = yield from self._content(message.content, _assistant, at)
             turn = self._turn_at(_Part.TEXT)
             turn.content = content
         else:
@@ -184,11 +188,11 @@ class Conversation:
         told = join_object([("id", call_id), ("type", b'"function"'), ("function", join_object(function))])
         self._turn_at(_Part.CALLS).calls.append(told)
 
-    def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> None:
+    def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> Iterator[None]:
         """A result, of which the name is that of its call."""
         _check_caller(output, place)
         call_id = string(output.call_id, f"{place}.call_id")
-        content = self._content(output.output, _result, f"{place}.output", of_tool=True)
+        content = yield from self._content(output.output, _result, f"{place}.output", of_tool=True)
         self._add("tool", content, ("tool_call_id", call_id))
 
     def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
@@ -215,8 +219,8 @@ class Conversation:
 
     def _content(
         self, raw: Raw, decoder: Decoder[list[Shape]], place: str, *, of_tool: bool = False
-    ) -> bytes:
-        """The content of a message: one text as it is, all else as parts."""
+    ) -> Generator[None, None, bytes]:
+        """The content of a message: one text as it is, all else as parts; others may run after some."""
         if kind_of(raw) == '"':
             return bytes(raw)
         if kind_of(raw) != "[":
@@ -224,7 +228,11 @@ class Conversation:
         parts = self._budget.items(raw, decoder, place)
         if not parts:
             return EMPTY_STRING
-        told = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]
+        told: list[bytes] = []
+        for number, part in enumerate(parts):
+            told.append(_part(part, f"{place}[{number}]"))
+            if len(told) % MOST_AT_ONCE == 0:
+                yield
         texts = sum(isinstance(part, _TEXT) for part in parts)
         if texts == len(told) == 1:
             return bytes((members(told[0]) or {})["text"])

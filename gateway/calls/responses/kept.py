@@ -1,35 +1,38 @@
 """What is kept of a request's input: items as they are listed, and come before the input of a later response. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.streaming.jsontext import items, join_object, kind_of, members, one_line
+from fairlane.gateway.calls.reading import LARGE, MOST_AT_ONCE
+from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members, one_line
 
 _text = msgspec.json.Decoder(str).decode
 
 
-def kept_input(raw: Raw, known: Mapping[str, bytes]) -> list[bytes]:
-    """The items of an input that was read, each one line: of a type that is told, messages with a list of parts, references as
-    what they mean."""
+def kept_steps(raw: Raw, known: Mapping[str, bytes], kept: list[bytes]) -> Iterator[None]:
+    """Add the items of an input that was read to `kept`, each one line: of a type that is told, messages with a list of parts,
+    references as what they mean. Others may run after some."""
     if kind_of(raw) == '"':
-        return [_message({"role": Raw(b'"user"'), "content": raw})]
-    return [_kept(item, known) for item in items(raw) or ()]
+        kept.append(_message({"role": Raw(b'"user"'), "content": raw}))
+        return
+    held = 0
+    for number, item in enumerate(items(raw) or (), 1):
+        kept.append(_kept(item, known))
+        held += len(kept[-1])
+        if held >= LARGE or number % MOST_AT_ONCE == 0:
+            held = 0
+            yield
 
 
-def with_ids(listed: list[bytes], task_id: str) -> list[bytes]:
-    """The items of a response's input as they are told: each with an id, its own if it has one."""
-    told = []
-    for number, raw in enumerate(listed):
-        found = members(raw) or {}
-        if not kind_of(found.get("id")):
-            own = b'"item_%b_%d"' % (task_id.encode(), number)
-            raw = join_object(
-                [("id", own), *((name, bytes(value)) for name, value in found.items() if name != "id")]
-            )
-        told.append(raw)
-    return told
+def with_id(raw: bytes, told_id: str) -> bytes:
+    """An item of a response's input as it is told: with this id, if it has none of its own."""
+    found = members(raw) or {}
+    if kind_of(found.get("id")):
+        return raw
+    rest = ((name, bytes(value)) for name, value in found.items() if name != "id")
+    return join_object([("id", json_string(told_id)), *rest])
 
 
 def _kept(raw: bytes, known: Mapping[str, bytes]) -> bytes:

@@ -1,6 +1,5 @@
 """One of OpenAI's Responses requests as a chat request. Pure. What goes where is told in docs/responses.md."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,13 +8,22 @@ from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.fixed import object_of
-from fairlane.gateway.calls.reading import EMPTY, MOST_BYTES, NOT_HERE, Budget, is_null, read, refused
+from fairlane.gateway.calls.reading import (
+    EMPTY,
+    MOST_AT_ONCE,
+    MOST_BYTES,
+    NOT_HERE,
+    Budget,
+    is_null,
+    read,
+    refused,
+)
 from fairlane.gateway.calls.responses import shapes
 from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.calls.responses.items import Conversation
-from fairlane.gateway.calls.responses.kept import kept_input
+from fairlane.gateway.calls.responses.kept import kept_steps
 from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
-from fairlane.gateway.calls.responses.tools import Tools, read_choice, read_tools
+from fairlane.gateway.calls.responses.tools import Tools, read_choice, tool_steps
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
@@ -26,7 +34,7 @@ MOST_REFERENCES = 1000
 _MOST_ID = 256
 _LONGEST_REFERENCE = 1024
 """Bytes of an item that refers to another one."""
-_REFERENCE = re.compile(rb'item_reference|"id"')
+_REFERENCES = (b"item_reference", b'"id"')
 _flag, _name, _raws = Decoder(bool), Decoder(str), Decoder(list[Raw])
 _reference = Decoder(shapes.Kind)
 
@@ -58,7 +66,13 @@ class Asked(NamedTuple):
 
 
 def wishes_of(fields: Members) -> Wishes:
-    """What is to be looked up for a request of these members. Raises ApiError(400)."""
+    """What `wish_steps` comes to, at once."""
+    return next(wishes for wishes in wish_steps(fields) if wishes is not None)
+
+
+def wish_steps(fields: Members) -> Iterator[Wishes | None]:
+    """What is to be looked up for a request of these members, in steps, between which others may run. The last one yields it.
+    Raises ApiError(400)."""
     said = _said(fields)
     store = read(said["store"], _flag, "store") if "store" in said else None
     background = "background" in said and read(said["background"], _flag, "background")
@@ -67,23 +81,24 @@ def wishes_of(fields: Members) -> Wishes:
         previous = read(said["previous_response_id"], _name, "previous_response_id")
         if not 0 < len(previous) <= _MOST_ID:
             raise refused("previous_response_id", f"must be an id of 1 to {_MOST_ID} characters")
-    return Wishes(store, background, previous, _references(said))
-
-
-def _references(said: Members) -> tuple[str, ...]:
+    references: dict[str, None] = {}
     raw = said.get("input")
-    if raw is None or kind_of(raw) != "[" or not _REFERENCE.search(memoryview(raw)):
-        return ()
-    found: dict[str, None] = {}
-    for number, item in enumerate(Budget(MOST_BYTES).items(raw, _raws, "input")):
+    if raw is not None and kind_of(raw) == "[" and any(mark in bytes(raw) for mark in _REFERENCES):
+        yield from _find_references(raw, references)
+    yield Wishes(store, background, previous, tuple(references))
+
+
+def _find_references(raw: Raw, found: dict[str, None]) -> Iterator[None]:
+    for number, item in enumerate(Budget(MOST_BYTES).items(raw, _raws, "input"), 1):
+        if number % (10 * MOST_AT_ONCE) == 0:
+            yield
         if len(memoryview(item)) > _LONGEST_REFERENCE:
             continue
-        kind = read(item, _reference, f"input[{number}]")
+        kind = read(item, _reference, f"input[{number - 1}]")
         if kind.id and (kind.type or ("" if kind.role else "item_reference")) == "item_reference":
             found[kind.id] = None
     if len(found) > MOST_REFERENCES:
         raise refused("input", f"refers to more than {MOST_REFERENCES} items; send the items themselves")
-    return tuple(found)
 
 
 def chat_of(fields: Members, *, stream: bool = False, **options: Any) -> Asked:
@@ -132,8 +147,10 @@ def chat_steps(
     del conversation
     yield None
     read_settings(said, chat, echo)
-    tools = read_tools(said["tools"], budget) if "tools" in said else Tools({}, {})
-    read_choice(said.get("tool_choice"), tools, chat, echo)
+    tools = Tools({}, {})
+    if "tools" in said:
+        yield from tool_steps(said["tools"], budget, tools)
+    read_choice(said.get("tool_choice"), tools, chat, echo, budget)
     if "parallel_tool_calls" in said:
         read(said["parallel_tool_calls"], _flag, "parallel_tool_calls")
         if "tools" in chat:
@@ -150,8 +167,10 @@ def chat_steps(
     payload = object_of(chat)
     if len(payload) > most:
         raise too_large(most)
-    kept = b"[%b]" % b",".join(kept_input(said["input"], known)) if store else b"[]"
-    yield Asked(chat, payload, told, kept)
+    kept: list[bytes] = []
+    if store:
+        yield from kept_steps(said["input"], known, kept)
+    yield Asked(chat, payload, told, b"[%b]" % b",".join(kept))
 
 
 def _said(fields: Members) -> Members:

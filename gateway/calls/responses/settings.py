@@ -13,7 +13,7 @@ from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.outputs import MOST
 from fairlane.gateway.calls.reading import NOT_HERE, is_null, read, refused, string, text
 from fairlane.gateway.calls.responses import shapes
-from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
+from fairlane.streaming.jsontext import NULL, count_parts, join_object, json_string, kind_of, one_line
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SUMMARIES = ("auto", "concise", "detailed")
@@ -23,6 +23,7 @@ INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content", "message.input_im
 """What may be asked for beside the answer; the last two are told without being asked."""
 MOST_LOGPROBS = 20
 MOST_METADATA = 16
+MOST_INCLUDED = 100
 MOST_KEY = 64
 MOST_VALUE = 512
 _AS_THEY_ARE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
@@ -58,6 +59,8 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
             "truncation", "must be disabled: nothing is left out of an input here; send fewer items"
         )
     if "metadata" in said:
+        if count_parts(said["metadata"], MOST_METADATA) > MOST_METADATA:
+            raise refused("metadata", f"may have at most {MOST_METADATA} members")
         _check_metadata(read(said["metadata"], _pairs, "metadata"))
     if (
         "stream_options" in said
@@ -71,8 +74,6 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    if len(metadata) > MOST_METADATA:
-        raise refused("metadata", f"may have at most {MOST_METADATA} members")
     for name, value in metadata.items():
         if len(name) > MOST_KEY or len(value) > MOST_VALUE:
             raise refused(
@@ -147,6 +148,8 @@ def _all_of(schema: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
 
 def read_included(said: Members, chat: Members) -> None:
     """What is to be told beside the answer."""
+    if "include" in said and count_parts(said["include"], MOST_INCLUDED) > MOST_INCLUDED:
+        raise refused("include", f"may have at most {MOST_INCLUDED} items")
     included = read(said["include"], _names, "include") if "include" in said else []
     for number, name in enumerate(included):
         if name not in INCLUDED:

@@ -133,7 +133,7 @@ class Choice(Known):
     type: str
     name: str | None = None
     mode: str | None = None
-    tools: list[Raw] | None = None
+    tools: Raw = NULL
 
 
 class Named(Known):

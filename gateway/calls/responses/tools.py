@@ -1,41 +1,52 @@
 """The tools of a Responses request, which are functions, and which of them is to be called. Pure."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.reading import NOT_HERE, Budget, Typed, is_null, read, refused, string
+from fairlane.gateway.calls.reading import (
+    MOST_AT_ONCE,
+    NOT_HERE,
+    Budget,
+    Typed,
+    is_null,
+    read,
+    refused,
+    string,
+)
 from fairlane.gateway.calls.responses import shapes
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 
 CHOICES = ("auto", "none", "required")
-_raws, _typed, _name, _flag = Decoder(list[Raw]), Decoder(Typed), Decoder(str), Decoder(bool)
+_raws, _typed, _name = Decoder(list[Raw]), Decoder(Typed), Decoder(str)
 _tool, _choice, _named = Decoder(shapes.Tool), Decoder(shapes.Choice), Decoder(shapes.Named)
 
 
 class Tools(NamedTuple):
     """Functions as chat has them, and as the response repeats them, by their names."""
 
-    chat: dict[bytes, bytes]
-    told: dict[bytes, bytes]
+    chat: dict[str, bytes]
+    told: dict[str, bytes]
 
 
-def read_tools(raw: Raw, budget: Budget) -> Tools:
-    """The tools of a request. Raises ApiError(400)."""
-    tools = Tools({}, {})
-    for number, one in enumerate(budget.items(raw, _raws, "tools")):
-        place = f"tools[{number}]"
+def tool_steps(raw: Raw, budget: Budget, tools: Tools) -> Iterator[None]:
+    """Read the tools of a request into `tools`; others may run after some. Raises ApiError(400)."""
+    for number, one in enumerate(budget.items(raw, _raws, "tools"), 1):
+        place = f"tools[{number - 1}]"
         kind = read(one, _typed, place).type
         if kind != "function":
             raise refused(f"{place}.type", f"{str(kind)[:100]!r} is not run here: only functions are known")
         tool = read(one, _tool, place)
         name = string(tool.name, f"{place}.name")
-        if name in tools.chat:
+        known_as = read(name, _name, f"{place}.name")
+        if known_as in tools.chat:
             raise refused(f"{place}.name", "there is another one of that name")
-        tools.chat[name], tools.told[name] = _function(name, tool, place)
-    return tools
+        tools.chat[known_as], tools.told[known_as] = _function(name, tool, place)
+        if number % MOST_AT_ONCE == 0:
+            yield
 
 
 def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]:
@@ -64,7 +75,7 @@ def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]
     return chat, one_line(join_object([*told, ("strict", strict)]))
 
 
-def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, bytes]) -> None:
+def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, bytes], budget: Budget) -> None:
     """Tell chat the tools and which is to be called, and the response what it repeats of it. Raises ApiError(400)."""
     echo["tools"] = b"[%b]" % b",".join(tools.told.values())
     offered = list(tools.chat.values())
@@ -76,7 +87,7 @@ def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, by
             if read(raw, _name, "tool_choice") not in CHOICES:
                 raise refused("tool_choice", f"must be one of {', '.join(CHOICES)}, or an object")
         else:
-            wanted, offered = _chosen(raw, tools)
+            wanted, offered = _chosen(raw, tools, budget)
     if offered:
         chat["tools"] = Raw(b"[%b]" % b",".join(offered))
         if wanted is not None:
@@ -85,34 +96,35 @@ def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, by
         raise refused("tool_choice", "there are no tools")
 
 
-def _chosen(raw: Raw, tools: Tools) -> tuple[bytes, list[bytes]]:
+def _chosen(raw: Raw, tools: Tools, budget: Budget) -> tuple[bytes, list[bytes]]:
     """The choice that an object says, and the tools that the model is told: where some are allowed, only these."""
     kind = read(raw, _typed, "tool_choice").type
     if kind not in ("function", "allowed_tools"):
         raise refused("tool_choice.type", f"{str(kind)[:100]!r} is not known here: function or allowed_tools")
     choice = read(raw, _choice, "tool_choice")
     if kind == "function":
-        name = _known(choice.name, tools, "tool_choice.name")
+        name = json_string(_known(choice.name, tools, "tool_choice.name"))
         return b'{"type":"function","function":{"name":%b}}' % name, list(tools.chat.values())
     if choice.mode not in ("auto", "required"):
         raise refused("tool_choice.mode", "must be auto or required")
-    allowed = []
-    for number, one in enumerate(choice.tools or ()):
+    allowed: dict[str, bytes] = {}
+    listed = () if is_null(choice.tools) else budget.items(choice.tools, _raws, "tool_choice.tools")
+    for number, one in enumerate(listed):
         place = f"tool_choice.tools[{number}]"
         tool = read(one, _named, place)
         if tool.type != "function":
             raise refused(f"{place}.type", "must be function")
-        allowed.append(tools.chat[_known(tool.name, tools, f"{place}.name")])
+        name_of = _known(tool.name, tools, f"{place}.name")
+        allowed[name_of] = tools.chat[name_of]
     if not allowed:
         raise refused("tool_choice.tools", "at least one tool is needed")
-    return json_string(choice.mode), allowed
+    return json_string(choice.mode), list(allowed.values())
 
 
-def _known(name: str | None, tools: Tools, place: str) -> bytes:
-    """A tool's name, as JSON."""
+def _known(name: str | None, tools: Tools, place: str) -> str:
+    """The name of a tool that there is."""
     if name is None:
         raise refused(place, "is missing")
-    told = next((one for one in tools.chat if read(one, _name, place) == name), None)
-    if told is None:
+    if name not in tools.chat:
         raise refused(place, f"there is no tool {name[:100]!r}")
-    return told
+    return name

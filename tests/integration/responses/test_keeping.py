@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -132,8 +132,15 @@ async def test_while_sql_is_away_callers_are_told_in_time(
 
     writing = database.writing
     monkeypatch.setattr(database, "writing", never)
+    monkeypatch.setattr(module, "MOST_HELD", 100)
+    waiting = asyncio.create_task(keeping.keep(new("a", size=90)))
+    await asyncio.sleep(0)
+    with pytest.raises(DatabaseUnavailable, match="90 bytes of responses wait"):
+        await keeping.keep(new("b"))
     with pytest.raises(DatabaseUnavailable, match="nothing written within"):
-        await keeping.keep(new("a"))
+        await waiting
+    with pytest.raises(DatabaseUnavailable, match="nothing written within"):
+        await keeping.keep(new("b"))
     monkeypatch.setattr(database, "writing", writing)
 
 
@@ -155,10 +162,22 @@ async def test_a_conversation_is_found_from_its_end(keeping: Keeping, store: Res
         await keeping.keep(new(task, previous=previous))
     assert [turn.row.task_id for turn in await store.line("c", 10, NOON)] == ["c", "b", "a"]
     assert [turn.row.task_id for turn in await store.line("c", 2, NOON)] == ["c", "b"]
+    assert {turn.row.echo for turn in await store.line("c", 10, NOON)} == {b""}
     assert await store.delete("b")
     assert not await store.delete("b")
     assert [turn.row.task_id for turn in await store.line("c", 10, NOON)] == ["c"]
     assert await store.line("b", 10, NOON) == []
+
+
+async def test_output_that_is_too_long_is_not_read(
+    keeping: Keeping, store: ResponseStore, database: Database
+) -> None:
+    await keeping.keep(new("a"))
+    assert await store.output("a", 100) is None
+    async with database.writing() as connection:
+        await connection.execute(update(responses).values(output=b'[{"id":"msg_a_0"}]'))
+    assert await store.output("a", 18) == b'[{"id":"msg_a_0"}]'
+    assert await store.output("a", 17) is None
 
 
 async def test_a_log_goes_with_its_response(

@@ -239,6 +239,9 @@ async def test_a_form_whose_files_are_too_large_as_base64_is_a_413(
         answer = await http.post(HEAR, data={"model": "ear"}, files={"file": ("a", b"x" * size)})
         assert answer.status_code == 413, answer.text
         assert answer.json()["error"]["code"] == "BODY_TOO_LARGE"
+    fields = {"model": "ear", "prompt": "\x01" * 60_000, "language": "\x01" * 60_000}  # six characters each
+    answer = await http.post(HEAR, data=fields, files={"file": ("a", b"x")})
+    assert answer.status_code == 413, answer.text
     fits = await http.post(HEAR, data={"model": "ear"}, files={"file": ("a", b"x" * 290_000)})
     assert fits.status_code == 200
     assert len(media.seen) == 1

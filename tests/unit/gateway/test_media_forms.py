@@ -146,7 +146,14 @@ def test_a_payload_survives_the_way_through_a_form(said: dict[str, Any]) -> None
 
 @pytest.mark.parametrize(
     "value",
-    [{"filename": "a", "data": "no base64!"}, {"a[b": "x"}, {"": "x"}, [[[[["deep"]]]]], ["x"] * 2000],
+    [
+        {"filename": "a", "data": "no base64!"},
+        {"a[b": "x"},
+        {"": "x"},
+        [[[[["deep"]]]]],
+        ["x"] * 2000,
+        [None] * 2000,
+    ],
 )
 def test_what_no_form_can_say_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"base64|name of a field|deeper|fields"):

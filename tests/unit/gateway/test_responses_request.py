@@ -10,8 +10,15 @@ from msgspec import Raw
 
 from fairlane.gateway.calls.reading import MOST_PARTS
 from fairlane.gateway.calls.responses.echo import MOST_ECHO
-from fairlane.gateway.calls.responses.kept import with_ids
-from fairlane.gateway.calls.responses.request import MOST_REFERENCES, Wishes, chat_of, wishes_of
+from fairlane.gateway.calls.responses.kept import with_id
+from fairlane.gateway.calls.responses.request import (
+    MOST_REFERENCES,
+    Wishes,
+    chat_of,
+    chat_steps,
+    wish_steps,
+    wishes_of,
+)
 from fairlane.gateway.calls.responses.settings import EFFORTS
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.views.responses.thoughts import sealed
@@ -474,6 +481,45 @@ def test_few_bytes_that_refer_to_many_are_refused() -> None:
     chat_of(fields_of({"model": "m", "input": [reference] * 9}), known={"a": large}, most=1 << 20)
 
 
+def test_a_tool_that_is_allowed_many_times_is_told_once() -> None:
+    allowed = [{"type": "function", "name": "clock"}] * (MOST_PARTS - 10)
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": allowed}
+    assert len(chat(tools=[TOOL, CLOCK], tool_choice=choice)["tools"]) == 1
+    choice["tools"] = allowed * 2
+    with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
+        chat(tools=[TOOL, CLOCK], tool_choice=choice)
+
+
+def test_names_of_tools_are_compared_as_what_they_mean() -> None:
+    tools = Raw(b'[{"type":"function","name":"a"},{"type":"function","name":"\\u0061"}]')
+    with pytest.raises(ApiError, match="another one"):
+        chat_of({**fields_of({"model": "m", "input": "x"}), "tools": tools})
+
+
+def test_members_that_hold_few_are_not_read_where_they_hold_many() -> None:
+    for name, wrong in (("metadata", {str(one): "" for one in range(101)}), ("include", [""] * 101)):
+        with pytest.raises(ApiError, match="at most"):
+            chat_of(fields_of({"model": "m", "input": "x", name: wrong}))
+
+
+def test_what_holds_many_is_read_in_many_steps() -> None:
+    """So that others run between them: each step reads so many items, parts and tools at most."""
+    call = json.dumps(CALL).encode()
+    few = fields_of({"model": "m", "input": "x"})
+    many = {"model": "m", "input": HI * 2000}
+    parts = {"model": "m", "input": [{"role": "user", "content": [text("x")] * 2000}]}
+    tools = [{"type": "function", "name": str(number)} for number in range(2000)]
+    references = {"input": [{"type": "item_reference", "id": "a"}] * 5000}
+    for steps, least in (
+        (chat_steps(fields_of(many), stream=False, store=True), 40),
+        (chat_steps(fields_of(parts), stream=False), 20),
+        (chat_steps(fields_of({"model": "m", "input": "x", "tools": tools}), stream=False), 20),
+        (chat_steps(few, stream=False, history=[call] * 2000), 20),
+        (wish_steps(fields_of(references)), 5),
+    ):
+        assert len(list(steps)) > least
+
+
 def test_an_item_of_too_many_thoughts_is_refused() -> None:
     with pytest.raises(ApiError, match="encrypted_content"):
         chat(input=[thought("x", encrypted_content=seal(*[HIDDEN] * 1001))])
@@ -506,7 +552,7 @@ def test_kept_items_are_whole_and_have_ids() -> None:
     items = [*HI, {"role": "assistant", "content": "Hello", "id": "msg_own"}, CALL]
     asked = chat_of(fields_of({"model": "m", "input": items}), store=True)
     listed = [json.dumps(item).encode() for item in json.loads(asked.input_items)]
-    told = [json.loads(raw) for raw in with_ids(listed, "task")]
+    told = [json.loads(with_id(raw, f"item_task_{number}")) for number, raw in enumerate(listed)]
     assert [item["id"] for item in told] == ["item_task_0", "msg_own", "item_task_2"]
     assert told[1]["content"] == [{"type": "output_text", "text": "Hello", "annotations": []}]
     again = chat_of(fields_of({"model": "m", "input": told}), store=True)

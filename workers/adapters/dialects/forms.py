@@ -52,6 +52,9 @@ class Form:
         """Add a member of the payload. Raises ValueError for what no form can say."""
         if level == 1:
             _check(name)
+        self._fields += 1  # also what is left out takes its time
+        if self._fields > MOST_FIELDS:
+            raise ValueError(f"a form of more than {MOST_FIELDS} fields")
         value = bytes(raw)
         kind = value[:1]
         if value == b"null":
@@ -89,9 +92,6 @@ class Form:
         self._parts += (data, b"\r\n")
 
     def _head(self, name: str, more: str = "") -> None:
-        self._fields += 1
-        if self._fields > MOST_FIELDS:
-            raise ValueError(f"a form of more than {MOST_FIELDS} fields")
         head = f'Content-Disposition: form-data; name="{name}"{more}\r\n\r\n'
         self._parts += (self._between, head.encode(errors="replace"))
 
