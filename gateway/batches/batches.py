@@ -55,7 +55,7 @@ class Batches:
         file_id = _text(said, "input_file_id")
         row = await self._files.row(FileOwner(caller.key_id, caller.user), file_id)
         if row.purpose != PURPOSE:
-            sentence = f"The file has the purpose {row.purpose}; it must have been uploaded with {PURPOSE}"
+            sentence = f"The file has the purpose {row.purpose}: upload it with purpose={PURPOSE}"
             raise bad_request(sentence, "input_file_id")
         now = now_ms()
         batch = Batch(
