@@ -57,7 +57,7 @@ class Batches:
         owner = caller.owner
         row = await self._files.row(owner, file_id)
         if row.purpose != PURPOSE:
-            sentence = f"The file has the purpose {row.purpose}; it must have been uploaded with {PURPOSE}"
+            sentence = f"The file has the purpose {row.purpose}: upload it with purpose={PURPOSE}"
             raise bad_request(sentence, "input_file_id")
         # what a batch writes is never refused, whatever its caller has by then: so who has no room begins none
         await self._files.check_room(owner, FILES_OF_BATCH, row.bytes)

@@ -29,6 +29,18 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
 _READ = frozenset({"model", "input", "include", "stream", "stream_options", *DEFAULTS})
+_OURS = {
+    "messages": "input",
+    "system": "instructions",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "functions": "tools",
+    "function_call": "tool_choice",
+}
+"""What other calls name otherwise: their name, and the one of Responses."""
 MOST_REFERENCES = 1000
 """Items that are looked up for one request."""
 _MOST_ID = 256
@@ -126,7 +138,7 @@ def chat_steps(
     said, known = _said(fields), known or {}
     for name, raw in said.items():
         if name not in _READ and bytes(raw).strip() not in EMPTY:
-            raise refused(name, NOT_HERE)
+            raise refused(name, f"is named {_OURS[name]} in Responses" if name in _OURS else NOT_HERE)
     echo = new_echo(said, store=store)
     chat: Members = {}
     if "model" in said:

@@ -380,6 +380,20 @@ def test_what_cannot_be_said_is_refused_by_its_name(request_: dict[str, Any], pl
     assert caught.value.message.startswith(f"{place}: ")
 
 
+@pytest.mark.parametrize(
+    ("chats", "ours"),
+    [
+        ("messages", "input"),
+        ("max_tokens", "max_output_tokens"),
+        ("response_format", "text.format"),
+        ("reasoning_effort", "reasoning.effort"),
+    ],
+)
+def test_a_member_of_chat_is_refused_with_its_name_in_responses(chats: str, ours: str) -> None:
+    with pytest.raises(ApiError, match=f"^{chats}: is named {ours} in Responses$"):
+        chat(**{chats: "some"})
+
+
 def test_a_refusal_repeats_little_of_what_was_said() -> None:
     long = "A" * 1_000_000
     for wrong in (

@@ -97,7 +97,7 @@ function go(filters) {
   location.hash = address(filters);
 }
 
-const whose = ({ user, key }) => h("span", { class: "who" }, user === "*" ? t("webhooks.everyUser") : user, key && key !== user ? h("small", {}, key) : null);
+const whose = ({ user, key }) => h("span", { class: "who owner" }, user === "*" ? t("webhooks.everyUser") : user, key && key !== user ? h("small", {}, key) : null);
 
 /** How a webhook stands: it tells, it fails, or it is off. */
 const standing = row => (!row.enabled ? "off" : row.failing ? "failing" : "on");
