@@ -7,6 +7,7 @@ sweeps (`sweeping.py`).
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 
@@ -43,6 +44,8 @@ WAIT_S = 30.0
 """For such a turn."""
 LOOK_AGAIN_S = 5.0
 """After a storage was not the right one, or did not answer."""
+HOLDS_S = 1.0
+"""How long it is believed to be the right one by those who write or remove: what is mounted may go while a gateway runs."""
 CLOSE_S = 5.0
 
 
@@ -63,8 +66,8 @@ class Files:
         self._settings = settings
         self._now = now_ms
         self._reads, self._writes = Turns(READS), Turns(WRITES)
-        self._identified = False
-        """The storage is known to be the one in which the files of this database are."""
+        self._identified: float | None = None
+        """When the storage was last seen to be the one in which the files of this database are; None: it was not, or never."""
         self._identifying = asyncio.Lock()
         self._trouble: tuple[float, ApiError] | None = None
         """When that could not be found out last, and what callers are told."""
@@ -107,7 +110,7 @@ class Files:
 
         `size`: how large it will be at most, where that is known: so much is set aside at once. `refused`: whether it is, where
         there is no room for it. Raises as `create`."""
-        await self.identify()
+        await self.identify(HOLDS_S)
         limit = self._settings().max_file_bytes if most is None else most
         now = self._now()
         file_id = file_id or new_file_id(now)
@@ -194,23 +197,34 @@ class Files:
         end = row.bytes if end is None else min(end, row.bytes)
         if start >= end:
             return
-        with _told_to_callers(row.id):
-            async with contextlib.aclosing(self._storage.read(row.id, start, end)) as pieces:
-                async for piece in pieces:
-                    yield piece
+        with _told_to_callers():
+            try:
+                async with contextlib.aclosing(self._storage.read(row.id, start, end)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except NotStored as error:
+                await self.identify(0.0)  # where the storage has gone the file is not lost
+                log.error("the bytes of a file are missing", file=row.id, why=str(error))
+                raise not_found(row.id) from error
 
     # ---- for who sweeps ----------
 
-    async def identify(self) -> None:
-        """Return when the storage is the right one (`identity.py`). Raises ApiError(503)."""
-        if self._identified:
+    async def identify(self, holds_s: float = math.inf) -> None:
+        """Return when the storage is the right one (`identity.py`), as was seen within the last `holds_s` seconds. Raises
+        ApiError(503)."""
+        asked = time.monotonic()
+        if self._seen_since(asked - holds_s):
             return
-        async with self._identifying:  # one looks, for all
-            await self._identify()
+        async with self._identifying:  # one looks, for all who came before it
+            await self._identify(asked - holds_s)
 
-    async def _identify(self) -> None:
-        if self._identified:
+    def _seen_since(self, at: float) -> bool:
+        return self._identified is not None and self._identified >= at
+
+    async def _identify(self, since: float) -> None:
+        if self._seen_since(since):
             return
+        began = time.monotonic()
         if self._trouble is not None and time.monotonic() - self._trouble[0] < LOOK_AGAIN_S:
             raise self._trouble[1]
         try:
@@ -219,9 +233,9 @@ class Files:
             new = self._trouble is None or self._trouble[1].facts["cause"] != str(error)
             if new and self._settings().enabled:
                 log.warning("files are not served here", storage=str(self._storage), why=str(error))
-            self._trouble = time.monotonic(), _unavailable(error)
+            self._identified, self._trouble = None, (time.monotonic(), _unavailable(error))
             raise self._trouble[1] from error
-        self._identified, self._trouble = True, None
+        self._identified, self._trouble = began, None
 
     async def close(self) -> None:
         """Let go of the storage."""
@@ -236,7 +250,10 @@ class Files:
             return await rows.due(connection, now, now + REMOVE_AGAIN_MS, most)
 
     async def remove(self, file_id: str) -> None:
-        """Remove the bytes of a file that is not there, then its row. Raises StorageError."""
+        """Remove the bytes of a file that is not there, then its row. Raises StorageError, ApiError."""
+        await self.identify(
+            HOLDS_S
+        )  # nothing is found in a storage that has gone, and what is in it would stay
         await self._storage.remove(file_id)
         async with self._writing(None) as connection:
             await rows.remove(connection, file_id)
@@ -399,15 +416,10 @@ def _lost() -> ApiError:
 
 
 @contextlib.contextmanager
-def _told_to_callers(file_id: str = "") -> Iterator[None]:
-    """How a storage fails, as callers are told it. `file_id`: of a file that is to be there."""
+def _told_to_callers() -> Iterator[None]:
+    """How a storage fails, as callers are told it."""
     try:
         yield
-    except NotStored as error:
-        if not file_id:
-            raise _unavailable(error) from error
-        log.error("the bytes of a file are missing", file=file_id, why=str(error))
-        raise not_found(file_id) from error
     except StorageFull as error:
         log.error("there is no room for files", why=str(error))
         raise storage_full() from error
