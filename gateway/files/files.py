@@ -24,6 +24,7 @@ from fairlane.gateway.files.names import plain_name
 from fairlane.gateway.files.rows import FileRow, Owner, is_file_id, new_file_id
 from fairlane.gateway.files.storage import NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.gateway.settings import FilesSettings
+from fairlane.queues.logs.sums import SummedLine
 from fairlane.queues.loops import end_tasks
 from fairlane.streaming.turns import Turns
 
@@ -44,6 +45,8 @@ WAIT_S = 30.0
 """For such a turn."""
 LOOK_AGAIN_S = 5.0
 """After a storage was not the right one, or did not answer."""
+TELL_AGAIN_S = 60.0
+"""Between two lines in the log of why it is not the right one."""
 HOLDS_S = 1.0
 """How long it is believed to be the right one by those who write or remove: what is mounted may go while a gateway runs."""
 CLOSE_S = 5.0
@@ -71,6 +74,15 @@ class Files:
         self._identifying = asyncio.Lock()
         self._trouble: tuple[float, ApiError] | None = None
         """When that could not be found out last, and what callers are told."""
+        self._told_at = 0.0
+        """When the log told of it last."""
+        self._why = ""
+        self._failing = SummedLine(
+            lambda times: log.warning("the storage of files fails", why=self._why, times=times)
+        )
+        self._full = SummedLine(
+            lambda times: log.error("there is no room for files", why=self._why, times=times)
+        )
         self._taking_back: set[asyncio.Task[None]] = set()
 
     async def create(
@@ -121,7 +133,7 @@ class Files:
         alive = asyncio.create_task(self._keep_alive(file_id, owner), name="arriving file")
         finished = False
         try:
-            with _told_to_callers():
+            with self.told_to_callers():
                 writer = await self._storage.write(file_id)
             try:
                 row = FileRow(file_id, 0, now, "", "", None, owner)
@@ -197,7 +209,7 @@ class Files:
         end = row.bytes if end is None else min(end, row.bytes)
         if start >= end:
             return
-        with _told_to_callers():
+        with self.told_to_callers():
             try:
                 async with contextlib.aclosing(self._storage.read(row.id, start, end)) as pieces:
                     async for piece in pieces:
@@ -230,11 +242,16 @@ class Files:
         try:
             await identity.check(self._database, self._storage)
         except (WrongStorage, StorageError) as error:
-            new = self._trouble is None or self._trouble[1].facts["cause"] != str(error)
+            new = self._trouble is None
+            if self._trouble is not None and self._trouble[1].facts["cause"] != str(error):
+                new = began - self._told_at >= TELL_AGAIN_S  # (some servers never say the same twice)
             if new and self._settings().enabled:
+                self._told_at = began
                 log.warning("files are not served here", storage=str(self._storage), why=str(error))
             self._identified, self._trouble = None, (time.monotonic(), _unavailable(error))
             raise self._trouble[1] from error
+        if self._trouble is not None and self._settings().enabled:
+            log.info("files are served here again", storage=str(self._storage))
         self._identified, self._trouble = began, None
 
     async def close(self) -> None:
@@ -259,6 +276,20 @@ class Files:
             await rows.remove(connection, file_id)
 
     # ---- for what arrives ----------
+
+    @contextlib.contextmanager
+    def told_to_callers(self) -> Iterator[None]:
+        """How a storage fails, as callers are told it. Batches ask again and again, so the log has a line a minute of each."""
+        try:
+            yield
+        except StorageFull as error:
+            self._why = str(error)
+            self._full.add(1)
+            raise storage_full() from error
+        except StorageError as error:
+            self._why = str(error)
+            self._failing.add(1)
+            raise _unavailable(error) from error
 
     async def _make_room(
         self, connection: AsyncConnection, owner: Owner, count: int, size: int, *, refused: bool
@@ -366,7 +397,7 @@ class Arriving:
     async def finish(self, name: str, purpose: str, expires_s: int | None = None) -> FileRow:
         """All of it has come. Raises as `write`."""
         await self._store()
-        with _told_to_callers():
+        with self._files.told_to_callers():
             await self._writer.finish()
         row = self._row._replace(
             bytes=self._size,
@@ -393,7 +424,7 @@ class Arriving:
     async def _store(self) -> None:
         pieces, self._pieces, self._waiting = self._pieces, [], 0
         if pieces:
-            with _told_to_callers():
+            with self._files.told_to_callers():
                 await self._writer.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
@@ -413,19 +444,6 @@ def _lost() -> ApiError:
         "The file took too long to be stored, and was given up: send it again",
         retry_after_ms=1000,
     )
-
-
-@contextlib.contextmanager
-def _told_to_callers() -> Iterator[None]:
-    """How a storage fails, as callers are told it."""
-    try:
-        yield
-    except StorageFull as error:
-        log.error("there is no room for files", why=str(error))
-        raise storage_full() from error
-    except StorageError as error:
-        log.warning("the storage of files fails", why=str(error))
-        raise _unavailable(error) from error
 
 
 def _unavailable(error: Exception) -> ApiError:

@@ -254,7 +254,7 @@ async def test_a_directory_that_goes_away_while_running_loses_nothing_and_gets_n
     monkeypatch.setattr(module, "HOLDS_S", 0.0)
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
     kept = await keeping.files.create(ANN, "x", "batch", of(b"x"))
-    expired = await keeping.files.create(ANN, "x", "batch", of(b"y"), expires_s=1)
+    await keeping.files.create(ANN, "x", "batch", of(b"y"), expires_s=1)
     away = keeping.folder.with_name("away")
     keeping.folder.rename(away)
     keeping.folder.mkdir()  # as of what is not mounted any more
