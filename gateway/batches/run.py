@@ -27,6 +27,7 @@ from fairlane.gateway.batches.names import file_of, line_task
 from fairlane.gateway.batches.outcomes import NotRun, Outcome, answered, not_run, refused
 from fairlane.gateway.batches.reading import FileLines, Pace, asked_in, longest_line, look_at
 from fairlane.gateway.batches.splitting import Line, LineTooLong
+from fairlane.gateway.batches.standing import Standing
 from fairlane.gateway.batches.store import BatchStore, problems_json
 from fairlane.gateway.batches.surfaces import READERS, Reading, Request, View
 from fairlane.gateway.calls.bodies import Bodies
@@ -84,6 +85,7 @@ DELETED_EPOCHS, DELETED_TRIES = 20, 2
 """Of how many leaders before files are looked for that nobody was told of."""
 MOST_REST_S = 60.0
 MOST_HOLDS = 1000
+MODELS_TOLD = 10
 PURPOSE = "batch_output"
 MOST_BYTES = 1 << 50
 """Of a file of answers: they are there, and have been paid for."""
@@ -132,6 +134,14 @@ class Stopped(Exception):
         self.problem = problem
 
 
+class NotNow(Exception):
+    """The file of a batch cannot be read at the moment."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 _WHY_NOT = {Status.EXPIRED: NotRun.EXPIRED, Status.CANCELLED: NotRun.CANCELLED, Status.FAILED: NotRun.FAILED}
 
 
@@ -163,6 +173,9 @@ class Run:
         self._unrun: dict[int, int] = {}
         """Lines that will not be run, and where they begin."""
         self._pace = Pace()
+        self._whys: dict[str, str] = {}
+        """Why nothing of a model ('': of any) was submitted, by code."""
+        self._standing = Standing(time.monotonic())
 
     @property
     def open_lines(self) -> int:
@@ -204,32 +217,45 @@ class Run:
             await self._end(Status.CANCELLED)
             return False
         findings = await self._findings(settings.batches.max_lines)
+        if findings is None:
+            await self._end(Status.CANCELLED if self.cancelled else Status.EXPIRED)
+            return False
         if findings.problems:
             await self._end(Status.FAILED, errors=problems_json(findings.problems))
             return False
         begun = {"total": findings.total, "model": findings.model}
         self.batch = await self._again(lambda: self._tools.store.begin(batch, now_ms(), **begun))
         self.cancelled = self.batch.status is Status.CANCELLING
+        self._moves()
         log.info("batch begun", **self._facts(), endpoint=batch.endpoint, lines=findings.total)
         return True
 
-    async def _findings(self, most_lines: int) -> Findings:
-        async with self._tools.looking.of(self._opener):
-            return await self._look_at(most_lines)
+    async def _findings(self, most_lines: int) -> Findings | None:
+        """What there is in the file. None: it cannot be read, and the batch is to end before that."""
+        while True:
+            try:
+                async with self._tools.looking.of(self._opener):  # given back while it cannot be read
+                    return await self._look_at(most_lines)
+            except NotNow as not_now:
+                self._still(not_now.code)
+            try:
+                self._check()
+            except Stopped:
+                return None
+            await asyncio.sleep(AGAIN_S)
 
     async def _look_at(self, most_lines: int) -> Findings:
-        while True:
-            lines = self._lines_from(self.batch)
-            try:
-                return await look_at(lines, self.batch.endpoint, most_lines, self._tools.bodies, self._opener)
-            except ApiError as error:
-                if error.status < 500:
-                    findings = Findings(most_lines)
-                    findings.wrong(Problem("file_not_found", error.message, None, "input_file_id"))
-                    return findings
-            except DatabaseUnavailable:
-                pass
-            await asyncio.sleep(AGAIN_S)
+        lines = self._lines_from(self.batch)
+        try:
+            return await look_at(lines, self.batch.endpoint, most_lines, self._tools.bodies, self._opener)
+        except ApiError as error:
+            if error.status >= 500:
+                raise NotNow(error.code) from error
+            findings = Findings(most_lines)
+            findings.wrong(Problem("file_not_found", error.message, None, "input_file_id"))
+            return findings
+        except DatabaseUnavailable as error:
+            raise NotNow("DATABASE_UNAVAILABLE") from error
 
     # ---- feeding and collecting ----------
 
@@ -244,6 +270,10 @@ class Run:
                 kept = await self._keep()
                 if not (self._in_work or self._held) and await self._at_end():
                     return
+                if collected or self._in_work:
+                    self._moves()
+                else:
+                    self._still()
                 took = time.monotonic() - began
             pause = LEAST_PAUSE_S if collected or kept else min(pause * 1.5, MOST_PAUSE_S)
             # at most half of the time is a batch's
@@ -258,7 +288,11 @@ class Run:
 
     async def _at_end(self) -> bool:
         """Whether all lines of the file have been read: the last ones may be blank."""
-        line = await self._next_in_file()
+        try:
+            line = await self._next_in_file()
+        except NotNow as not_now:
+            self._rest("", AGAIN_S, not_now.code)
+            return False
         if line is None:
             return True
         self._held.insert(0, ("", line))
@@ -295,6 +329,9 @@ class Run:
                 break
             try:
                 following = await self._next_in_file()
+            except NotNow as not_now:
+                self._rest("", AGAIN_S, not_now.code)
+                break
             except Stopped:
                 self._held += [("", one) for one in found]
                 raise
@@ -304,25 +341,23 @@ class Run:
         return found
 
     async def _next_in_file(self) -> Line | None:
+        """Raises NotNow: what runs is collected meanwhile, and other batches have their turns."""
         while True:
             try:
                 line = await self._lines.next()
             except ApiError as error:
-                if error.status < 500:
-                    problem = Problem("file_not_found", error.message, None, "input_file_id")
-                    raise Stopped(Status.FAILED, problem) from None
+                if error.status >= 500:
+                    raise NotNow(error.code) from error
+                problem = Problem("file_not_found", error.message, None, "input_file_id")
+                raise Stopped(Status.FAILED, problem) from None
             except LineTooLong as long:  # lines may be shorter now than when the file was looked at
                 sentence = f"The line is longer than {long.most} bytes; nothing behind it was carried out"
                 raise Stopped(Status.FAILED, Problem("line_too_long", sentence, long.number)) from None
-            except DatabaseUnavailable:
-                pass
-            else:
-                if line is None or line.number not in self._done:
-                    return line
-                await self._pace.step()
-                continue
-            self._check()
-            await asyncio.sleep(AGAIN_S)
+            except DatabaseUnavailable as error:
+                raise NotNow("DATABASE_UNAVAILABLE") from error
+            if line is None or line.number not in self._done:
+                return line
+            await self._pace.step()
 
     async def _submit(self, line: Line, caller: Caller) -> None:
         """Submit a line: it is in work then, or held, or has come to something."""
@@ -334,7 +369,7 @@ class Run:
             model = model_in(request.fields)
             await self._tools.submit(self._task(line, task_id, request, caller))
         except StoreError:
-            self._hold("", line, AGAIN_S)
+            self._hold("", line, AGAIN_S, "STORE_UNAVAILABLE")
         except Unfit as unfit:  # it was looked at before: what it was read as has changed
             error = ApiError(400, unfit.code, unfit.message)
             self._came_to(refused(line.number, custom_id, task_id, error), task_id)
@@ -343,7 +378,7 @@ class Run:
                 self._came_to(refused(line.number, custom_id, task_id, error), task_id)
                 return
             held = model if error.code in OF_A_MODEL else ""
-            self._hold(held, line, (error.retry_after_ms or 1000) / 1000, model)
+            self._hold(held, line, (error.retry_after_ms or 1000) / 1000, error.code, model)
         else:
             self._in_work[line.number] = _in_work(line, custom_id, task_id, request)
 
@@ -380,12 +415,32 @@ class Run:
             raise Stopped(Status.FAILED, Problem("key_not_valid", sentence))
         return caller
 
-    def _hold(self, held: str, line: Line, seconds: float, model: str = "") -> None:
+    def _hold(self, held: str, line: Line, seconds: float, code: str, model: str = "") -> None:
+        self._rest(held, seconds, code)
+        self._held.append((model, line))
+
+    def _rest(self, held: str, seconds: float, code: str) -> None:
+        """Submit nothing of a model ('': of any) for a while."""
         now = time.monotonic()
         if len(self._holds) > MOST_HOLDS:
             self._holds = {name: until for name, until in self._holds.items() if until > now}
+            self._whys = {name: why for name, why in self._whys.items() if name in self._holds}
         self._holds[held] = now + min(max(seconds, AGAIN_S), MOST_REST_S)  # a limit may be raised meanwhile
-        self._held.append((model, line))
+        self._whys[held] = code
+
+    def _moves(self) -> None:
+        """Lines run, or have come to something."""
+        self._whys.clear()
+        if self._standing.moves(time.monotonic()):
+            log.info("batch goes on", **self._facts())
+
+    def _still(self, *codes: str) -> None:
+        """Nothing runs and nothing can be submitted: operators are told why, where that lasts."""
+        since_s = self._standing.still(time.monotonic())
+        if since_s is not None:
+            why, models = sorted({*codes, *self._whys.values()}), sorted(filter(None, self._whys))
+            facts = {"why": why, "models": models[:MODELS_TOLD], "since_s": int(since_s)}
+            log.warning("batch stands still", **self._facts(), **facts)
 
     def _task_id(self, line: int) -> str:
         return line_task(self.batch.id, self.batch.created, line)

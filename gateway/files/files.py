@@ -7,6 +7,7 @@ sweeps (`sweeping.py`).
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 
@@ -24,6 +25,7 @@ from fairlane.gateway.files.names import plain_name
 from fairlane.gateway.files.rows import FileRow, is_file_id, new_file_id
 from fairlane.gateway.files.storage import NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.gateway.settings import FilesSettings
+from fairlane.queues.logs.sums import SummedLine
 from fairlane.queues.loops import end_tasks
 from fairlane.streaming.turns import Turns
 
@@ -44,6 +46,10 @@ WAIT_S = 30.0
 """For such a turn."""
 LOOK_AGAIN_S = 5.0
 """After a storage was not the right one, or did not answer."""
+TELL_AGAIN_S = 60.0
+"""Between two lines in the log of why it is not the right one."""
+HOLDS_S = 1.0
+"""How long it is believed to be the right one by those who write or remove: what is mounted may go while a gateway runs."""
 CLOSE_S = 5.0
 ROWS = 1000
 """That are read at once: others have their turn between."""
@@ -66,11 +72,20 @@ class Files:
         self._settings = settings
         self._now = now_ms
         self._reads, self._writes = Turns(READS), Turns(WRITES)
-        self._identified = False
-        """The storage is known to be the one in which the files of this database are."""
+        self._identified: float | None = None
+        """When the storage was last seen to be the one in which the files of this database are; None: it was not, or never."""
         self._identifying = asyncio.Lock()
         self._trouble: tuple[float, ApiError] | None = None
         """When that could not be found out last, and what callers are told."""
+        self._told_at = 0.0
+        """When the log told of it last."""
+        self._why = ""
+        self._failing = SummedLine(
+            lambda times: log.warning("the storage of files fails", why=self._why, times=times)
+        )
+        self._full = SummedLine(
+            lambda times: log.error("there is no room for files", why=self._why, times=times)
+        )
         self._taking_back: set[asyncio.Task[None]] = set()
 
     async def create(
@@ -110,7 +125,7 @@ class Files:
 
         `size`: how large it will be at most, where that is known: so much is set aside at once. `refused`: whether it is, where
         there is no room for it. Raises as `create`."""
-        await self.identify()
+        await self.identify(HOLDS_S)
         limit = self._settings().max_file_bytes if most is None else most
         now = self._now()
         file_id = file_id or new_file_id(now)
@@ -121,7 +136,7 @@ class Files:
         alive = asyncio.create_task(self._keep_alive(file_id, owner), name="arriving file")
         finished = False
         try:
-            with _told_to_callers():
+            with self.told_to_callers():
                 writer = await self._storage.write(file_id)
             try:
                 row = FileRow(file_id, 0, now, "", "", None, owner)
@@ -207,34 +222,50 @@ class Files:
         end = row.bytes if end is None else min(end, row.bytes)
         if start >= end:
             return
-        with _told_to_callers(row.id):
-            async with contextlib.aclosing(self._storage.read(row.id, start, end)) as pieces:
-                async for piece in pieces:
-                    yield piece
+        with self.told_to_callers():
+            try:
+                async with contextlib.aclosing(self._storage.read(row.id, start, end)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except NotStored as error:
+                await self.identify(0.0)  # where the storage has gone the file is not lost
+                log.error("the bytes of a file are missing", file=row.id, why=str(error))
+                raise not_found(row.id) from error
 
     # ---- for who sweeps ----------
 
-    async def identify(self) -> None:
-        """Return when the storage is the right one (`identity.py`). Raises ApiError(503)."""
-        if self._identified:
+    async def identify(self, holds_s: float = math.inf) -> None:
+        """Return when the storage is the right one (`identity.py`), as was seen within the last `holds_s` seconds. Raises
+        ApiError(503)."""
+        asked = time.monotonic()
+        if self._seen_since(asked - holds_s):
             return
-        async with self._identifying:  # one looks, for all
-            await self._identify()
+        async with self._identifying:  # one looks, for all who came before it
+            await self._identify(asked - holds_s)
 
-    async def _identify(self) -> None:
-        if self._identified:
+    def _seen_since(self, at: float) -> bool:
+        return self._identified is not None and self._identified >= at
+
+    async def _identify(self, since: float) -> None:
+        if self._seen_since(since):
             return
+        began = time.monotonic()
         if self._trouble is not None and time.monotonic() - self._trouble[0] < LOOK_AGAIN_S:
             raise self._trouble[1]
         try:
             await identity.check(self._database, self._storage)
         except (WrongStorage, StorageError) as error:
-            new = self._trouble is None or self._trouble[1].facts["cause"] != str(error)
+            new = self._trouble is None
+            if self._trouble is not None and self._trouble[1].facts["cause"] != str(error):
+                new = began - self._told_at >= TELL_AGAIN_S  # (some servers never say the same twice)
             if new and self._settings().enabled:
+                self._told_at = began
                 log.warning("files are not served here", storage=str(self._storage), why=str(error))
-            self._trouble = time.monotonic(), _unavailable(error)
+            self._identified, self._trouble = None, (time.monotonic(), _unavailable(error))
             raise self._trouble[1] from error
-        self._identified, self._trouble = True, None
+        if self._trouble is not None and self._settings().enabled:
+            log.info("files are served here again", storage=str(self._storage))
+        self._identified, self._trouble = began, None
 
     async def close(self) -> None:
         """Let go of the storage."""
@@ -249,12 +280,29 @@ class Files:
             return await rows.due(connection, now, now + REMOVE_AGAIN_MS, most)
 
     async def remove(self, file_id: str) -> None:
-        """Remove the bytes of a file that is not there, then its row. Raises StorageError."""
+        """Remove the bytes of a file that is not there, then its row. Raises StorageError, ApiError."""
+        await self.identify(
+            HOLDS_S
+        )  # nothing is found in a storage that has gone, and what is in it would stay
         await self._storage.remove(file_id)
         async with self._writing(None) as connection:
             await rows.remove(connection, file_id)
 
     # ---- for what arrives ----------
+
+    @contextlib.contextmanager
+    def told_to_callers(self) -> Iterator[None]:
+        """How a storage fails, as callers are told it. Batches ask again and again, so the log has a line a minute of each."""
+        try:
+            yield
+        except StorageFull as error:
+            self._why = str(error)
+            self._full.add(1)
+            raise storage_full() from error
+        except StorageError as error:
+            self._why = str(error)
+            self._failing.add(1)
+            raise _unavailable(error) from error
 
     async def _make_room(
         self, connection: AsyncConnection, owner: Owner, count: int, size: int, *, refused: bool
@@ -362,7 +410,7 @@ class Arriving:
     async def finish(self, name: str, purpose: str, expires_s: int | None = None) -> FileRow:
         """All of it has come. Raises as `write`."""
         await self._store()
-        with _told_to_callers():
+        with self._files.told_to_callers():
             await self._writer.finish()
         row = self._row._replace(
             bytes=self._size,
@@ -389,7 +437,7 @@ class Arriving:
     async def _store(self) -> None:
         pieces, self._pieces, self._waiting = self._pieces, [], 0
         if pieces:
-            with _told_to_callers():
+            with self._files.told_to_callers():
                 await self._writer.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
@@ -409,24 +457,6 @@ def _lost() -> ApiError:
         "The file took too long to be stored, and was given up: send it again",
         retry_after_ms=1000,
     )
-
-
-@contextlib.contextmanager
-def _told_to_callers(file_id: str = "") -> Iterator[None]:
-    """How a storage fails, as callers are told it. `file_id`: of a file that is to be there."""
-    try:
-        yield
-    except NotStored as error:
-        if not file_id:
-            raise _unavailable(error) from error
-        log.error("the bytes of a file are missing", file=file_id, why=str(error))
-        raise not_found(file_id) from error
-    except StorageFull as error:
-        log.error("there is no room for files", why=str(error))
-        raise storage_full() from error
-    except StorageError as error:
-        log.warning("the storage of files fails", why=str(error))
-        raise _unavailable(error) from error
 
 
 def _unavailable(error: Exception) -> ApiError:

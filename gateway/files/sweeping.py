@@ -10,6 +10,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.rows import ARRIVING
 from fairlane.gateway.files.storage import StorageError
+from fairlane.queues.logs.sums import SummedLine
 from fairlane.queues.loops import end_tasks
 
 log = structlog.get_logger("fairlane.gateway")
@@ -24,6 +25,9 @@ class FileSweep:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._task: asyncio.Task[None] | None = None
+        self._stuck: tuple[str, str] = ("", "")
+        """The last one that could not be removed, and why."""
+        self._sticking = SummedLine(self._tell)
 
     def start(self) -> None:
         """Begin."""
@@ -59,5 +63,10 @@ class FileSweep:
             try:
                 await self._files.remove(one.id)
             except StorageError as error:
-                log.warning("a file cannot be removed: it is tried again", file=one.id, why=str(error))
+                self._stuck = one.id, str(error)
+                self._sticking.add(1)
         return len(due) == AT_ONCE
+
+    def _tell(self, times: int) -> None:
+        file, why = self._stuck
+        log.warning("a file cannot be removed: it is tried again", file=file, why=why, times=times)

@@ -100,7 +100,7 @@ def _server() -> Iterator[Buckets]:
     command = [str(Path(sys.executable).with_name("weed")), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += [f"-dir={folder}/data", "-volume.max=20", "-master.volumeSizeLimitMB=512"]
     command += ["-master.volumePreallocate=false", "-filer", "-s3", f"-s3.config={folder}/users.json"]
-    command += ["-s3.port.iceberg=0", "-s3.autoCreateBucket"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     environ = {**os.environ, "HOME": str(folder)}
     with (folder / "log").open("wb") as log:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.support.proxy import ReplyProxy
 from tests.support.servers import Server
-from tests.support.serving import http_client, serving
+from tests.support.serving import http_client, serving, until
 
-from fairlane.gateway.batches import run
+from fairlane.gateway.batches import run, standing
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.outcomes import Outcome
 from fairlane.gateway.batches.run import AT_ONCE, KEPT_AT_ONCE
 from fairlane.gateway.batches.store import BatchStore
+from fairlane.gateway.files import files
 
 from .crew import CHAT, Caller, Crew, file_of, line, stage, working
 
@@ -121,6 +123,41 @@ async def test_a_line_that_became_too_long_ends_its_batch(
         assert ended["status"] == "failed"
         [error] = ended["errors"]["data"]
         assert (error["code"], error["line"]) == ("line_too_long", 2)
+
+
+async def test_a_storage_that_is_away_is_waited_for_and_cancelling_does_not_wait(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(standing, "TOLD_AFTER_S", 0.5)
+    with capture_logs() as logs:
+        async with stage(redis_url, tmp_path) as (caller, _):
+            ids = [await caller.upload(file_of([line(number)])) for number in range(2)]
+            [folder] = [mark.parent for mark in tmp_path.glob("**/fairlane-storage")]  # noqa: ASYNC240
+            folder.rename(tmp_path / "away")
+            cancelled, waits = [await caller.create(file_id) for file_id in ids]
+            await until(lambda: "batch stands still" in [one["event"] for one in logs], "the log to tell it")
+            await caller.http.post(f"/v1/batches/{cancelled['id']}/cancel")
+            assert (await caller.reaches(cancelled["id"]))["status"] == "cancelled"
+            assert (await caller.show(waits["id"]))["status"] == "validating"
+            (tmp_path / "away").rename(folder)
+            assert (await caller.reaches(waits["id"]))["request_counts"]["completed"] == 1
+    [still] = [one for one in logs if one["event"] == "batch stands still" and one["batch"] == waits["id"]]
+    assert still["why"] == ["STORAGE_UNAVAILABLE"]
+    events = [one["event"] for one in logs]
+    assert events.count("files are not served here") == events.count("files are served here again") == 1
+
+
+async def test_a_batch_without_a_worker_is_told_to_stand_still(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "TOLD_AFTER_S", 0.5)
+    with capture_logs() as logs:
+        async with stage(redis_url, tmp_path, models={"echo": {}, "lonely": {}}) as (caller, _):
+            made = await caller.batch([line(1, model="lonely")])
+            await until(lambda: "batch stands still" in [one["event"] for one in logs], "the log to tell it")
+    [still] = [one for one in logs if one["event"] == "batch stands still"]
+    assert (still["batch"], still["why"], still["models"]) == (made["id"], ["NO_WORKER"], ["lonely"])
 
 
 @pytest.mark.slow

@@ -248,6 +248,35 @@ async def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_up(
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 
+async def test_a_directory_that_goes_away_while_running_loses_nothing_and_gets_nothing(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HOLDS_S", 0.0)
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
+    kept = await keeping.files.create(ANN, "x", "batch", of(b"x"))
+    await keeping.files.create(ANN, "x", "batch", of(b"y"), expires_s=1)
+    away = keeping.folder.with_name("away")
+    keeping.folder.rename(away)
+    keeping.folder.mkdir()  # as of what is not mounted any more
+    keeping.now += 1000
+    for call in (
+        keeping.content(ANN, kept.id),
+        keeping.files.create(ANN, "x", "batch", of(b"x")),
+        keeping.sweep(),
+    ):
+        with pytest.raises(ApiError) as refused:
+            await call
+        assert (refused.value.status, refused.value.code) == (503, "STORAGE_UNAVAILABLE")
+    assert not list(keeping.folder.iterdir())
+    keeping.folder.rmdir()
+    away.rename(keeping.folder)
+    assert await keeping.content(ANN, kept.id) == b"x"
+    keeping.now += REMOVE_AGAIN_MS
+    await keeping.sweep()
+    assert await keeping.rows() == {kept.id: "ready"}
+    assert keeping.stored() == [kept.id]
+
+
 async def test_many_are_swept_in_parts_by_several(keeping: Keeping) -> None:
     for number in range(AT_ONCE + 7):
         await keeping.files.create(Owner("key", f"key/{number}"), "x", "batch", of(b"x"), expires_s=1)
