@@ -75,6 +75,7 @@ async def test_a_response_in_the_background_is_cut_read_on_and_looked_up_again(
         assert len(resumed) == 1
         assert f"/v1/responses/{response}?stream=true&starting_after=" in resumed[0]
         await page.reload()
+        await page.wait_for_function("document.querySelector('#background')?.checked")
         await state(page, "completed")
         await plain(page)
         await shows(page, "".join(WORDS))

@@ -261,6 +261,7 @@ function openLink() {
   if (/^resp_[0-9a-f-]{36}$/.test(response)) {
     if (taskOf(response) === task.taskId) return;
     showTab("ask");
+    askInBackground();
     const follow = () => task.followResponse(response, { headers: headersFor(user, "") }).catch(showProblem);
     whenKnown(() => (page.me === null ? page.askForKey(t("ask.needsKey")).then(follow) : follow()));
     return;
@@ -269,6 +270,13 @@ function openLink() {
   showTab("ask");
   const streamUrl = `/api/task/${taskId}/events?token=${encodeURIComponent(token)}`;
   whenKnown(() => task.followLink({ taskId, streamUrl, headers: headersFor(user, ""), user }));
+}
+
+/** The form as it was sent for a link's response: what is asked next goes the same way. */
+function askInBackground() {
+  document.querySelector("input[name=surface][value=responses]").checked = true;
+  byId("background").checked = true;
+  drawSurface();
 }
 
 /** Do it once it is known who the reader is: that decides whether the task's user may be named. A link works without. */
