@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
@@ -116,37 +116,9 @@ class BatchStore:
         """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
         `running` ones, those that are only to be ended, and those that `leader` has. Where there are more than LOOK_AT, none of
         those that `leader` has is left out, and of the others those of a key that has many."""
-        columns = batches.c
-        needed = (
-            *(columns.id, columns.key_id, columns.user_name, columns.status),
-            *(columns.leader, columns.lease, columns.epoch),
-        )
-        turn = case(
-            (columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0
-        )
-        place = func.row_number().over(
-            partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
-        )
-        # (what is long in a row is not among them: all of them are sorted)
-        of_owner = select(*needed, columns.expires, place.label("place")).where(_unended()).subquery()
-        found = of_owner.c
-        place_in_key = func.row_number().over(partition_by=found.key_id, order_by=(found.place, found.id))
-        wanted = select(
-            *(found.id, found.key_id, found.user_name, found.status, found.leader, found.lease, found.epoch)
-        )
-        wanted = wanted.where(
-            or_(
-                found.place <= running,
-                found.status == Status.CANCELLING,
-                found.expires <= now_ms,
-                found.leader == leader,
-            )
-        )
-        led_here = case((found.leader == leader, 0), else_=1)
+        said = {"leader": leader, "running": running, "now": now_ms}
         async with self._database.reading(CHANGE_S) as connection:
-            rows = (
-                await connection.execute(wanted.order_by(led_here, place_in_key, found.id).limit(LOOK_AT))
-            ).all()
+            rows = (await connection.execute(_WAITING, said)).all()
         return sorted(Waiting(row[0], Owner(row[1], row[2]), Status(row[3]), *row[4:]) for row in rows)
 
     async def take(self, found: Waiting, leader: str, lease: int) -> Batch | None:
@@ -260,6 +232,36 @@ def problems_json(problems: Sequence[Problem]) -> str:
 
 def _unended() -> ColumnElement[bool]:
     return batches.c.status.in_(UNENDED)
+
+
+def _waiting() -> Select[Any]:
+    """See `BatchStore.unended`: of `leader`, of `running` batches, at `now`."""
+    columns = batches.c
+    needed = (
+        *(columns.id, columns.key_id, columns.user_name, columns.status),
+        *(columns.leader, columns.lease, columns.epoch),
+    )
+    turn = case((columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0)
+    place = func.row_number().over(
+        partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
+    )
+    # (what is long in a row is not among them: all of them are sorted)
+    of_owner = select(*needed, columns.expires, place.label("place")).where(_unended()).subquery()
+    found = of_owner.c
+    place_in_key = func.row_number().over(partition_by=found.key_id, order_by=(found.place, found.id))
+    led_here = case((found.leader == bindparam("leader"), 0), else_=1)
+    wanted = or_(
+        found.place <= bindparam("running"),
+        found.status == Status.CANCELLING,
+        found.expires <= bindparam("now"),
+        found.leader == bindparam("leader"),
+    )
+    shown = (found.id, found.key_id, found.user_name, found.status, found.leader, found.lease, found.epoch)
+    return select(*shown).where(wanted).order_by(led_here, place_in_key, found.id).limit(LOOK_AT)
+
+
+_WAITING = _waiting()
+"""Made once: what it is made of lies in circles, which the collector would have to find after each look."""
 
 
 def _of(owner: Owner) -> ColumnElement[bool]:

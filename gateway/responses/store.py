@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, desc, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, String, bindparam, delete, desc, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import REPORT_S, Database
@@ -30,6 +30,20 @@ _ROW = (
 """What a `Row` is made of."""
 _BARE = tuple(literal(b"").label("echo") if column is _c.echo else column for column in _ROW)
 """The same without what it echoes."""
+
+
+def _line() -> Select[Any]:
+    """See `ResponseStore.line`: of `task`, at most `most`, at `now`."""
+    first = bindparam("task", type_=String()).label("task")
+    line = select(first, literal(0).label("depth")).cte("line", recursive=True)
+    before = select(_c.previous, line.c.depth + 1).join_from(line, responses, _c.task == line.c.task)
+    line = line.union_all(before.where(_c.previous != "", line.c.depth + 1 < bindparam("most")))
+    wanted = select(*_BARE, _c.size).join_from(line, responses, _c.task == line.c.task)
+    return wanted.where(_c.expires > bindparam("now")).order_by(line.c.depth)
+
+
+_LINE = _line()
+"""Made once: what it is made of lies in circles, which the collector would have to find after each request."""
 
 
 class ResponseStore:
@@ -58,13 +72,9 @@ class ResponseStore:
     async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:
         """The responses that led to one, it first, each followed by the one that it goes on from; at most `most`, as far as they
         are there, without what they echo, which may be large in each of them."""
-        line = select(literal(task_id).label("task"), literal(0).label("depth")).cte("line", recursive=True)
-        before = select(_c.previous, line.c.depth + 1).join_from(line, responses, _c.task == line.c.task)
-        line = line.union_all(before.where(_c.previous != "", line.c.depth + 1 < most))
-        wanted = select(*_BARE, _c.size).join_from(line, responses, _c.task == line.c.task)
-        wanted = wanted.where(_c.expires > now_ms).order_by(line.c.depth)
         async with self._reading() as connection:
-            rows = (await connection.execute(wanted)).all()
+            found = await connection.execute(_LINE, {"task": task_id, "most": most, "now": now_ms})
+            rows = found.all()
         return [Turn(Row(*row[:-1]), row[-1]) for row in rows]
 
     async def items(self, task_ids: Sequence[str]) -> dict[str, tuple[bytes, bytes | None]]:

@@ -93,16 +93,24 @@ async def _webhooks_of(connection: AsyncConnection, owners: Iterable[Owner]) -> 
     sees that it is nothing, comes before or after."""
     keys = {owner.key_id for owner in owners}
     users = {owner.user for owner in owners} | {EVERY_USER}
-    columns = webhooks.c
-    wanted = select(
-        *(columns.id, columns.key_id, columns.user_name, columns.events),
-        *(columns.waiting, columns.due, columns.not_before, columns.claim),
+    return (await connection.execute(_OF_OWNERS, {"keys": list(keys), "users": list(users)})).all()
+
+
+_columns = webhooks.c
+_OF_OWNERS = (
+    select(
+        *(_columns.id, _columns.key_id, _columns.user_name, _columns.events),
+        *(_columns.waiting, _columns.due, _columns.not_before, _columns.claim),
     )
-    of_them = wanted.where(
-        columns.key_id.in_(keys), columns.user_name.in_(users), columns.off_since.is_(None)
+    .where(
+        _columns.key_id.in_(bindparam("keys", expanding=True)),
+        _columns.user_name.in_(bindparam("users", expanding=True)),
+        _columns.off_since.is_(None),
     )
-    # in their order: two that hold several never wait for each other in a circle
-    return (await connection.execute(of_them.order_by(columns.id).with_for_update())).all()
+    .order_by(_columns.id)  # two that hold several never wait for each other in a circle
+    .with_for_update()
+)
+"""Made once: a list that is said where the statement is made leaves circles for the collector, page after page of ends."""
 
 
 def _hears(webhook: Any, end: End) -> bool:

@@ -79,6 +79,8 @@ NOT_RUN = {
     "docs/quickstart.md: make run",
     "docs/routing.md: fairlane template list --config examples/job",
     "docs/upstreams.md: fairlane serve",
+    "docs/webhooks.md: curl localhost:8080/api/webhooks -H 'Content",
+    "docs/webhooks.md: fairlane serve --config local.yaml",
     "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
     "docs/workers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",

@@ -34,7 +34,7 @@ def test_what_has_ended_goes_at_once_and_is_counted_no_more(world: World) -> Non
     pool = Pool(world)
     end(pool, "a", archive_ms=72 * HOUR_MS, archive_log=True)
     end(pool, "b")
-    assert kept(pool) > 10_000
+    assert kept(pool) > 9000, "two logs of some 5,000 bytes, as the server holds them"
     assert drop(pool, "a")
     assert there(world, "a") == 0
     assert drop(pool, "b")
