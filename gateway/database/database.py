@@ -7,7 +7,9 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection
@@ -25,6 +27,8 @@ BUSY_S = 5.0
 """How long a write waits for another one on SQLite, and a connection for its turn."""
 DEADLINE_S = 15.0
 """Of one transaction."""
+CLOSE_S = 2.0
+"""How long SQLite may take, when all is over, for what was interrupted."""
 CONNECTIONS = 4
 """Of a process at most: no task waits for SQL. PostgreSQL must allow as many, and REPORTS, for each process of each replica."""
 REPORTS = 2
@@ -60,6 +64,11 @@ class Database:
         self._engine = _engine(address, CONNECTIONS)
         self._reports = _engine(address, REPORTS)
         self._writing = self._engine.execution_options(**{_WRITES: True})
+        self._threads: WeakSet[Thread] = WeakSet()
+        """In which SQLite works, one for each connection. Those of a call that was interrupted are still at it."""
+        if isinstance(address, File):
+            for engine in (self._engine, self._reports):
+                event.listen(engine.sync_engine, "connect", self._note_thread)
         self._turn = asyncio.Lock() if isinstance(address, File) else None
         """A file has one writer at a time. Ours come one after the other, with a connection only in their turn: SQLite lets
         those who wait look again now and then, so one that writes without a pause would keep others out."""
@@ -91,6 +100,14 @@ class Database:
         """Let go of all connections."""
         await self._reports.dispose()
         await self._engine.dispose()
+        if self._threads:
+            await asyncio.to_thread(_wait_for, [*self._threads])
+
+    def _note_thread(self, connection: DBAPIConnection, _: object) -> None:
+        file = connection.driver_connection
+        thread = getattr(file, "_thread", file)  # aiosqlite's connection has a thread, or was one
+        if isinstance(thread, Thread):
+            self._threads.add(thread)
 
     def reading(
         self, deadline_s: float = DEADLINE_S
@@ -199,6 +216,13 @@ def _engine(address: Address, connections: int) -> AsyncEngine:
     event.listen(engine.sync_engine, "connect", _prepare_file)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
+
+
+def _wait_for(threads: list[Thread]) -> None:
+    """What they still bring to the event loop needs it: it is closed once nobody brings anything, or CLOSE_S later."""
+    end = time.monotonic() + CLOSE_S
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0))
 
 
 def _make_file(file: File) -> None:

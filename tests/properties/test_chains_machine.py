@@ -126,7 +126,7 @@ def test_any_life_of_a_pool_with_chains_keeps_the_promises(
 ) -> None:
     steps = Counter[str]()
     life = type("ChainsLifeHere", (ChainsLife,), {"server": redis_server, "steps_of_chains": steps})
-    live(life, request, capsys, long=1000, short=40)
+    live(life, request, capsys, long=1000, short=60)
     with capsys.disabled():
         print(f" {dict(steps)}")
     assert set(steps) >= {"moved", "ended", "waits", "next", "late", "stale"}, "it came to what matters"
