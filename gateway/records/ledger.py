@@ -44,7 +44,8 @@ class LedgerRow(NamedTuple):
 
 
 class PaidUsage:
-    """Where entries of ended tasks go: what they used, and in the same transaction what was paid for them."""
+    """Where entries of ended tasks go: what they used, and in the same transaction what was paid for them. (It is given them as
+    they are: who pays is named whole, also when the rest is written without the names of those who were forgotten.)"""
 
     def __init__(self, used: Table) -> None:
         self._used = used

@@ -13,7 +13,7 @@ from fairlane.gateway.records.audit import purge as purge_audit
 from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.batches import purge as purge_batches
 from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
-from fairlane.gateway.records.ledger import Charges, PaidUsage
+from fairlane.gateway.records.ledger import PaidUsage
 from fairlane.gateway.records.ledger import purge as purge_ledger
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reading import Reading
@@ -57,7 +57,7 @@ class Records:
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
             "usage": PaidUsage(Careful(Announced(used), self.forgotten, UsageKind())),
-            "charge": Announced(Charges()),
+            "charge": PaidUsage(Careful(Announced(), self.forgotten, UsageKind())),
             "audit": Careful(AuditTable(as_shown), self.forgotten, AuditKind()),
             "refusals": RefusalTable(),
             "refused_changes": RefusedChangesTable(),

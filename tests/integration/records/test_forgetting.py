@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import func, select
 from tests.integration.admin.test_commands import fairlane
@@ -13,7 +14,7 @@ from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import archive, metadata, usage, usage_users
+from fairlane.gateway.database.tables import archive, metadata, usage, usage_users, webhook_deliveries
 from fairlane.gateway.records.forgetting import FORGOTTEN
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import KeyQuota, PriceSettings
@@ -133,6 +134,25 @@ async def test_what_arrives_later_of_what_was_before_comes_without_the_name(talk
         users = set(await connection.scalars(select(usage_users.c.user_name)))
     assert sorted(map(tuple, rows)) == [("late", FORGOTTEN, ""), ("other", "site/ann", "req-1")]
     assert users == {FORGOTTEN, "site/ann"}
+
+
+@pytest.mark.parametrize("kind", ["usage", "charge"])
+async def test_webhooks_of_all_users_are_not_told_the_name(talk: Talk, kind: str) -> None:
+    gateway = talk.served.gateway
+    async with talk.client(secret("site")) as site:
+        made = await site.post("/api/webhooks", json={"url": "https://receiver.invalid/", "everyUser": True})
+        assert made.status_code == 201, made.text
+    await forget(talk)
+    before = await gateway.scheduler.now_ms() - 60_000
+    packed: list[Any] = msgspec.msgpack.decode(entry("late", ended=before, user=NAME))
+    packed += [""] * (29 - len(packed)) + ["1"]  # its end is announced
+    await put(gateway.link, msgspec.msgpack.encode(packed), kind=kind)
+    await carried(talk)
+    async with gateway.database.reading() as connection:
+        told = (
+            await connection.execute(select(webhook_deliveries.c.object_id, webhook_deliveries.c.user_name))
+        ).all()
+    assert [tuple(row) for row in told] == [("late", FORGOTTEN)]
 
 
 async def test_a_task_that_ends_after_its_user_was_forgotten_is_not_archived(talk: Talk) -> None:
