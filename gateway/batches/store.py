@@ -116,7 +116,7 @@ class BatchStore:
         """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
         `running` ones, those that are only to be ended, and those that `leader` has. Where there are more than LOOK_AT, none of
         those that `leader` has is left out, and of the others those of a key that has many."""
-        said = {"leader": leader, "running": running, "now": now_ms}
+        said = {"leader": leader, "running": running, "now": now_ms, "most": LOOK_AT}
         async with self._database.reading(CHANGE_S) as connection:
             rows = (await connection.execute(_WAITING, said)).all()
         return sorted(Waiting(row[0], Owner(row[1], row[2]), Status(row[3]), *row[4:]) for row in rows)
@@ -235,7 +235,7 @@ def _unended() -> ColumnElement[bool]:
 
 
 def _waiting() -> Select[Any]:
-    """See `BatchStore.unended`: of `leader`, of `running` batches, at `now`."""
+    """See `BatchStore.unended`: of `leader`, of `running` batches, at `now`, at most `most`."""
     columns = batches.c
     needed = (
         *(columns.id, columns.key_id, columns.user_name, columns.status),
@@ -257,7 +257,7 @@ def _waiting() -> Select[Any]:
         found.leader == bindparam("leader"),
     )
     shown = (found.id, found.key_id, found.user_name, found.status, found.leader, found.lease, found.epoch)
-    return select(*shown).where(wanted).order_by(led_here, place_in_key, found.id).limit(LOOK_AT)
+    return select(*shown).where(wanted).order_by(led_here, place_in_key, found.id).limit(bindparam("most"))
 
 
 _WAITING = _waiting()
