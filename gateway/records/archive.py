@@ -93,10 +93,11 @@ class Archive(Outbox):
             await keep([(entry.packed.decode(), record) for entry, record in ends])
         except (DatabaseUnavailable, StoreError):
             raise
-        except Exception:
+        except (
+            Exception
+        ):  # what is not kept stays in Redis, and is tried again when it has been idle for LEFT_MS
             if len(ends) > 1:
                 return [entry for end in ends for entry in await self._try([end], keep)]
-            # it stays in Redis, and is tried again when it has been idle for LEFT_MS
             task_id = ends[0][0].packed.decode()
             log.exception("a result cannot be archived: it stays in Redis", task_id=task_id)
             return []

@@ -187,22 +187,6 @@ def _file(rng: random.Random, known: Known) -> Valid:
     return Valid("POST", "/v1/files", "mallory", form=form)
 
 
-def _responses(rng: random.Random, known: Known) -> Valid:
-    parts = [{"type": "input_text", "text": words(rng)}, {"type": "input_image", "image_url": "https://a/b"}]
-    items: list[dict[str, Any]] = [
-        {"role": "user", "content": rng.choice((words(rng), parts[:1], parts))},
-        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": words(rng)}]},
-        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c1", "output": words(rng)},
-    ]
-    body: dict[str, Any] = {"model": _model(rng), "input": rng.choice((words(rng), items[:1], items))}
-    body |= rng.choice(({}, {"stream": True}, {"instructions": words(rng)}, {"max_output_tokens": 9}))
-    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
-    body |= rng.choice(({}, {"tools": tools}, {"tools": tools, "tool_choice": "required"}))
-    body |= rng.choice(({}, {"metadata": {"a": "b"}}, {"reasoning": {"effort": "low", "summary": "auto"}}))
-    return Valid("POST", "/v1/responses", "mallory", body)
-
-
 def _media(path: str, **members: Any) -> Callable[[random.Random, Known], Valid]:
     """A call with a JSON body for audio, images or moderations; nobody offers them here."""
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlane.workers.adapters import simulated_media
 from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_of, prompt_of, usage_for
+from fairlane.workers.adapters.simulated_media import images, moderations, speech, transcript
 from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.media import (
@@ -201,7 +201,7 @@ class SimulateAdapter:
             await self._ticker.until(first_at + max(0, end - 1) * fate.seconds_per_token)
         usage = usage_for(prompt, end)
         if heard is not None:
-            told = simulated_media.transcript(fate.text.split(), len(heard.file.data))
+            told = transcript(fate.text.split(), len(heard.file.data))
             usage = Usage(details={"type": "duration", "seconds": told.duration})
         yield usage
         if fate.accident is Accident.MIDWAY:
@@ -219,18 +219,18 @@ class SimulateAdapter:
         if task.type == SPEECH:
             asked = SpeechRequest.of(task)
             yield usage_for(asked.input, 0)
-            pieces = [*simulated_media.speech(asked.input, asked.response_format)]
+            pieces = [*speech(asked.input, asked.response_format)]
             yield from pieces[: len(pieces) // 2] if fate.accident is Accident.MIDWAY else pieces
         elif task.type == MODERATION:
-            yield Result(simulated_media.moderations(ModerationRequest.of(task)))
+            yield Result(moderations(ModerationRequest.of(task)))
         elif task.type == TRANSLATION:
             heard = TranscriptionRequest.of(task)
-            told = simulated_media.transcript(fate.text.split(), len(heard.file.data))
+            told = transcript(fate.text.split(), len(heard.file.data))
             yield Usage(details={"type": "duration", "seconds": told.duration})
             yield Result(told)
         else:
             wanted = ImageRequest.of(task)
-            made = simulated_media.images(wanted)
+            made = images(wanted)
             yield usage_for(wanted.prompt, TOKENS_OF_IMAGE * len(made.data))
             yield Result(made)
 
