@@ -1,9 +1,14 @@
 """The official SDKs for Node: their scenarios in `node/`."""
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import json
+import os
+import selectors
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +21,55 @@ async def run_node(
     project: Path, scenario: str, base_url: str, *, client: str = "openai.mjs", **options: Any
 ) -> Any:
     """What a scenario of a client prints; its retries are off unless `maxRetries` says otherwise."""
-    async with node(project, scenario, base_url, client=client, **options) as child:
-        return await outcome(child, DEADLINE_S * 2)
+    told = await asyncio.to_thread(_player(project).play, client, scenario, base_url, json.dumps(options))
+    assert not (isinstance(told, dict) and "broke" in told), told["broke"]
+    return told
+
+
+class Player:
+    """A process that plays scenarios one after the other: `node/serve.mjs`."""
+
+    def __init__(self, project: Path) -> None:
+        program = shutil.which("node")
+        assert program is not None, "these tests need Node"
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+        self._process = subprocess.Popen(
+            [program, "serve.mjs"],
+            cwd=project,
+            env=environ | NO_PROXIES,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def play(self, *asked: str) -> Any:
+        """What one prints. Raises TimeoutError."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(DEADLINE_S * 2):
+                self.end()
+                _player.cache_clear()
+                raise TimeoutError(f"{asked}: nothing in {DEADLINE_S * 2} s")
+        line = self._process.stdout.readline()
+        assert line, "the player has ended"
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Nothing of it remains."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@functools.cache
+def _player(project: Path) -> Player:
+    """This session's."""
+    player = Player(project)
+    atexit.register(player.end)
+    return player
 
 
 @contextlib.asynccontextmanager
