@@ -5,9 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api import batches_models, models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.hot import with_limits
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.batches import AnyBatch, Batch, BatchList, BatchPage, NewBatch
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.batches.batch import UNENDED, Status, told, told_to_operators
@@ -39,9 +40,9 @@ TheBatches = Annotated[Batches, Depends(_batches)]
 
 @router.post(
     "/v1/batches",
-    response_model=batches_models.Batch,
+    response_model=Batch,
     responses=with_limits(refusals(404, 408, 413, 415, 429, 503, 507, openai=True, files=True)),
-    openapi_extra=models.body_of(batches_models.NewBatch),
+    openapi_extra=body_of(NewBatch),
 )
 async def create(
     batches: TheBatches, caller: TheCaller, request: TheRequest, operator: TheOperator
@@ -55,7 +56,7 @@ async def create(
     return answer(told(await batches.create(caller, said)))
 
 
-@router.get("/v1/batches", response_model=batches_models.BatchList)
+@router.get("/v1/batches", response_model=BatchList)
 async def page(
     batches: TheBatches,
     caller: TheCaller,
@@ -70,20 +71,20 @@ async def page(
     return answer({**listed, **ends, "has_more": more})
 
 
-@router.get("/v1/batches/{batch_id}", response_model=batches_models.Batch)
+@router.get("/v1/batches/{batch_id}", response_model=Batch)
 async def show(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
     """How a batch stands."""
     return answer(told(await batches.find(caller, batch_id)))
 
 
-@router.post("/v1/batches/{batch_id}/cancel", response_model=batches_models.Batch)
+@router.post("/v1/batches/{batch_id}/cancel", response_model=Batch)
 async def cancel(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
     """Ends a batch early: what waits or runs of it is cancelled, what has been answered stands in its files. One that has ended
     stays as it is."""
     return answer(told(await batches.cancel(caller, batch_id)))
 
 
-@operators.get("/api/admin/batches", response_model=batches_models.BatchPage)
+@operators.get("/api/admin/batches", response_model=BatchPage)
 async def page_of_all(
     batches: TheBatches,
     state: Annotated[str, Query(description=f"a status, or `{UNENDED_WORD}`")] = "",
@@ -101,9 +102,7 @@ async def page_of_all(
     return answer({"batches": rows, "next": found[-1].id if more else None})
 
 
-@operators.post(
-    "/api/admin/batches/{batch_id}/cancel", response_model=batches_models.AnyBatch, responses=refusals(404)
-)
+@operators.post("/api/admin/batches/{batch_id}/cancel", response_model=AnyBatch, responses=refusals(404))
 async def cancel_any(batches: TheBatches, operator: TheOperator, actor: TheActor, batch_id: str) -> Response:
     """Ends anybody's batch early, as its caller would."""
     before = await batches.find_any(batch_id)

@@ -4,8 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.changes import ChangeDetail, ChangeList, ChangeMade, ChangeShown
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
@@ -18,7 +19,7 @@ router = APIRouter(
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 
-@router.get("/api/admin/changes", response_model=models.ChangeList)
+@router.get("/api/admin/changes", response_model=ChangeList)
 async def changes(operator: TheOperator, request: TheRequest) -> Response:
     """The changes of settings that wait or hold, and the last that did, the newest first; 200 are kept.
 
@@ -31,7 +32,7 @@ async def changes(operator: TheOperator, request: TheRequest) -> Response:
 
 @router.get(
     "/api/admin/changes/{change_id}",
-    response_model=models.ChangeDetail,
+    response_model=ChangeDetail,
     responses=refusals(404, 429, 503, reports=True),
 )
 async def show(operator: TheOperator, caller: TheCaller, request: TheRequest, change_id: str) -> Response:
@@ -47,10 +48,10 @@ async def show(operator: TheOperator, caller: TheCaller, request: TheRequest, ch
 
 @router.post(
     "/api/admin/changes",
-    response_model=models.ChangeMade,
+    response_model=ChangeMade,
     status_code=201,
     responses=CHANGE,
-    openapi_extra=models.body_of(NewChange),
+    openapi_extra=body_of(NewChange),
 )
 async def create(
     operator: TheOperator, actor: TheActor, request: TheRequest, check: bool = False
@@ -68,9 +69,9 @@ async def create(
 
 @router.patch(
     "/api/admin/changes/{change_id}",
-    response_model=models.ChangeShown,
+    response_model=ChangeShown,
     responses=CHANGE,
-    openapi_extra=models.body_of(ChangeUpdate),
+    openapi_extra=body_of(ChangeUpdate),
 )
 async def alter(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
     """Gives a change another share of the tasks, or another end. Who was among fewer is among more, too."""
@@ -78,14 +79,14 @@ async def alter(operator: TheOperator, actor: TheActor, request: TheRequest, cha
     return answer(await operator.changes.alter(change_id, await _body(operator, request), actor))
 
 
-@router.post("/api/admin/changes/{change_id}/keep", response_model=models.ChangeShown, responses=CHANGE)
+@router.post("/api/admin/changes/{change_id}/keep", response_model=ChangeShown, responses=CHANGE)
 async def keep(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
     """Lets a change hold for all tasks, without an end, until it is taken back."""
     request.check_query()
     return answer(await operator.changes.keep(change_id, actor))
 
 
-@router.post("/api/admin/changes/{change_id}/take-back", response_model=models.ChangeShown, responses=CHANGE)
+@router.post("/api/admin/changes/{change_id}/take-back", response_model=ChangeShown, responses=CHANGE)
 async def take_back(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
     """Ends a change, or lets it not begin: what holds without it holds again. A second call makes no difference.
 

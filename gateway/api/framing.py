@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.messages_models import AnthropicError
-from fairlane.gateway.api.models import NativeError, OpenAIError
+from fairlane.gateway.api.models.messages import AnthropicError
+from fairlane.gateway.api.models.refusals import NativeError, OpenAIError
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.metrics.scrape import Scrape

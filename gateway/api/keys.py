@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.keys import KeyChanged, KeyDetail, KeyMade, KeyPage, KeyRevoked
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.queries import Count
 from fairlane.gateway.calls.bodies import parse_values
@@ -24,7 +25,7 @@ router = APIRouter(
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 
-@router.get("/api/admin/keys", response_model=models.KeyPage)
+@router.get("/api/admin/keys", response_model=KeyPage)
 async def list_keys(
     operator: TheOperator,
     kind: OneOf = None,
@@ -42,7 +43,7 @@ async def list_keys(
     return answer(await operator.keys.page(after, limit, kind, text.lower()))
 
 
-@router.get("/api/admin/keys/{key_id}", response_model=models.KeyDetail, responses=refusals(404))
+@router.get("/api/admin/keys/{key_id}", response_model=KeyDetail, responses=refusals(404))
 async def show_key(
     operator: TheOperator,
     key_id: str,
@@ -63,10 +64,10 @@ async def show_key(
 
 @router.post(
     "/api/admin/keys",
-    response_model=models.KeyMade,
+    response_model=KeyMade,
     status_code=201,
     responses=refusals(408, 409, 413, 415),
-    openapi_extra=models.body_of(NewKey),
+    openapi_extra=body_of(NewKey),
 )
 async def create_key(
     operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest
@@ -80,10 +81,7 @@ async def create_key(
 
 
 @router.patch(
-    "/api/admin/keys/{key_id}",
-    response_model=models.KeyChanged,
-    responses=CHANGE,
-    openapi_extra=models.body_of(KeyChange),
+    "/api/admin/keys/{key_id}", response_model=KeyChanged, responses=CHANGE, openapi_extra=body_of(KeyChange)
 )
 async def change_key(
     operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
@@ -97,9 +95,9 @@ async def change_key(
 
 @router.post(
     "/api/admin/keys/{key_id}/rotate",
-    response_model=models.KeyMade,
+    response_model=KeyMade,
     responses=CHANGE,
-    openapi_extra=models.body_of(Rotation),
+    openapi_extra=body_of(Rotation),
 )
 async def rotate_key(
     operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
@@ -111,9 +109,9 @@ async def rotate_key(
 
 @router.post(
     "/api/admin/keys/{key_id}/revoke",
-    response_model=models.KeyRevoked,
+    response_model=KeyRevoked,
     responses=CHANGE,
-    openapi_extra=models.body_of(Revocation),
+    openapi_extra=body_of(Revocation),
 )
 async def revoke_key(
     operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str

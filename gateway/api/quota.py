@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.quota import Ledger, QuotaGranted, QuotaPage
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.queries import LIST, PLAIN, TIMES, Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
@@ -37,7 +38,7 @@ User = Annotated[
 After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
 
 
-@router.get("/api/admin/quota", response_model=models.QuotaPage, responses=refusals(404))
+@router.get("/api/admin/quota", response_model=QuotaPage, responses=refusals(404))
 async def standings(
     operator: TheOperator,
     request: TheRequest,
@@ -60,10 +61,10 @@ async def standings(
 
 @router.post(
     "/api/admin/quota/grants",
-    response_model=models.QuotaGranted,
+    response_model=QuotaGranted,
     status_code=201,
-    responses={200: {"model": models.QuotaGranted}, **refusals(404, 408, 409, 413, 415)},
-    openapi_extra=models.body_of(NewGrant),
+    responses={200: {"model": QuotaGranted}, **refusals(404, 408, 409, 413, 415)},
+    openapi_extra=body_of(NewGrant),
 )
 async def grant(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
     """Grants credits to a key or a user, which stay until they are used; less than 0 takes some back. On all replicas at once.
@@ -78,7 +79,7 @@ async def grant(operator: TheOperator, actor: TheActor, request: TheRequest) -> 
     return answer(done, status=201 if done["new"] else 200)
 
 
-@router.get("/api/admin/quota/ledger", response_model=models.Ledger, responses=CSV)
+@router.get("/api/admin/quota/ledger", response_model=Ledger, responses=CSV)
 async def ledger(
     operator: TheOperator,
     request: TheRequest,

@@ -2,8 +2,9 @@
 
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.users import Forgotten
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.operator.bodies import read_body
@@ -16,9 +17,9 @@ router = APIRouter(
 
 @router.post(
     "/api/admin/users/forget",
-    response_model=models.Forgotten,
+    response_model=Forgotten,
     responses=refusals(408, 413, 415, 500),
-    openapi_extra=models.body_of(ForgottenUser),
+    openapi_extra=body_of(ForgottenUser),
 )
 async def forget(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
     """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids

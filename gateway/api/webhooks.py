@@ -6,8 +6,20 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.webhooks import (
+    AllWebhookDeliveries,
+    AllWebhooks,
+    WebhookDeliveries,
+    WebhookDelivery,
+    WebhookDeliveryDetail,
+    WebhookList,
+    WebhookMade,
+    WebhookRemoved,
+    WebhookShown,
+    WebhookSwitchedOff,
+)
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
@@ -76,7 +88,7 @@ async def _webhooks(request: Framed) -> Webhooks:
 TheWebhooks = Annotated[Webhooks, Depends(_webhooks)]
 
 
-@router.get("/api/webhooks", response_model=models.WebhookList)
+@router.get("/api/webhooks", response_model=WebhookList)
 async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRequest) -> Response:
     """The caller's webhooks, the oldest first, and how many there may be (`most`)."""
     request.check_query()
@@ -85,10 +97,10 @@ async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRe
 
 @router.post(
     "/api/webhooks",
-    response_model=models.WebhookMade,
+    response_model=WebhookMade,
     status_code=201,
     responses=refusals(408, 409, 413, 415),
-    openapi_extra=models.body_of(NewWebhook),
+    openapi_extra=body_of(NewWebhook),
 )
 async def create_webhook(
     framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest
@@ -100,7 +112,7 @@ async def create_webhook(
     return answer(made, status=201)
 
 
-@router.get("/api/webhooks/{webhook_id}", response_model=models.WebhookShown, responses=refusals(404))
+@router.get("/api/webhooks/{webhook_id}", response_model=WebhookShown, responses=refusals(404))
 async def show_webhook(
     webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
 ) -> Response:
@@ -112,9 +124,9 @@ async def show_webhook(
 
 @router.patch(
     "/api/webhooks/{webhook_id}",
-    response_model=models.WebhookShown,
+    response_model=WebhookShown,
     responses=CHANGE,
-    openapi_extra=models.body_of(WebhookChange),
+    openapi_extra=body_of(WebhookChange),
 )
 async def change_webhook(
     framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
@@ -126,7 +138,7 @@ async def change_webhook(
     return answer(await webhooks.change(caller, webhook_id, fields))
 
 
-@router.delete("/api/webhooks/{webhook_id}", response_model=models.WebhookRemoved, responses=refusals(404))
+@router.delete("/api/webhooks/{webhook_id}", response_model=WebhookRemoved, responses=refusals(404))
 async def remove_webhook(
     webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
 ) -> Response:
@@ -137,9 +149,9 @@ async def remove_webhook(
 
 @router.post(
     "/api/webhooks/{webhook_id}/rotate",
-    response_model=models.WebhookMade,
+    response_model=WebhookMade,
     responses=CHANGE,
-    openapi_extra=models.body_of(NewSecret),
+    openapi_extra=body_of(NewSecret),
 )
 async def rotate_webhook(
     framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
@@ -152,7 +164,7 @@ async def rotate_webhook(
 
 @router.post(
     "/api/webhooks/{webhook_id}/test",
-    response_model=models.WebhookDelivery,
+    response_model=WebhookDelivery,
     status_code=202,
     responses=refusals(404, 409),
 )
@@ -167,7 +179,7 @@ async def test_webhook(
 
 @router.get(
     "/api/webhooks/{webhook_id}/deliveries",
-    response_model=models.WebhookDeliveries,
+    response_model=WebhookDeliveries,
     responses=refusals(404, 503, reports=True),
 )
 async def list_deliveries(
@@ -189,7 +201,7 @@ async def list_deliveries(
 
 @router.get(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}",
-    response_model=models.WebhookDeliveryDetail,
+    response_model=WebhookDeliveryDetail,
     responses=refusals(404),
 )
 async def show_delivery(
@@ -202,7 +214,7 @@ async def show_delivery(
 
 @router.post(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
-    response_model=models.WebhookDelivery,
+    response_model=WebhookDelivery,
     status_code=202,
     responses=refusals(404, 409),
 )
@@ -217,7 +229,7 @@ async def redeliver(
 # ---- operators' ----------
 
 
-@operators.get("/api/admin/webhooks", response_model=models.AllWebhooks)
+@operators.get("/api/admin/webhooks", response_model=AllWebhooks)
 async def all_webhooks(
     operator: TheOperator,
     caller: TheCaller,
@@ -231,7 +243,7 @@ async def all_webhooks(
     return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
 
 
-@operators.get("/api/admin/webhooks/deliveries", response_model=models.AllWebhookDeliveries)
+@operators.get("/api/admin/webhooks/deliveries", response_model=AllWebhookDeliveries)
 async def all_deliveries(
     operator: TheOperator,
     caller: TheCaller,
@@ -249,7 +261,7 @@ async def all_deliveries(
 
 
 @operators.post(
-    "/api/admin/webhooks/{webhook_id}/off", response_model=models.WebhookSwitchedOff, responses=refusals(404)
+    "/api/admin/webhooks/{webhook_id}/off", response_model=WebhookSwitchedOff, responses=refusals(404)
 )
 async def switch_off(
     operator: TheOperator, actor: TheActor, request: TheRequest, webhook_id: str

@@ -1,10 +1,10 @@
-"""Requests and answers of batches as pydantic models: what callers may rely on. See `models.py`."""
+"""Batches."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api.models import Answer, Ms
+from fairlane.gateway.api.models.base import Answer, Ms
 from fairlane.gateway.batches.batch import Status
 from fairlane.gateway.batches.batches import LEAST_TTL_S, MOST_PAIRS, MOST_TTL_S
 from fairlane.gateway.calls.openai import CHAT
