@@ -126,6 +126,8 @@ class Feed:
             await led.tools.submit(self._task(line, task_id, request, caller))
         except StoreError:
             self._hold(line, "", "", AGAIN_S, "STORE_UNAVAILABLE")
+        except DatabaseUnavailable:
+            self._hold(line, "", "", AGAIN_S, "DATABASE_UNAVAILABLE")
         except Unfit as unfit:  # it was looked at before: what it was read as has changed
             error = ApiError(400, unfit.code, unfit.message)
             self._work.came_to(refused(line.number, custom_id, task_id, error), task_id)
