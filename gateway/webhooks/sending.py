@@ -21,7 +21,7 @@ from fairlane.gateway.webhooks.owed import Candidate, Delivery, Owed, Webhook, W
 from fairlane.gateway.webhooks.posting import Poster
 from fairlane.gateway.webhooks.turns import Turns
 from fairlane.queues.logs.sums import FewLines
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.metrics import Metrics
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.endpoints.names import SystemNames
@@ -103,9 +103,7 @@ class Sender:
             except Exception:  # what is owed is in SQL, and looked for again
                 log.exception("cannot look what webhooks owe", replica=self._replica)
                 pause = AGAIN_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._hurry.wait()
+            await set_within(self._hurry, pause)
 
     async def look(self) -> None:
         """Begin to send for those that have something to be done, as far as there are seats. Raises DatabaseUnavailable."""

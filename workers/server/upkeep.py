@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.presence import AT_ONCE
 from fairlane.streaming.hub import Hub
@@ -93,11 +93,7 @@ class Upkeep:
                 self._health.review_soon()
             except Exception:  # the same: leases must be renewed whatever happens here
                 log.exception("checking time limits failed")
-            try:
-                async with asyncio.timeout(wait * self._rng.uniform(0.95, 1.0)):
-                    await self._offers.hurry.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._offers.hurry, wait * self._rng.uniform(0.95, 1.0))
             self._offers.hurry.clear()
 
     async def _renew(self) -> None:
