@@ -61,7 +61,11 @@ class Keeping:
 
 
 @pytest.fixture
-async def keeping(database: Database, tmp_path: Path) -> AsyncIterator[Keeping]:
+async def keeping(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Keeping]:
+    # on a busy machine a disk may take long, and what then cannot be done at once is left to who sweeps
+    monkeypatch.setattr("fairlane.gateway.files.files.REPORT_S", 60.0)
     keeping = Keeping(database, tmp_path / "storage")
     yield keeping
     await keeping.files.close()
