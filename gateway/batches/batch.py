@@ -189,6 +189,11 @@ def told_to_operators(batch: Batch) -> dict[str, Any]:
     }
 
 
+def codes_of(whys: str) -> tuple[str, ...]:
+    """The codes of why lines are not submitted, as a row has them."""
+    return tuple(_decode_whys(whys)) if whys else ()
+
+
 def whys_json(whys: Whys) -> str:
     """Why lines are not submitted, as a row has it."""
     return msgspec.json.encode(whys).decode() if whys else ""

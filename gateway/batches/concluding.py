@@ -66,6 +66,8 @@ async def end(led: Led, status: Status, **values: Any) -> None:
     """Nothing is to be done for it any more."""
     led.batch = await led.again(lambda: led.tools.store.end(led.batch, status, now_ms(), **values))
     batch = led.batch
+    not_run = batch.total - batch.completed - batch.failed
+    led.tools.metrics.batch_ended(status.value, batch.completed, batch.failed, not_run)
     counts = {"lines": batch.total, "completed": batch.completed, "failed": batch.failed}
     took_s = (batch.ended - batch.created) // 1000
     problems = [problem.message for problem in batch.problems[:1]]

@@ -26,6 +26,7 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.queues.errors import StoreError
+from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.results import Results
 from fairlane.streaming.turns import Turns
@@ -58,6 +59,7 @@ class Tools:
     results: Results
     files: Files
     store: BatchStore
+    metrics: Metrics
     working: Turns = field(default_factory=lambda: Turns(WORKED_ON_AT_ONCE))
     """Whose turn it is to submit and collect lines, of all batches of one process."""
     looking: Turns = field(default_factory=lambda: Turns(LOOKED_AT_AT_ONCE))

@@ -38,10 +38,12 @@ class Keeping:
         self,
         database: Database,
         forgotten: Callable[[AsyncConnection, Collection[str]], Awaitable[Mapping[str, int]]],
+        told: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`forgotten`: `Forgotten.of`."""
+        """`forgotten`: `Forgotten.of`; `told`: `Metrics.response_kept`."""
         self._database = database
         self._forgotten = forgotten
+        self._told = told
         self._new: deque[tuple[New, asyncio.Future[None]]] = deque()
         self._taken_back: deque[str] = deque(maxlen=MOST_TAKEN_BACK)
         self._held = 0
@@ -66,6 +68,14 @@ class Keeping:
     async def keep(self, new: New) -> None:
         """Write a response down; once this has returned, it is there for every replica. Raises DatabaseUnavailable: then it is
         taken back, as it may be there all the same."""
+        try:
+            await self._keep(new)
+        except DatabaseUnavailable:
+            self._told(0)
+            raise
+        self._told(new.size)
+
+    async def _keep(self, new: New) -> None:
         if self._held + new.size > MOST_HELD:
             raise DatabaseUnavailable(
                 f"{self._database.address}: {self._held} bytes of responses wait to be written"
