@@ -38,6 +38,7 @@ from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.opening import storage_of
 from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.going import Going
+from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
@@ -234,7 +235,7 @@ class Gateway:
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
         trimming = Trimming(self.database, lambda: current.settings.responses.max_bytes_per_caller)
-        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote)
+        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote, self.metrics.response_kept)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -289,10 +290,16 @@ class Gateway:
         background = self.dispatcher.background
         holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
-        files = Files(self.database, storage_of(settings), lambda: current.settings.files)
+        files = Files(
+            *(self.database, storage_of(settings), lambda: current.settings.files),
+            failed=self.metrics.storage_failed,
+        )
         batch_store = BatchStore(self.database)
         tools = Tools(
-            *(current, bodies, submit, cancel, self.scheduler, results), files=files, store=batch_store
+            *(current, bodies, submit, cancel, self.scheduler, results),
+            files=files,
+            store=batch_store,
+            metrics=self.metrics,
         )
         leading = Leading(tools, replica, going)
         self.batches = Batches(current, batch_store, files, leading.hurry)
@@ -386,7 +393,9 @@ class Gateway:
             self.dispatcher.attempts,
         )
         self.scrape = Scrape(
-            siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor
+            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor),
+            database=DatabaseSurveyor(self.database, now_ms),
+            most_file_bytes=lambda: current.settings.files.max_bytes,
         )
 
         breakers = Breakers(replica, self.metrics)
