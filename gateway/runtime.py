@@ -337,7 +337,6 @@ class Gateway:
         endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.surveyor)
         self.operator = Operator(
             current=current,
-            bodies=bodies,
             scheduler=self.scheduler,
             state=state,
             users=UserReader(self.link, self.surveyor),
