@@ -20,7 +20,7 @@ from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.signing import new_secret
 from fairlane.gateway.webhooks.store import Cursor
-from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.targets import BadTarget, read_target
 
 MAX_URL_CHARS = 2048
@@ -286,7 +286,8 @@ def _owner(caller: Caller) -> Owner:
 
 
 def _checked_url(url: str, settings: WebhookSettings) -> str:
-    """A URL in its one form. Raises ApiError(400). What its name leads to is seen at each request."""
+    """A URL in its one form. Raises ApiError(400), also where nothing could ever be delivered: the host says itself, as an
+    address or as `localhost`, that it lies where requests may not go. Where other names lead is seen at each request."""
     if len(url) > MAX_URL_CHARS:
         raise bad_request(f"url may have {MAX_URL_CHARS} characters", "url")
     try:
@@ -296,12 +297,10 @@ def _checked_url(url: str, settings: WebhookSettings) -> str:
     if target.scheme == "http" and not settings.allow_http:
         sentence = "url must begin with https:// (an operator may allow http:// by webhooks.allow_http)"
         raise bad_request(sentence, "url")
-    try:
-        address = read_address(target.host.strip("[]"))
-    except ValueError:
-        return target.url
-    if why := why_refused(address, read_networks(settings.allow_private)):
-        sentence = f"url leads to {why}: an operator has to allow its network (webhooks.allow_private)"
+    allowed = read_networks(settings.allow_private)
+    refused = [why_refused(address, allowed) for address in addresses_said(target.host)]
+    if refused and all(refused):
+        sentence = f"url leads to {refused[0]}: an operator has to allow its network (webhooks.allow_private)"
         raise bad_request(sentence, "url")
     return target.url
 

@@ -261,6 +261,8 @@ async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_wh
         for url, why in (
             (receiver.url, "must begin with https://"),
             ("https://127.0.0.1/hook", "a loopback address"),
+            ("https://localhost:3000/hook", "a loopback address: an operator has to allow its network"),
+            ("https://receiver.localhost/hook", "a loopback address"),
             ("https://[::ffff:10.0.0.1]/", "a private address"),
             ("https://169.254.169.254/latest", "link-local"),
             ("https://2130706433/", "four plain numbers"),
@@ -274,7 +276,9 @@ async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_wh
             refused = await talk.http.post("/api/webhooks", json={"url": url})
             assert refused.status_code == 400, url
             assert why in refused.json()["error"], refused.json()
-        made = (await talk.http.post("/api/webhooks", json={"url": "https://localhost/hook"})).json()
+        made = (await talk.http.post("/api/webhooks", json={"url": "https://example.com/hook"})).json()
+        async with talk.served.gateway.database.writing() as connection:  # as made when it was allowed
+            await store.set_values(connection, made["id"], {"url": "https://localhost/hook"})
         await end(talk, "batch_1")
 
         async def tried() -> bool:
