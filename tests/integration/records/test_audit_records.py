@@ -19,6 +19,7 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import audit, refusals
+from fairlane.gateway.dispatching import ENDS
 from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
@@ -36,7 +37,6 @@ from fairlane.gateway.records.refusals import (
     read_page,
 )
 from fairlane.gateway.records.refusals import purge as purge_refusals
-from fairlane.gateway.runtime import ENDS
 from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.scheduler import Limits, Scheduler
