@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import REPORT_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import archive
+from fairlane.gateway.database.tables import MOST_OF_A_VALUE, archive
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records.forgetting import Forgotten
 from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
@@ -33,8 +33,6 @@ from fairlane.queues.tasks import TERMINAL, Record
 
 log = structlog.get_logger("fairlane.gateway")
 
-MOST_BYTES = 64 << 20
-"""Of an answer, or of a request: what is larger fits neither the drivers nor the memory of those who read it well."""
 PURGED_AT_ONCE = 50
 """Their answers may be large."""
 AT_ONCE = 2
@@ -121,8 +119,8 @@ class Archive(Outbox):
             answer = b"".join(await self._poll.answer(task_id, record, ""))
         except ApiError:
             return  # its log was dropped
-        if len(answer) > MOST_BYTES:
-            size = {"bytes": len(answer), "most": MOST_BYTES}
+        if len(answer) > MOST_OF_A_VALUE:
+            size = {"bytes": len(answer), "most": MOST_OF_A_VALUE}
             log.warning("a result is too large for the archive", task_id=task_id, **size)
             return
         row = {

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import response_logs, responses
+from fairlane.gateway.database.tables import MOST_OF_A_VALUE, response_logs, responses
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore
@@ -25,8 +25,6 @@ from fairlane.streaming.views.responses import ResponsesBodyView
 
 log = structlog.get_logger("fairlane.gateway")
 
-MOST_BYTES = 64 << 20
-"""Of a log: what is larger fits neither the drivers nor the memory of those who read it well."""
 AT_ONCE = 4
 """Logs that are read at the same time."""
 LARGE = 256 * 1024
@@ -112,7 +110,7 @@ class ResponseEnds:
                 raise Lost
             held = sum(len(event.data) for event in events)
             size += held
-            if size > MOST_BYTES:
+            if size > MOST_OF_A_VALUE:
                 log.warning("the log of a response is too large to be kept", task_id=row.task_id, bytes=size)
                 return None
             parts.append(pack(events) if held < LARGE else await asyncio.to_thread(pack, events))

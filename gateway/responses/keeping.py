@@ -14,7 +14,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.responses.rows import New
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -106,9 +106,7 @@ class Keeping:
             except Exception:  # what is not removed goes with its time; whoever waits has been told
                 log.exception("cannot remove responses that were not accepted")
                 pause = AGAIN_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wanted.wait()
+            await set_within(self._wanted, pause)
             self._wanted.clear()
 
     def _take(self) -> list[tuple[New, asyncio.Future[None]]]:

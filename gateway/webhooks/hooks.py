@@ -29,7 +29,7 @@ MOST_OF_KEY = 10_000
 KEEP_SECRET_MS = 24 * 3_600_000
 """For so long the secret before signs besides, where nothing else is said."""
 LEAST_PAUSE_MS = 5000
-"""Between two tests of a webhook, and before what was sent by hand is sent again."""
+"""Between two tests of a webhook, and before something is sent again by hand."""
 BY_OWNER = "Its owner switched it off."
 
 
@@ -188,7 +188,8 @@ class Webhooks:
         return shown_delivery(found, 0)
 
     async def redeliver(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
-        """Send one again, and now; if it had ended, with all the time that it had at first."""
+        """Send one again, and now; if it had ended, with all the time that it had at first. A receiver that fails is asked in
+        LEAST_PAUSE_MS, and no more often, however many are sent again: its rest would be over with each call."""
         now = self._now_ms()
         async with self._database.writing() as connection:
             row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
@@ -196,16 +197,23 @@ class Webhooks:
             if found is None:
                 raise _no_delivery()
             waits = found.state == "waiting"
-            if not waits and found.began > now - LEAST_PAUSE_MS:
+            if (_sent(found) if waits else found.began) > now - LEAST_PAUSE_MS:
                 raise _too_soon("It was sent just now")
+            soon = now + LEAST_PAUSE_MS if row.fails else now
             values: dict[str, Any] = {"due": now}
             if not waits:
                 values |= {"state": "waiting", "began": now, "tries": 0, "ended": None}
             await store.set_delivery(connection, delivery, values)
-            more = {"waiting": row.waiting + (not waits), "due": due_of(row, now, at_once=True)}
+            more = {"waiting": row.waiting + (not waits), "due": due_of(row, soon, at_once=True)}
             await store.set_values(connection, webhook, more)
             found = await store.delivery(connection, webhook, delivery)
-        return shown_delivery(found, 0)
+        return shown_delivery(found, soon)
+
+
+def _sent(row: Any) -> int:
+    """When a delivery was sent last, ms; 0: never."""
+    tries = tries_of(row)
+    return int(tries[-1]["at"] + tries[-1]["tookMs"]) if tries else 0
 
 
 # ---- what is told ----------
