@@ -61,7 +61,7 @@ class ClientGone(Exception):
 
 
 class AnswerCut(Exception):
-    """An answer has begun and says nothing of failures, such as audio: its connection is cut, which is how its client learns of
+    """An answer has begun and says nothing of failures, such as audio, or a file: its connection is cut, which is how its client learns of
     one."""
 
 
