@@ -194,7 +194,7 @@ class App(FastAPI):
         except ClientGone:
             pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
         except AnswerCut:
-            pass  # the server cuts an answer that is not whole; its task's failure has its own line in the log
+            pass  # the server cuts an answer that is not whole; its failure has its own line in the log
         except Exception as error:
             told = self._told(request, error)
             if request.started:

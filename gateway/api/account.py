@@ -4,14 +4,14 @@ from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
 
 from fairlane import __version__
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, answer, refusals
+from fairlane.gateway.api.models.account import Account
 from fairlane.gateway.settings import MODES
 
 router = APIRouter(tags=["account"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503))
 
 
-@router.get("/api/caller", response_model=models.Account)
+@router.get("/api/caller", response_model=Account)
 async def caller(request: Framed, caller: TheCaller) -> Response:
     """As whom this request counts, and what it could name instead.
 

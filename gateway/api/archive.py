@@ -3,8 +3,8 @@
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, answer, refusals
+from fairlane.gateway.api.models.archive import ArchivedTask
 from fairlane.gateway.errors import ApiError
 
 router = APIRouter(
@@ -12,7 +12,7 @@ router = APIRouter(
 )
 
 
-@router.get("/api/admin/archive/{task_id}", response_model=models.ArchivedTask)
+@router.get("/api/admin/archive/{task_id}", response_model=ArchivedTask)
 async def archived(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
     """How an async task ended that is archived, whoever's it is: what a poll is answered, and the request where it is kept.
 

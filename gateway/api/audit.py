@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.models.audit import Audit, RefusalPage
 from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.records.audit import WantedActs
 from fairlane.gateway.records.refusals import WantedRefusals
@@ -15,7 +15,7 @@ router = APIRouter(
 )
 
 
-@router.get("/api/admin/audit", response_model=models.Audit)
+@router.get("/api/admin/audit", response_model=Audit)
 async def audit(
     operator: TheOperator,
     caller: TheCaller,
@@ -38,7 +38,7 @@ async def audit(
     return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
 
 
-@router.get("/api/admin/refusals", response_model=models.RefusalPage)
+@router.get("/api/admin/refusals", response_model=RefusalPage)
 async def refused(
     operator: TheOperator,
     caller: TheCaller,

@@ -1,18 +1,17 @@
 """Batches: OpenAI's calls, and the operators' own."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api import batches_models, models
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheCaller, TheOperator, answer, refusals
 from fairlane.gateway.api.hot import with_limits
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.batches import AnyBatch, Batch, BatchList, BatchPage, NewBatch
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.batches.batch import UNENDED, Status, told, told_to_operators
 from fairlane.gateway.batches.batches import Batches
-from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.errors import bad_request
 
 UNENDED_WORD = "unended"
@@ -39,23 +38,20 @@ TheBatches = Annotated[Batches, Depends(_batches)]
 
 @router.post(
     "/v1/batches",
-    response_model=batches_models.Batch,
+    response_model=Batch,
     responses=with_limits(refusals(404, 408, 413, 415, 429, 503, 507, openai=True, files=True)),
-    openapi_extra=models.body_of(batches_models.NewBatch),
+    openapi_extra=body_of(NewBatch),
 )
-async def create(
-    batches: TheBatches, caller: TheCaller, request: TheRequest, operator: TheOperator
-) -> Response:
+async def create(batches: TheBatches, caller: TheCaller, body: TheBody) -> Response:
     """Makes a batch of the lines of a file, each a request of one of /v1/chat/completions, /v1/completions, /v1/embeddings and
     /v1/responses with a `custom_id`. They are worked off as tasks of the caller's batch queue, a window of them at a time.
 
     The file is looked at behind this call: what is wrong with it stands in `errors`, with the line, and the batch has `failed`.
     """
-    said: dict[str, Any] = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(told(await batches.create(caller, said)))
+    return answer(told(await batches.create(caller, await body.fields())))
 
 
-@router.get("/v1/batches", response_model=batches_models.BatchList)
+@router.get("/v1/batches", response_model=BatchList)
 async def page(
     batches: TheBatches,
     caller: TheCaller,
@@ -70,20 +66,20 @@ async def page(
     return answer({**listed, **ends, "has_more": more})
 
 
-@router.get("/v1/batches/{batch_id}", response_model=batches_models.Batch)
+@router.get("/v1/batches/{batch_id}", response_model=Batch)
 async def show(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
     """How a batch stands."""
     return answer(told(await batches.find(caller, batch_id)))
 
 
-@router.post("/v1/batches/{batch_id}/cancel", response_model=batches_models.Batch)
+@router.post("/v1/batches/{batch_id}/cancel", response_model=Batch)
 async def cancel(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
     """Ends a batch early: what waits or runs of it is cancelled, what has been answered stands in its files. One that has ended
     stays as it is."""
     return answer(told(await batches.cancel(caller, batch_id)))
 
 
-@operators.get("/api/admin/batches", response_model=batches_models.BatchPage)
+@operators.get("/api/admin/batches", response_model=BatchPage)
 async def page_of_all(
     batches: TheBatches,
     state: Annotated[str, Query(description=f"a status, or `{UNENDED_WORD}`")] = "",
@@ -101,9 +97,7 @@ async def page_of_all(
     return answer({"batches": rows, "next": found[-1].id if more else None})
 
 
-@operators.post(
-    "/api/admin/batches/{batch_id}/cancel", response_model=batches_models.AnyBatch, responses=refusals(404)
-)
+@operators.post("/api/admin/batches/{batch_id}/cancel", response_model=AnyBatch, responses=refusals(404))
 async def cancel_any(batches: TheBatches, operator: TheOperator, actor: TheActor, batch_id: str) -> Response:
     """Ends anybody's batch early, as its caller would."""
     before = await batches.find_any(batch_id)

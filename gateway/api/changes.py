@@ -1,16 +1,20 @@
 """The operators' calls for changes of settings: rolled out to a share of tasks, scheduled, compared, taken back."""
 
-from typing import Any
-
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api import models
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
-from fairlane.gateway.calls.bodies import parse_values
-from fairlane.gateway.calls.http import Request
+from fairlane.gateway.api.framing import (
+    KEY,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.changes import ChangeDetail, ChangeList, ChangeMade, ChangeShown
 from fairlane.gateway.operator.changing import ChangeUpdate, NewChange
-from fairlane.gateway.operator.operator import Operator
 
 router = APIRouter(
     tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
@@ -18,7 +22,7 @@ router = APIRouter(
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 
-@router.get("/api/admin/changes", response_model=models.ChangeList)
+@router.get("/api/admin/changes", response_model=ChangeList)
 async def changes(operator: TheOperator, request: TheRequest) -> Response:
     """The changes of settings that wait or hold, and the last that did, the newest first; 200 are kept.
 
@@ -31,7 +35,7 @@ async def changes(operator: TheOperator, request: TheRequest) -> Response:
 
 @router.get(
     "/api/admin/changes/{change_id}",
-    response_model=models.ChangeDetail,
+    response_model=ChangeDetail,
     responses=refusals(404, 429, 503, reports=True),
 )
 async def show(operator: TheOperator, caller: TheCaller, request: TheRequest, change_id: str) -> Response:
@@ -47,13 +51,13 @@ async def show(operator: TheOperator, caller: TheCaller, request: TheRequest, ch
 
 @router.post(
     "/api/admin/changes",
-    response_model=models.ChangeMade,
+    response_model=ChangeMade,
     status_code=201,
     responses=CHANGE,
-    openapi_extra=models.body_of(NewChange),
+    openapi_extra=body_of(NewChange),
 )
 async def create(
-    operator: TheOperator, actor: TheActor, request: TheRequest, check: bool = False
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, check: bool = False
 ) -> Response:
     """Changes settings now or from a time on, until a time or until it is taken back; on every replica within about a second.
 
@@ -62,30 +66,32 @@ async def create(
     refused if it would be. `warnings`: what is allowed and may not do what was meant.
     """
     request.check_query("check")
-    made = await operator.changes.create(await _body(operator, request), actor, check=check)
+    made = await operator.changes.create(await body.fields(), actor, check=check)
     return answer(made, status=200 if check else 201)
 
 
 @router.patch(
     "/api/admin/changes/{change_id}",
-    response_model=models.ChangeShown,
+    response_model=ChangeShown,
     responses=CHANGE,
-    openapi_extra=models.body_of(ChangeUpdate),
+    openapi_extra=body_of(ChangeUpdate),
 )
-async def alter(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
+async def alter(
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, change_id: str
+) -> Response:
     """Gives a change another share of the tasks, or another end. Who was among fewer is among more, too."""
     request.check_query()
-    return answer(await operator.changes.alter(change_id, await _body(operator, request), actor))
+    return answer(await operator.changes.alter(change_id, await body.fields(), actor))
 
 
-@router.post("/api/admin/changes/{change_id}/keep", response_model=models.ChangeShown, responses=CHANGE)
+@router.post("/api/admin/changes/{change_id}/keep", response_model=ChangeShown, responses=CHANGE)
 async def keep(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
     """Lets a change hold for all tasks, without an end, until it is taken back."""
     request.check_query()
     return answer(await operator.changes.keep(change_id, actor))
 
 
-@router.post("/api/admin/changes/{change_id}/take-back", response_model=models.ChangeShown, responses=CHANGE)
+@router.post("/api/admin/changes/{change_id}/take-back", response_model=ChangeShown, responses=CHANGE)
 async def take_back(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
     """Ends a change, or lets it not begin: what holds without it holds again. A second call makes no difference.
 
@@ -93,7 +99,3 @@ async def take_back(operator: TheOperator, actor: TheActor, request: TheRequest,
     """
     request.check_query()
     return answer(await operator.changes.take_back(change_id, actor))
-
-
-async def _body(operator: Operator, request: Request) -> dict[str, Any]:
-    return parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))

@@ -11,45 +11,97 @@ from fairlane.gateway.api import (
     files,
     kept_responses,
     media,
-    media_models,
     messages,
-    messages_models,
-    models,
     native,
     openai,
     permits,
     plain,
     responses,
-    responses_models,
 )
 from fairlane.gateway.api.framing import HotRoute, refusals
+from fairlane.gateway.api.models.base import IdempotencyHeader, Left
+from fairlane.gateway.api.models.files import FileDeleted, FileList, FileObject
+from fairlane.gateway.api.models.media import (
+    EditForm,
+    ImageRequest,
+    Images,
+    ModerationRequest,
+    Moderations,
+    SpeechRequest,
+    Transcript,
+    TranscriptionForm,
+    TranslationForm,
+    VariationForm,
+    form_of,
+)
+from fairlane.gateway.api.models.messages import (
+    AnthropicError,
+    AnthropicHeaders,
+    AnthropicModel,
+    CountTokensRequest,
+    Message,
+    MessageEvent,
+    MessagesRequest,
+    ModelPage,
+    TokensCount,
+)
+from fairlane.gateway.api.models.native import Accepted, Cancelled, NativeRequest, TaskRequest, TaskStatus
+from fairlane.gateway.api.models.openai import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatRequest,
+    Completion,
+    CompletionRequest,
+    EmbeddingList,
+    EmbeddingRequest,
+    ModelList,
+    ModelRow,
+    OpenAIHeaders,
+)
+from fairlane.gateway.api.models.permits import LeftOff, LetIn
+from fairlane.gateway.api.models.plain import (
+    PlainCancelled,
+    PlainStatus,
+    PlainSubmitted,
+    PlainTask,
+    PlainTaskId,
+)
+from fairlane.gateway.api.models.refusals import NativeError, OpenAIError
+from fairlane.gateway.api.models.responses import (
+    InputItems,
+    ResponseDeleted,
+    ResponseEvent,
+    ResponseObject,
+    ResponsesRequest,
+)
+from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
 from fairlane.gateway.responses.items import MOST_OF_PAGE
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
 READ = (400, 401, 403, 404, 429, 503)
 
-Text = str | models.Left
+Text = str | Left
 FromLatest = Annotated[Text, Query(alias="fromLatest", description="1: only what comes from now on")]
 After = Annotated[Text, Query(description="the last event's id that was seen")]
 LastEventId = Annotated[Text, Header(alias="Last-Event-ID", description="beats `after`")]
 Ticket = Annotated[Text, Query(description="of a `streamUrl`, in place of a key")]
 EVENTS = {"after": After, "from_latest": FromLatest, "token": Ticket, "last_event_id": LastEventId}
 TASK_ID = {"task_id": Annotated[str, Path()]}
-ANTHROPICS = {"ours": Annotated[messages_models.AnthropicHeaders, Header()]}
+ANTHROPICS = {"ours": Annotated[AnthropicHeaders, Header()]}
 VERSION = Annotated[
     Text, Header(alias="anthropic-version", description="any: the answer is as Anthropic's clients want it")
 ]
 PAGING = {
     "version": VERSION,
     "limit": Annotated[
-        int | models.Left, Query(ge=1, le=messages.MOST_OF_PAGE, description="with it: models in a page")
+        int | Left, Query(ge=1, le=messages.MOST_OF_PAGE, description="with it: models in a page")
     ],
     "after_id": Annotated[Text, Query(description="with it: behind which model the page begins")],
     "before_id": Annotated[Text, Query(description="with it: before which model the page ends")],
 }
-EITHER = models.OpenAIError | messages_models.AnthropicError
-OURS = {"ours": Annotated[models.OpenAIHeaders, Header()]}
-NAMED = {"named": Annotated[models.IdempotencyHeader, Header()]}
+EITHER = OpenAIError | AnthropicError
+OURS = {"ours": Annotated[OpenAIHeaders, Header()]}
+NAMED = {"named": Annotated[IdempotencyHeader, Header()]}
 AS_IT_CAME = "\n\nThe body goes to the worker as it came; what Fairlane needs to know stands in headers."
 READINGS = (
     "\n\nWith `async` the answer is an id at once, to be polled or followed. With `stream` it is the task's events. "
@@ -79,9 +131,9 @@ def stream_schemas() -> dict[str, Any]:
     events, definitions = TypeAdapter.json_schemas(
         [
             ("NativeEvent", "serialization", TypeAdapter(NativeEvent)),
-            ("ChatCompletionChunk", "serialization", TypeAdapter(models.ChatCompletionChunk)),
-            ("MessageEvent", "serialization", TypeAdapter(messages_models.MessageEvent)),
-            ("ResponseEvent", "serialization", TypeAdapter(responses_models.ResponseEvent)),
+            ("ChatCompletionChunk", "serialization", TypeAdapter(ChatCompletionChunk)),
+            ("MessageEvent", "serialization", TypeAdapter(MessageEvent)),
+            ("ResponseEvent", "serialization", TypeAdapter(ResponseEvent)),
         ],
         ref_template=REF,
     )
@@ -130,7 +182,7 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
         parameters=OURS,
         description=says,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["openai"],
     )
 
@@ -141,11 +193,11 @@ def _responses(says: str) -> HotRoute:
     return HotRoute(
         *("POST", "/v1/responses", responses.responses, Access.CALLER),
         submits=True,
-        body=responses_models.ResponsesRequest,
+        body=ResponsesRequest,
         parameters=OURS,
         description=says,
-        response_model=responses_models.ResponseObject,
-        responses=_with_limits(refused),
+        response_model=ResponseObject,
+        responses=with_limits(refused),
         tags=["openai"],
     )
 
@@ -168,7 +220,7 @@ def _kept(
         parameters={"response_id": Annotated[str, Path()], **(query or {})},
         description=says,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["openai"],
     )
 
@@ -204,14 +256,14 @@ def _media(
     responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
     if others:
         responses[200] = {"content": others}
-    described = {"openapi_extra": media_models.form_of(body)} if form else {"body": body}
+    described = {"openapi_extra": form_of(body)} if form else {"body": body}
     return HotRoute(
         *("POST", path, call, Access.CALLER),
         submits=True,
         parameters=OURS,
         description=says + NAMES_ITS_TYPE,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["openai"],
         **described,
     )
@@ -219,7 +271,7 @@ def _media(
 
 def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submits: bool) -> HotRoute:
     statuses = (*SUBMIT, 529) if submits else (*READ, 408, 413, 415)
-    responses = refusals(*statuses, submits=submits, model=messages_models.AnthropicError)
+    responses = refusals(*statuses, submits=submits, model=AnthropicError)
     if submits:
         responses[200] = {"content": _named_events("MessageEvent")}
     return HotRoute(
@@ -229,19 +281,15 @@ def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submit
         parameters=ANTHROPICS,
         description=says,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["anthropic"],
     )
 
 
-def _with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+def with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
     """Each answer to a caller says what is left of his limits."""
     told = {status: {"headers": LIMIT_HEADERS} for status in (200, *responses) if status not in (401, 403)}
     return {status: {**responses.get(status, {}), **told.get(status, {})} for status in (*responses, *told)}
-
-
-with_limits = _with_limits
-"""For calls of /v1 that are FastAPI's own."""
 
 
 def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
@@ -250,7 +298,7 @@ def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
         "description": "The result, any JSON; or with `stream` the task's events",
         "content": {"application/json": {"schema": {}}, **EVENT_STREAM},
     }
-    responses[202] = {"model": models.Accepted, "description": "With `async`: where to read it later"}
+    responses[202] = {"model": Accepted, "description": "With `async`: where to read it later"}
     return HotRoute(
         *("POST", path, call, Access.CALLER),
         submits=True,
@@ -293,7 +341,7 @@ def _check(path: str, parameters: dict[str, Any], says: str) -> HotRoute:
         any_method=True,
         parameters=SHOWN | parameters,
         description=f"May this request pass? Asked by the proxy in front of an endpoint, by any method. {says}",
-        response_model=models.LetIn,
+        response_model=LetIn,
         responses=refused,
         tags=["permits"],
     )
@@ -315,8 +363,8 @@ FILE_FORM = {
                         "expires_after[anchor]": {"const": "created_at"},
                         "expires_after[seconds]": {
                             "type": "integer",
-                            "minimum": files.LEAST_EXPIRY_S,
-                            "maximum": files.MOST_EXPIRY_S,
+                            "minimum": LEAST_EXPIRY_S,
+                            "maximum": MOST_EXPIRY_S,
                         },
                     },
                 }
@@ -325,9 +373,9 @@ FILE_FORM = {
     }
 }
 FILE_PAGE = {
-    "limit": Annotated[int | models.Left, Query(ge=1, le=files.MOST_OF_PAGE, description="files in a page")],
+    "limit": Annotated[int | Left, Query(ge=1, le=files.MOST_OF_PAGE, description="files in a page")],
     "after": Annotated[Text, Query(description="the id behind which the page begins")],
-    "order": Annotated[Literal["asc", "desc"] | models.Left, Query(description="by time; the newest first")],
+    "order": Annotated[Literal["asc", "desc"] | Left, Query(description="by time; the newest first")],
     "purpose": Annotated[Text, Query(description="only those")],
 }
 
@@ -346,7 +394,7 @@ def _file(
         *(method, path, call, Access.CALLER),
         description=says,
         response_model=whole,
-        responses=_with_limits(
+        responses=with_limits(
             refusals(401, 403, 404, 429, 503, *more, openai=True, files=True) | (answers or {})
         ),
         tags=["openai"],
@@ -356,18 +404,18 @@ def _file(
 
 FILES = (
     _file(
-        *("POST", "/v1/files", files.create, models.FileObject),
+        *("POST", "/v1/files", files.create, FileObject),
         "Brings a file, as a form: `file`, `purpose` and, if it is to expire sooner than by the settings, `expires_after`. It is "
         "written to the storage as it comes, and there when the answer is.",
         *(400, 408, 413, 415, 507),
         openapi_extra=FILE_FORM,
     ),
     _file(
-        *("GET", "/v1/files", files.listed, models.FileList, "The caller's files, by time.", 400),
+        *("GET", "/v1/files", files.listed, FileList, "The caller's files, by time.", 400),
         parameters=FILE_PAGE,
     ),
     _file(
-        *("GET", "/v1/files/{file_id}", files.retrieve, models.FileObject, "One of the caller's files."),
+        *("GET", "/v1/files/{file_id}", files.retrieve, FileObject, "One of the caller's files."),
         parameters=FILE_ID,
     ),
     _file(
@@ -384,8 +432,7 @@ FILES = (
         },
     ),
     _file(
-        *("DELETE", "/v1/files/{file_id}", files.delete, models.FileDeleted, "Deletes a file."),
-        parameters=FILE_ID,
+        *("DELETE", "/v1/files/{file_id}", files.delete, FileDeleted, "Deletes a file."), parameters=FILE_ID
     ),
 )
 
@@ -393,8 +440,8 @@ ROUTES = (
     _openai(
         "/v1/chat/completions",
         openai.chat_completions,
-        models.ChatRequest,
-        models.ChatCompletion,
+        ChatRequest,
+        ChatCompletion,
         "ChatCompletionChunk",
         "OpenAI's chat completions: a whole answer, or with `stream` its chunks." + AS_IT_CAME,
     ),
@@ -405,31 +452,31 @@ ROUTES = (
     _openai(
         "/v1/completions",
         openai.completions,
-        models.CompletionRequest,
-        models.Completion,
+        CompletionRequest,
+        Completion,
         "Completion",
         "OpenAI's text completions: a whole answer, or with `stream` its parts." + AS_IT_CAME,
     ),
     _openai(
         "/v1/embeddings",
         openai.embeddings,
-        models.EmbeddingRequest,
-        models.EmbeddingList,
+        EmbeddingRequest,
+        EmbeddingList,
         None,
         "OpenAI's embeddings." + AS_IT_CAME,
     ),
     _media(
         "/v1/moderations",
         media.moderations,
-        media_models.ModerationRequest,
-        media_models.Moderations,
+        ModerationRequest,
+        Moderations,
         "OpenAI's moderations." + AS_IT_CAME,
     ),
     _media(
         "/v1/audio/transcriptions",
         media.transcriptions,
-        media_models.TranscriptionForm,
-        media_models.Transcript,
+        TranscriptionForm,
+        Transcript,
         "OpenAI's transcriptions of audio: as JSON, text or subtitles, or with `stream` its events.",
         form=True,
         others=PLAIN_TEXT | TYPED_EVENTS,
@@ -437,8 +484,8 @@ ROUTES = (
     _media(
         "/v1/audio/translations",
         media.translations,
-        media_models.TranslationForm,
-        media_models.Transcript,
+        TranslationForm,
+        Transcript,
         "OpenAI's translations of audio into English: as JSON, text or subtitles.",
         form=True,
         others=PLAIN_TEXT,
@@ -446,7 +493,7 @@ ROUTES = (
     _media(
         "/v1/audio/speech",
         media.speech,
-        media_models.SpeechRequest,
+        SpeechRequest,
         None,
         "OpenAI's speech: audio as it comes, or with `stream_format: sse` its events." + AS_IT_CAME,
         others=AUDIO | TYPED_EVENTS,
@@ -454,16 +501,16 @@ ROUTES = (
     _media(
         "/v1/images/generations",
         media.generations,
-        media_models.ImageRequest,
-        media_models.Images,
+        ImageRequest,
+        Images,
         "OpenAI's images: all of them, or with `stream` as events." + AS_IT_CAME,
         others=TYPED_EVENTS,
     ),
     _media(
         "/v1/images/edits",
         media.edits,
-        media_models.EditForm,
-        media_models.Images,
+        EditForm,
+        Images,
         "OpenAI's edits of images: all of them, or with `stream` as events.",
         form=True,
         others=TYPED_EVENTS,
@@ -471,16 +518,16 @@ ROUTES = (
     _media(
         "/v1/images/variations",
         media.variations,
-        media_models.VariationForm,
-        media_models.Images,
+        VariationForm,
+        Images,
         "OpenAI's variations of an image.",
         form=True,
     ),
     _anthropic(
         "/v1/messages",
         messages.messages,
-        messages_models.MessagesRequest,
-        messages_models.Message,
+        MessagesRequest,
+        Message,
         "Anthropic's Messages: a whole answer, or with `stream` its events. What a model for chat completions cannot be told is "
         "refused, by its name.",
         submits=True,
@@ -488,8 +535,8 @@ ROUTES = (
     _anthropic(
         "/v1/messages/count_tokens",
         messages.count_tokens,
-        messages_models.CountTokensRequest,
-        messages_models.TokensCount,
+        CountTokensRequest,
+        TokensCount,
         "How many tokens of input a Messages request has: an estimate, a quarter of its bytes. No task is made.",
         submits=False,
     ),
@@ -497,30 +544,30 @@ ROUTES = (
         *("GET", "/v1/models", openai.models, Access.CALLER),
         description="The models that are configured or offered now, of those that the caller's key covers.",
         parameters=PAGING,
-        response_model=models.ModelList | messages_models.ModelPage,
-        responses=_with_limits(refusals(400, 401, 403, 429, 503, openai=True, model=EITHER)),
+        response_model=ModelList | ModelPage,
+        responses=with_limits(refusals(400, 401, 403, 429, 503, openai=True, model=EITHER)),
         tags=["openai"],
     ),
     _native(
         "/api/openai",
         native.openai,
-        models.NativeRequest,
+        NativeRequest,
         "Submits any JSON object as a task of type `openaiLike`." + READINGS,
     ),
     _native(
         "/api/tasks",
         native.submit_task,
-        models.TaskRequest,
+        TaskRequest,
         "Submits a task of any type, with its own payload; one of a `template`; a `chain` of several stages; a request to an "
         "endpoint (`http`), or for a permit to call it oneself (`permit`)." + READINGS,
     ),
     HotRoute(
         *("POST", "/api/submitTask", plain.submit, Access.CALLER),
         submits=True,
-        body=models.PlainTask,
+        body=PlainTask,
         parameters=NAMED,
         description="Has an endpoint called in its turn (`offline`), or asks for a permit to call it (`online`).",
-        response_model=models.PlainSubmitted,
+        response_model=PlainSubmitted,
         responses=refusals(*SUBMIT, submits=True),
         tags=["native"],
     ),
@@ -528,15 +575,15 @@ ROUTES = (
         *("GET", "/api/queryTask", plain.query, Access.CALLER),
         parameters={"task_id": Annotated[str, Query()]},
         description="How such a task stands, with the answer of its endpoint when it is completed.",
-        response_model=models.PlainStatus,
+        response_model=PlainStatus,
         responses=refusals(*READ),
         tags=["native"],
     ),
     HotRoute(
         *("POST", "/api/cancelTask", plain.cancel, Access.CALLER),
-        body=models.PlainTaskId,
+        body=PlainTaskId,
         description="Cancels such a task. One that has ended stays as it is.",
-        response_model=models.PlainCancelled,
+        response_model=PlainCancelled,
         responses=refusals(*READ, 408, 413, 415),
         tags=["native"],
     ),
@@ -549,7 +596,7 @@ ROUTES = (
         *("GET", "/api/task/{task_id}", native.status, Access.CALLER),
         description="How a task stands: its place and estimated wait while it waits, its result when it is completed.",
         parameters=TASK_ID,
-        response_model=models.TaskStatus,
+        response_model=TaskStatus,
         responses=refusals(*READ),
         tags=["native"],
     ),
@@ -557,7 +604,7 @@ ROUTES = (
         *("POST", "/api/task/{task_id}/cancel", native.cancel, Access.CALLER),
         description="Cancels a task. One that has ended stays as it is, and the answer says how it ended.",
         parameters=TASK_ID,
-        response_model=models.Cancelled,
+        response_model=Cancelled,
         responses=refusals(*READ),
         tags=["native"],
     ),
@@ -582,9 +629,9 @@ ROUTES = (
             ]
         },
         description="What was let in has ended: its place is free. Told by the proxy, or by the server behind it.",
-        response_model=models.LeftOff,
+        response_model=LeftOff,
         responses=refusals(403, 503)
-        | {403: {"model": models.NativeError, "description": "`code`: RECEIPT_INVALID"}},
+        | {403: {"model": NativeError, "description": "`code`: RECEIPT_INVALID"}},
         tags=["permits"],
     ),
     _events(
@@ -596,19 +643,19 @@ ROUTES = (
         *("GET", "/v1/models/{model:path}", openai.model, Access.CALLER),
         description="One of the models of `GET /v1/models`.",
         parameters={"model": Annotated[str, Path()], "version": VERSION},
-        response_model=models.ModelRow | messages_models.ModelInfo,
-        responses=_with_limits(refusals(*READ, openai=True, model=EITHER)),
+        response_model=ModelRow | AnthropicModel,
+        responses=with_limits(refusals(*READ, openai=True, model=EITHER)),
         tags=["openai"],
     ),
     *FILES,
     _kept(
-        *("GET", "", kept_responses.retrieve, responses_models.ResponseObject),
+        *("GET", "", kept_responses.retrieve, ResponseObject),
         "A response that is kept, as it stands now; or with `stream` its events, from the first or behind `starting_after`, then "
         "as they come.",
         {
-            "stream": Annotated[bool | models.Left, Query(description="its events")],
+            "stream": Annotated[bool | Left, Query(description="its events")],
             "starting_after": Annotated[
-                int | models.Left,
+                int | Left,
                 Query(
                     ge=0, description="with `stream`: the `sequence_number` of the last event that was seen"
                 ),
@@ -616,21 +663,19 @@ ROUTES = (
         },
     ),
     _kept(
-        *("DELETE", "", kept_responses.delete, responses_models.ResponseDeleted),
+        *("DELETE", "", kept_responses.delete, ResponseDeleted),
         "Deletes a response that is kept. One that runs is cancelled.",
     ),
     _kept(
-        *("POST", "/cancel", kept_responses.cancel, responses_models.ResponseObject),
+        *("POST", "/cancel", kept_responses.cancel, ResponseObject),
         "Cancels a response in the background. One that has ended stays as it is.",
     ),
     _kept(
-        *("GET", "/input_items", kept_responses.input_items, responses_models.InputItems),
+        *("GET", "/input_items", kept_responses.input_items, InputItems),
         "The items of a response's input, without those that it goes on from.",
         {
-            "limit": Annotated[int | models.Left, Query(ge=1, le=MOST_OF_PAGE, description="of items, 20")],
-            "order": Annotated[
-                Literal["asc", "desc"] | models.Left, Query(description="newest first, `desc`")
-            ],
+            "limit": Annotated[int | Left, Query(ge=1, le=MOST_OF_PAGE, description="of items, 20")],
+            "order": Annotated[Literal["asc", "desc"] | Left, Query(description="newest first, `desc`")],
             "after": Annotated[Text, Query(description="the id of the item behind which the page begins")],
         },
     ),

@@ -1,19 +1,25 @@
 """The operators' calls for keys and worker tokens."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
-from fairlane.gateway.api import models
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
+from fairlane.gateway.api.framing import (
+    KEY,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.keys import KeyChanged, KeyDetail, KeyMade, KeyPage, KeyRevoked
 from fairlane.gateway.api.queries import Count
-from fairlane.gateway.calls.bodies import parse_values
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotation, no_key
-from fairlane.gateway.operator.operator import Operator
 
 ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 OneOf = Annotated[Kind | None, Query(description="`caller` or `worker`")]
@@ -24,7 +30,7 @@ router = APIRouter(
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 
-@router.get("/api/admin/keys", response_model=models.KeyPage)
+@router.get("/api/admin/keys", response_model=KeyPage)
 async def list_keys(
     operator: TheOperator,
     kind: OneOf = None,
@@ -42,7 +48,7 @@ async def list_keys(
     return answer(await operator.keys.page(after, limit, kind, text.lower()))
 
 
-@router.get("/api/admin/keys/{key_id}", response_model=models.KeyDetail, responses=refusals(404))
+@router.get("/api/admin/keys/{key_id}", response_model=KeyDetail, responses=refusals(404))
 async def show_key(
     operator: TheOperator,
     key_id: str,
@@ -63,72 +69,68 @@ async def show_key(
 
 @router.post(
     "/api/admin/keys",
-    response_model=models.KeyMade,
+    response_model=KeyMade,
     status_code=201,
     responses=refusals(408, 409, 413, 415),
-    openapi_extra=models.body_of(NewKey),
+    openapi_extra=body_of(NewKey),
 )
 async def create_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody
 ) -> Response:
     """Makes a key, or a token for workers, that holds on all replicas within a second. Its `secret` is told this once.
 
     The first key of an open gateway must be an admin's, and closes it: from then on callers and workers need keys, and workers
     that showed none are cut off (`notes`). If the answer is lost, so is the secret: rotate the key.
     """
-    return answer(await operator.keys.create(await _body(operator, request), caller, actor), status=201)
+    request.check_query()
+    return answer(await operator.keys.create(await body.fields(), caller, actor), status=201)
 
 
 @router.patch(
-    "/api/admin/keys/{key_id}",
-    response_model=models.KeyChanged,
-    responses=CHANGE,
-    openapi_extra=models.body_of(KeyChange),
+    "/api/admin/keys/{key_id}", response_model=KeyChanged, responses=CHANGE, openapi_extra=body_of(KeyChange)
 )
 async def change_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
 ) -> Response:
     """Changes a key of the database, on all replicas within a second; null takes a value back to its default.
 
     Of `limits` and `user_limits` only the members that are given change, and null takes one away; null instead of them all.
     """
-    return answer(await operator.keys.change(_checked(key_id), await _body(operator, request), caller, actor))
+    request.check_query()
+    return answer(await operator.keys.change(_checked(key_id), await body.fields(), caller, actor))
 
 
 @router.post(
     "/api/admin/keys/{key_id}/rotate",
-    response_model=models.KeyMade,
+    response_model=KeyMade,
     responses=CHANGE,
-    openapi_extra=models.body_of(Rotation),
+    openapi_extra=body_of(Rotation),
 )
 async def rotate_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
 ) -> Response:
     """Gives a key another `secret`, which is told this once. The ones before stay valid for `keep_ms`, a day if it is not given;
     workers that are connected by them are cut off then."""
-    return answer(await operator.keys.rotate(_checked(key_id), await _body(operator, request), caller, actor))
+    request.check_query()
+    return answer(await operator.keys.rotate(_checked(key_id), await body.fields(), caller, actor))
 
 
 @router.post(
     "/api/admin/keys/{key_id}/revoke",
-    response_model=models.KeyRevoked,
+    response_model=KeyRevoked,
     responses=CHANGE,
-    openapi_extra=models.body_of(Revocation),
+    openapi_extra=body_of(Revocation),
 )
 async def revoke_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
 ) -> Response:
     """Ends a key for good: new calls get 401, workers' connections end (4401). Calls and tasks under way go on to their end,
     unless `now` is true: then they are ended and `cancelled`.
 
     Refused: the last valid key of an admin, and the key of this very call. Revoked keys stay known; an id is never used twice.
     """
-    return answer(await operator.keys.revoke(_checked(key_id), await _body(operator, request), caller, actor))
-
-
-async def _body(operator: Operator, request: Request) -> dict[str, Any]:
     request.check_query()
-    return parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
+    return answer(await operator.keys.revoke(_checked(key_id), await body.fields(), caller, actor))
 
 
 def _checked(key_id: str) -> str:

@@ -6,10 +6,26 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 
 from fairlane.gateway.access import Entrance
-from fairlane.gateway.api import models
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import (
+    KEY,
+    Body,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.breakers import BreakerChange, BreakerChanged
+from fairlane.gateway.api.models.history import History
+from fairlane.gateway.api.models.native import Cancelled
+from fairlane.gateway.api.models.settings import ModelChange, ModelChanged, QueueChange, QueueChanged
+from fairlane.gateway.api.models.state import Drained, OperatorState
+from fairlane.gateway.api.models.tasks import AllCancelled, FoundTasks, TaskDetail
+from fairlane.gateway.api.models.users import TopUsers
 from fairlane.gateway.api.queries import Count
-from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import NOBODY
@@ -26,7 +42,6 @@ from fairlane.queues.tasks import State
 from fairlane.web.history.buckets import Kind
 from fairlane.web.history.ranges import RANGES
 
-MAX_BODY_BYTES = 16 * 1024
 MAX_VALUE = 256
 BULK = ("user", "queue", "model", "worker")
 """What a bulk cancel filters by, beside the state."""
@@ -40,7 +55,7 @@ Filter = Annotated[str, Query(max_length=MAX_VALUE)]
 TIME = r"^[0-9]{0,15}$"
 
 
-@router.get("/api/admin/state", response_model=models.OperatorState)
+@router.get("/api/admin/state", response_model=OperatorState)
 async def state(operator: TheOperator, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
     """Queues, models, workers, counts, replicas, and the newest tasks."""
     return answer(await operator.state.read(tasks))
@@ -91,7 +106,7 @@ async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Re
     return Pictures(operator, framed.app.gateway.entrance, request)
 
 
-@router.get("/api/admin/history", response_model=models.History)
+@router.get("/api/admin/history", response_model=History)
 async def history(
     operator: TheOperator,
     span: Annotated[str, Query(alias="range", json_schema_extra={"enum": [*RANGES]})] = "1h",
@@ -117,7 +132,7 @@ async def history(
     return answer(await operator.history.read(span, kind, name))
 
 
-@router.get("/api/admin/users", response_model=models.TopUsers)
+@router.get("/api/admin/users", response_model=TopUsers)
 async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200), Count] = 10) -> Response:
     """Users with the most waiting tasks; of equal ones those with the most running tasks, then with the most tokens.
 
@@ -128,7 +143,7 @@ async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200)
     return answer(await operator.top_users(limit))
 
 
-@router.get("/api/admin/tasks", response_model=models.FoundTasks)
+@router.get("/api/admin/tasks", response_model=FoundTasks)
 async def find_tasks(
     operator: TheOperator,
     caller: TheCaller,
@@ -167,7 +182,7 @@ async def find_tasks(
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
-@router.post("/api/admin/tasks/cancel", response_model=models.AllCancelled, responses=refusals(500))
+@router.post("/api/admin/tasks/cancel", response_model=AllCancelled, responses=refusals(500))
 async def cancel_all(
     operator: TheOperator,
     actor: TheActor,
@@ -197,7 +212,7 @@ async def cancel_all(
     return answer({"cancelled": len(cancelled), "more": more})
 
 
-@router.get("/api/admin/tasks/{task_id}", response_model=models.TaskDetail, responses=refusals(404))
+@router.get("/api/admin/tasks/{task_id}", response_model=TaskDetail, responses=refusals(404))
 async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
     """Everything of a task but its payload and output. `streamUrl` is a link to its events, null when they are no longer kept.
 
@@ -210,9 +225,7 @@ async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Respon
     return answer(shown | {"streamUrl": operator.links.url(task_id) if kept else None})
 
 
-@router.post(
-    "/api/admin/tasks/{task_id}/cancel", response_model=models.Cancelled, responses=refusals(404, 500)
-)
+@router.post("/api/admin/tasks/{task_id}/cancel", response_model=Cancelled, responses=refusals(404, 500))
 async def cancel(operator: TheOperator, actor: TheActor, task_id: str) -> Response:
     """Ends a task, whoever's it is; also fine when it has ended. Written to the audit record."""
     record = await operator.poll.record(task_id)
@@ -220,9 +233,7 @@ async def cancel(operator: TheOperator, actor: TheActor, task_id: str) -> Respon
     return answer({"taskId": task_id, "status": state}, {"x-task-id": task_id})
 
 
-@router.post(
-    "/api/admin/workers/{worker_id}/drain", response_model=models.Drained, responses=refusals(404, 500)
-)
+@router.post("/api/admin/workers/{worker_id}/drain", response_model=Drained, responses=refusals(404, 500))
 async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Response:
     """No more tasks for this worker; what it runs goes on.
 
@@ -239,56 +250,63 @@ CHANGE = refusals(404, 408, 413, 415)
 
 @router.post(
     "/api/admin/breakers",
-    response_model=models.BreakerChanged,
+    response_model=BreakerChanged,
     responses=CHANGE,
-    openapi_extra=models.body_of(models.BreakerChange),
+    openapi_extra=body_of(BreakerChange),
 )
-async def force_breaker(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+async def force_breaker(
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody
+) -> Response:
     """Has the breaker of an upstream of a model open or closed, on every replica, or lets it go by itself again.
 
     Nothing of the model starts through an upstream whose breaker is open. Written to the audit record.
     """
     request.check_query()
-    given = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(await force(operator.scheduler, given, actor))
+    return answer(await force(operator.scheduler, await body.fields(), actor))
 
 
 @router.patch(
     "/api/admin/queues/{name}",
-    response_model=models.QueueChanged,
+    response_model=QueueChanged,
     responses=CHANGE,
-    openapi_extra=models.body_of(models.QueueChange),
+    openapi_extra=body_of(QueueChange),
 )
 async def change_queue(
-    operator: TheOperator, actor: TheActor, request: TheRequest, name: str, check: bool = False
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str, check: bool = False
 ) -> Response:
     """Changes settings of a queue while the gateways run; null takes a change back.
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, request, "queue", name, check=check)
+    return await _change(operator, actor, request, body, "queue", name, check=check)
 
 
 @router.patch(
     "/api/admin/models/{name:path}",
-    response_model=models.ModelChanged,
+    response_model=ModelChanged,
     responses=CHANGE,
-    openapi_extra=models.body_of(models.ModelChange),
+    openapi_extra=body_of(ModelChange),
 )
 async def change_model(
-    operator: TheOperator, actor: TheActor, request: TheRequest, name: str, check: bool = False
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str, check: bool = False
 ) -> Response:
     """Changes settings of a model while the gateways run; null takes a change back.
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, request, "model", name, check=check)
+    return await _change(operator, actor, request, body, "model", name, check=check)
 
 
 async def _change(
-    operator: Operator, actor: Actor, request: Request, kind: Configured, name: str, *, check: bool
+    operator: Operator,
+    actor: Actor,
+    request: Request,
+    body: Body,
+    kind: Configured,
+    name: str,
+    *,
+    check: bool,
 ) -> Response:
     request.check_query("check")
     check_name(operator.current.settings, kind, name)
-    fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(await operator.change(kind, name, fields, actor, check=check))
+    return answer(await operator.change(kind, name, await body.fields(), actor, check=check))

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.models.responses import KeptResponsePage
 from fairlane.gateway.api.queries import Count, Filter, Plain
 from fairlane.gateway.responses.store import Wanted
 
@@ -15,7 +15,7 @@ router = APIRouter(
 Ended = Literal["", "unfinished", "completed", "incomplete", "failed", "cancelled"]
 
 
-@router.get("/api/admin/responses", response_model=models.KeptResponsePage)
+@router.get("/api/admin/responses", response_model=KeptResponsePage)
 async def responses(
     operator: TheOperator,
     request: TheRequest,

@@ -7,8 +7,10 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api import models
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, answer, refusals
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.routes import PromptRequest, Rendered, RouteList
 from fairlane.gateway.calls.bodies import value_of
 from fairlane.gateway.calls.intake import Options, make_task
 from fairlane.gateway.calls.prompts import fill_in, told_of_template
@@ -44,7 +46,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
     }
 
 
-@router.get("/api/routes", response_model=models.RouteList)
+@router.get("/api/routes", response_model=RouteList)
 async def routes(request: Framed, caller: TheCaller) -> Response:
     """The routes that this caller may name as `model` or `template`, with what each comes to for the caller's tier; the
     templates and chains, with the variables that they take."""
@@ -70,16 +72,15 @@ operators = APIRouter(
 
 @operators.post(
     "/api/admin/templates/render",
-    response_model=models.Rendered,
+    response_model=Rendered,
     responses=refusals(404, 408, 413, 415),
-    openapi_extra=models.body_of(models.PromptRequest),
+    openapi_extra=body_of(PromptRequest),
 )
 async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Response:
     """What a task of a template would send to its model, for a tier: the body, and which model and queue. No task is made."""
     tasks = request.app.gateway.tasks
     ours.check_query()
-    body = await ours.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=ours.opener)
+    _, fields = await read_json(tasks, ours)
     tier = value_of(fields, "tier")
     if tier is not None:
         if tier not in tasks.settings.tiers:

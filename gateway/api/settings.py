@@ -6,7 +6,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field, JsonValue
 
 from fairlane.gateway.api.framing import KEY, TheOperator, TheRequest, answer, refusals
-from fairlane.gateway.api.models import Answer, Ms, RefusedReload
+from fairlane.gateway.api.models.base import Answer, Ms
+from fairlane.gateway.api.models.state import RefusedReload
 from fairlane.gateway.api.queries import Filter
 
 router = APIRouter(

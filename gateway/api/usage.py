@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, TheUsage, answer, refusals
+from fairlane.gateway.api.models.usage import UsageReport, UsedTasks
 from fairlane.gateway.api.queries import (
     LIST,
     PLAIN,
@@ -51,7 +51,7 @@ MOST_TASKS = 1000
 By = Annotated[str, Query(description=f"One to three of {', '.join(DIMENSIONS)}, with commas between.")]
 
 
-@router.get("/api/admin/usage", response_model=models.UsageReport, responses=CSV)
+@router.get("/api/admin/usage", response_model=UsageReport, responses=CSV)
 async def usage(
     usage: TheUsage,
     caller: TheCaller,
@@ -74,7 +74,7 @@ async def usage(
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 
 
-@router.get("/api/admin/usage/tasks", response_model=models.UsedTasks, responses=CSV)
+@router.get("/api/admin/usage/tasks", response_model=UsedTasks, responses=CSV)
 async def tasks(
     usage: TheUsage,
     caller: TheCaller,
@@ -100,7 +100,7 @@ async def tasks(
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
-@own.get("/api/usage", response_model=models.UsageReport, responses=CSV)
+@own.get("/api/usage", response_model=UsageReport, responses=CSV)
 async def own_usage(
     usage: TheUsage,
     caller: TheCaller,

@@ -1,21 +1,39 @@
 """Callers' calls for webhooks of theirs, and what operators see of them."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api import models
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import (
+    KEY,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
+from fairlane.gateway.api.models.base import body_of
+from fairlane.gateway.api.models.webhooks import (
+    AllWebhookDeliveries,
+    AllWebhooks,
+    WebhookDeliveries,
+    WebhookDelivery,
+    WebhookDeliveryDetail,
+    WebhookList,
+    WebhookMade,
+    WebhookRemoved,
+    WebhookShown,
+    WebhookSwitchedOff,
+)
 from fairlane.gateway.api.queries import Count, Filter
-from fairlane.gateway.calls.bodies import parse_values
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.operator.bodies import Note, read_body
 from fairlane.gateway.webhooks.hooks import MAX_URL_CHARS, Webhooks
 from fairlane.gateway.webhooks.store import Cursor
 
-MAX_BODY_BYTES = 16 * 1024
 DAY_MS = 24 * 3_600_000
 
 router = APIRouter(
@@ -76,7 +94,7 @@ async def _webhooks(request: Framed) -> Webhooks:
 TheWebhooks = Annotated[Webhooks, Depends(_webhooks)]
 
 
-@router.get("/api/webhooks", response_model=models.WebhookList)
+@router.get("/api/webhooks", response_model=WebhookList)
 async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRequest) -> Response:
     """The caller's webhooks, the oldest first, and how many there may be (`most`)."""
     request.check_query()
@@ -85,22 +103,23 @@ async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRe
 
 @router.post(
     "/api/webhooks",
-    response_model=models.WebhookMade,
+    response_model=WebhookMade,
     status_code=201,
     responses=refusals(408, 409, 413, 415),
-    openapi_extra=models.body_of(NewWebhook),
+    openapi_extra=body_of(NewWebhook),
 )
 async def create_webhook(
-    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody
 ) -> Response:
     """Makes a webhook: from now on requests tell its URL of ends, those of tasks that run already, too. Its `secret`, with
     which they are signed, is told this once. If the answer is lost, so is the secret: rotate it."""
-    body = await _read(NewWebhook, framed, request)
-    made = await webhooks.create(caller, body.url, body.events, body.note, every_user=body.everyUser)
+    request.check_query()
+    new = read_body(NewWebhook, await body.fields(), secret=True)
+    made = await webhooks.create(caller, new.url, new.events, new.note, every_user=new.everyUser)
     return answer(made, status=201)
 
 
-@router.get("/api/webhooks/{webhook_id}", response_model=models.WebhookShown, responses=refusals(404))
+@router.get("/api/webhooks/{webhook_id}", response_model=WebhookShown, responses=refusals(404))
 async def show_webhook(
     webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
 ) -> Response:
@@ -112,21 +131,22 @@ async def show_webhook(
 
 @router.patch(
     "/api/webhooks/{webhook_id}",
-    response_model=models.WebhookShown,
+    response_model=WebhookShown,
     responses=CHANGE,
-    openapi_extra=models.body_of(WebhookChange),
+    openapi_extra=body_of(WebhookChange),
 )
 async def change_webhook(
-    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody, webhook_id: str
 ) -> Response:
     """Changes what is given. What is owed goes to the URL that holds when it is sent; while the webhook is off it waits, and no
     further ends are written down."""
-    body = await _read(WebhookChange, framed, request)
-    fields = {name: getattr(body, name) for name in body.model_fields_set}
+    request.check_query()
+    said = read_body(WebhookChange, await body.fields(), secret=True)
+    fields = {name: getattr(said, name) for name in said.model_fields_set}
     return answer(await webhooks.change(caller, webhook_id, fields))
 
 
-@router.delete("/api/webhooks/{webhook_id}", response_model=models.WebhookRemoved, responses=refusals(404))
+@router.delete("/api/webhooks/{webhook_id}", response_model=WebhookRemoved, responses=refusals(404))
 async def remove_webhook(
     webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
 ) -> Response:
@@ -137,22 +157,23 @@ async def remove_webhook(
 
 @router.post(
     "/api/webhooks/{webhook_id}/rotate",
-    response_model=models.WebhookMade,
+    response_model=WebhookMade,
     responses=CHANGE,
-    openapi_extra=models.body_of(NewSecret),
+    openapi_extra=body_of(NewSecret),
 )
 async def rotate_webhook(
-    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody, webhook_id: str
 ) -> Response:
     """Gives a webhook another `secret`, told this once. The one before signs besides for `keepMs`, a day if it is not given:
     requests then have two signatures, and a receiver that knows one of the secrets takes them."""
-    body = await _read(NewSecret, framed, request)
-    return answer(await webhooks.rotate(caller, webhook_id, body.keepMs))
+    request.check_query()
+    keep_ms = read_body(NewSecret, await body.fields(), secret=True).keepMs
+    return answer(await webhooks.rotate(caller, webhook_id, keep_ms))
 
 
 @router.post(
     "/api/webhooks/{webhook_id}/test",
-    response_model=models.WebhookDelivery,
+    response_model=WebhookDelivery,
     status_code=202,
     responses=refusals(404, 409),
 )
@@ -167,7 +188,7 @@ async def test_webhook(
 
 @router.get(
     "/api/webhooks/{webhook_id}/deliveries",
-    response_model=models.WebhookDeliveries,
+    response_model=WebhookDeliveries,
     responses=refusals(404, 503, reports=True),
 )
 async def list_deliveries(
@@ -189,7 +210,7 @@ async def list_deliveries(
 
 @router.get(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}",
-    response_model=models.WebhookDeliveryDetail,
+    response_model=WebhookDeliveryDetail,
     responses=refusals(404),
 )
 async def show_delivery(
@@ -202,7 +223,7 @@ async def show_delivery(
 
 @router.post(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
-    response_model=models.WebhookDelivery,
+    response_model=WebhookDelivery,
     status_code=202,
     responses=refusals(404, 409),
 )
@@ -217,7 +238,7 @@ async def redeliver(
 # ---- operators' ----------
 
 
-@operators.get("/api/admin/webhooks", response_model=models.AllWebhooks)
+@operators.get("/api/admin/webhooks", response_model=AllWebhooks)
 async def all_webhooks(
     operator: TheOperator,
     caller: TheCaller,
@@ -231,7 +252,7 @@ async def all_webhooks(
     return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
 
 
-@operators.get("/api/admin/webhooks/deliveries", response_model=models.AllWebhookDeliveries)
+@operators.get("/api/admin/webhooks/deliveries", response_model=AllWebhookDeliveries)
 async def all_deliveries(
     operator: TheOperator,
     caller: TheCaller,
@@ -249,7 +270,7 @@ async def all_deliveries(
 
 
 @operators.post(
-    "/api/admin/webhooks/{webhook_id}/off", response_model=models.WebhookSwitchedOff, responses=refusals(404)
+    "/api/admin/webhooks/{webhook_id}/off", response_model=WebhookSwitchedOff, responses=refusals(404)
 )
 async def switch_off(
     operator: TheOperator, actor: TheActor, request: TheRequest, webhook_id: str
@@ -258,16 +279,6 @@ async def switch_off(
     that, end the key."""
     request.check_query()
     return answer(await operator.webhooks.off(webhook_id, actor))
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-async def _read(model: type[Body], framed: Framed, request: Request) -> Body:
-    request.check_query()
-    arriving = framed.app.gateway.tasks.bodies.arriving
-    fields: dict[str, Any] = parse_values(await request.json_body(MAX_BODY_BYTES, arriving))
-    return read_body(model, fields, secret=True)
 
 
 def _cursor(after: str) -> Cursor | None:

@@ -7,13 +7,14 @@ import time
 import structlog
 
 from fairlane.gateway.batches.batch import Status
-from fairlane.gateway.batches.run import Run, Tools
+from fairlane.gateway.batches.led import Tools
+from fairlane.gateway.batches.run import Run
 from fairlane.gateway.batches.seats import Seat, next_of, who_leaves
 from fairlane.gateway.batches.store import Overtaken, Waiting
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.going import Going
 from fairlane.gateway.tasks.poll import now_ms
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -65,11 +66,6 @@ class Leading:
         """Something has changed: look now."""
         self._hurry.set()
 
-    def lines(self, batch_id: str) -> int:
-        """How many lines of a batch that is led here wait or run."""
-        run = self._runs.get(batch_id)
-        return run.open_lines if run is not None else 0
-
     async def _run(self) -> None:
         while not self._going.begun:
             self._hurry.clear()
@@ -80,10 +76,7 @@ class Leading:
             except Exception:  # batches go on meanwhile, as long as their leases hold
                 log.exception("cannot look for batches", replica=self._replica)
             await asyncio.sleep(LEAST_LOOK_S)
-            with contextlib.suppress(TimeoutError):
-                rest_s = min(LOOK_S, self._lease_ms / 1000 / RENEWALS) - LEAST_LOOK_S
-                async with asyncio.timeout(rest_s):
-                    await self._hurry.wait()
+            await set_within(self._hurry, min(LOOK_S, self._lease_ms / 1000 / RENEWALS) - LEAST_LOOK_S)
         await self._leave()  # its lines go on; another one takes what comes of them
 
     async def _leave(self) -> None:
@@ -114,7 +107,7 @@ class Leading:
         for one in found:
             run = self._runs.get(one.id)
             if run is not None and one.status is Status.CANCELLING:
-                run.cancelled = True
+                run.cancel()
         waiting = [one for one in found if self._may_take(one)]
         known = {one.id for one in waiting}
         self._last = {batch_id: at for batch_id, at in self._last.items() if batch_id in known}
@@ -181,6 +174,7 @@ class Leading:
             pass  # it goes on elsewhere
         except Exception:  # what it has written stays, and it is taken again
             log.exception("a batch is left for a while", batch=batch_id, replica=self._replica)
+            self._tools.metrics.batch_left()
             self._rests[batch_id] = time.monotonic() + REST_S
         else:
             self._rests.pop(batch_id, None)

@@ -190,6 +190,7 @@ class Database:
 
 def _engine(address: Address, connections: int) -> AsyncEngine:
     pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": BUSY_S}
+    pool["hide_parameters"] = True  # else what callers asked stands in the log with a statement that failed
     if isinstance(address, Server):
         return create_async_engine(
             URL.create(

@@ -24,19 +24,17 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     Ms,
     MsOrZero,
+    Networks,
     SettingsPart,
     Windows,
 )
 from fairlane.queues.windows import MOST_REQUESTS, MOST_WINDOWS
-from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES, MOST_REDIRECTS
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MOST_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
-
-_LOCALHOST = ("127.0.0.1", "::1")
-"""What the name leads to on most machines: all of it has to be allowed."""
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 Rate = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
@@ -96,7 +94,7 @@ class EndpointSettings(SettingsPart):
     max_body_bytes: Annotated[int, Field(ge=0, le=16 * MIB)] = MIB
     """Bytes that the body of a request may have; a longer one is refused with 413."""
 
-    allow_private: Annotated[list[str], Field(max_length=64)] = Field(default=[])
+    allow_private: Networks = Field(default=[])
     """Networks (`10.1.0.0/16`) in which the address of the host may lie although it is none of the public internet. None: a name
     that leads to a private, local or metadata address is refused, whatever it led to before.
     """
@@ -177,14 +175,6 @@ class EndpointSettings(SettingsPart):
             raise ValueError(f"may have {MAX_CHARS} characters together")
         return found
 
-    @field_validator("allow_private")
-    @classmethod
-    def _are_networks(cls, value: list[str]) -> list[str]:
-        try:
-            return [str(network) for network in read_networks(value)]
-        except ValueError:
-            raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         try:
@@ -212,11 +202,9 @@ class EndpointSettings(SettingsPart):
     @property
     def unreachable(self) -> str:
         """The networks that `allow_private` has to name, if the URL says private addresses itself; empty: none."""
-        host = read_target(self.url).host.strip("[]")
-        try:
-            addresses = [read_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))]
-        except ValueError:
-            return ""  # a name: what it leads to is the worker's to see
+        addresses = addresses_said(
+            read_target(self.url).host
+        )  # where other names lead is the worker's to see
         allowed = read_networks(self.allow_private)
         if not any(why_refused(address, allowed) for address in addresses):
             return ""

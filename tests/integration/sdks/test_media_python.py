@@ -4,22 +4,15 @@ import io
 import wave
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import openai
 import pytest
 from tests.support.media_upstream import HEARD, PICTURE, SPOKEN
 
-from .media import KEY, PIECES, SOUND, Media, media_staged
+from .media import KEY, PIECES, SOUND, Media
 from .openais import Sdk, python_sdk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")]
-
-
-@pytest.fixture
-async def media(redis_url: str, tmp_path: Path) -> AsyncIterator[Media]:
-    async with media_staged(redis_url, tmp_path) as media:
-        yield media
 
 
 @pytest.fixture
@@ -187,6 +180,17 @@ async def test_a_server_behind_the_adapter_gets_what_openai_would(media: Media, 
     arrived = ("a.png", "image/png", PICTURE)
     assert fields.pop("image[]") == [arrived, arrived]
     assert fields == {"model": "theirs", "prompt": "wider", "mask": arrived, "n": "1"}
+    for call, kind, more in (
+        ("images.generate", "image_generation", {}),
+        ("images.edit", "image_edit", {"image": image}),
+    ):
+        events = await client.chunks(call, model="far", prompt="a lane", partial_images=2, **more)
+        states = ["partial_image", "partial_image", "completed"]
+        assert [event.type for event in events] == [f"{kind}.{state}" for state in states]
+        assert {b64decode(event.b64_json) for event in events} == {PICTURE}
+        assert events[1].partial_image_index == 1
+        assert (events[2].size, events[2].usage.output_tokens) == ("1024x1024", 272)
+        assert str(media.upstream.seen.pop()[1]["partial_images"]) == "2"
     moderated = await client.call("moderations.create", model="far", input="hm")
     assert (moderated.id, moderated.results[0].flagged) == ("modr-theirs", True)
 

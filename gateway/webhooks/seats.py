@@ -1,12 +1,13 @@
-"""Whose turn it is to be sent to, where more webhooks have something to be done than are sent to at a time. Pure."""
+"""Who has a seat to be sent to, where more webhooks have something to be done than are sent to at a time. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from fairlane.gateway.webhooks.owed import Candidate
+from fairlane.workers.adapters.endpoints.names import MOST_QUESTIONS
 
 
-class Turns:
+class Seats:
     """Who has one of the `seats` now. One receiver that does not answer keeps a seat for as long as a request may take, so of
     those that are doubtful, of one key, and of one owner there may be no more than a share."""
 
@@ -28,7 +29,8 @@ class Turns:
 
     @property
     def doubtful(self) -> int:
-        return max(self.seats // 2, 1)
+        """(Nor do they need more than half of the threads in which names are asked for.)"""
+        return max(min(self.seats, MOST_QUESTIONS) // 2, 1)
 
     @property
     def full_keys(self) -> list[str]:

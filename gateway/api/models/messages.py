@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api.models import Left, Model, OpenAIHeaders
+from fairlane.gateway.api.models.base import Left, Model
+from fairlane.gateway.api.models.openai import OpenAIHeaders
 
 Kind = Literal[
     "invalid_request_error",
@@ -152,7 +153,7 @@ class MessageEvent(_Told):
     ]
 
 
-class ModelInfo(_Told):
+class AnthropicModel(_Told):
     type: Literal["model"]
     id: str
     display_name: str
@@ -165,7 +166,7 @@ class ModelInfo(_Told):
 class ModelPage(BaseModel):
     """Models as Anthropic's clients list them: for calls with the header `anthropic-version`."""
 
-    data: list[ModelInfo]
+    data: list[AnthropicModel]
     has_more: bool
     first_id: str | None
     last_id: str | None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api.models import Asked, Model, body_of
+from fairlane.gateway.api.models.base import Asked, Model, body_of
 
 File = Annotated[str, Field(json_schema_extra={"format": "binary"})]
 

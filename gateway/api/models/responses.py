@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api.models import Model
+from fairlane.gateway.api.models.base import Answer, Model, Ms
 
 
 class _Told(BaseModel):
@@ -129,3 +129,21 @@ class ResponseEvent(_Told):
         "error",
     ]
     sequence_number: int
+
+
+class KeptResponse(Answer):
+    id: str
+    task_id: str
+    key: str
+    user: str
+    model: str
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
+    created_at: Ms
+    ended_at: Ms | None = Field(description="null: SQL does not have its end yet")
+    expires_at: Ms
+
+
+class KeptResponsePage(Answer):
+    responses: list[KeptResponse]
+    next: str | None
