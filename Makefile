@@ -52,7 +52,7 @@ quick: install-dev compile
 
 fuzz: install-dev
 	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py \
-	  tests/properties/test_windows_machine.py
+	  tests/properties/test_windows_machine.py tests/integration/test_document.py
 
 records: install-dev
 	FAIRLANE_LONG=1 FAIRLANE_TASKS=$(or $(TASKS),100000) $(BIN)/python -m pytest tests/integration/records/test_every_task_once.py

@@ -123,6 +123,7 @@ async def ended(talk: Talk) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800 if LONG else 240)
 async def test_every_answer_is_one_that_the_document_names(redis_url: str, tmp_path: Path) -> None:
     released = asyncio.Event()
     async with talking(redis_url, tmp_path, **cast.settings(**KEPT)) as talk, working(talk, released):
