@@ -38,6 +38,7 @@ from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.opening import storage_of
 from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.going import Going
+from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
@@ -64,6 +65,7 @@ from fairlane.gateway.records.records import Records
 from fairlane.gateway.responses.ends import ResponseEnds
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.store import ResponseStore
+from fairlane.gateway.responses.trimming import Trimming
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.changes import ChangesWatch
@@ -80,6 +82,7 @@ from fairlane.gateway.tasks.poll import Poll, now_ms
 from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.tasks.tokeep import Admissions
 from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.failed import TellingRecorder
@@ -212,7 +215,8 @@ class Gateway:
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
-        keeping = Keeping(self.database, records.forgotten.of)
+        trimming = Trimming(self.database, lambda: current.settings.responses.max_bytes_per_caller)
+        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote, self.metrics.response_kept)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -223,7 +227,6 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
-            keeping.take_back,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
@@ -240,12 +243,12 @@ class Gateway:
             self.scheduler,
             poll,
             records.forgotten,
-            ResponseEnds(self.database, kept, self.hub.page).keep,
+            ResponseEnds(self.database, kept, self.hub.page, trimming.wrote).keep,
         )
         responses = Responses(
             current,
             kept,
-            keeping,
+            Admissions(keeping, kept, self.scheduler, cancels.abandon_soon),
             lambda: self.database.trouble is None,
             self.scheduler,
             self.hub,
@@ -268,10 +271,16 @@ class Gateway:
         background = self.dispatcher.background
         holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
-        files = Files(self.database, storage_of(settings), lambda: current.settings.files)
+        files = Files(
+            *(self.database, storage_of(settings), lambda: current.settings.files),
+            failed=self.metrics.storage_failed,
+        )
         batch_store = BatchStore(self.database)
         tools = Tools(
-            *(current, bodies, submit, cancel, self.scheduler, results), files=files, store=batch_store
+            *(current, bodies, submit, cancel, self.scheduler, results),
+            files=files,
+            store=batch_store,
+            metrics=self.metrics,
         )
         leading = Leading(tools, replica, going)
         self.batches = Batches(current, batch_store, files, leading.hurry)
@@ -364,7 +373,9 @@ class Gateway:
             self.dispatcher.attempts,
         )
         self.scrape = Scrape(
-            siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor
+            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor),
+            database=DatabaseSurveyor(self.database, now_ms),
+            most_file_bytes=lambda: current.settings.files.max_bytes,
         )
 
         breakers = Breakers(replica, self.metrics)
@@ -393,6 +404,7 @@ class Gateway:
             audit,
             *records.parts,
             keeping,
+            trimming,
             archive,
             sender,
             FileSweep(files),
