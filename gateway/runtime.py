@@ -91,8 +91,8 @@ from fairlane.gateway.watch.loop import LoopWatch
 from fairlane.gateway.watch.minutes import Minutes
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
-from fairlane.gateway.webhooks.hooks import Webhooks
 from fairlane.gateway.webhooks.sending import Sender, poster
+from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.changes import ChangeStore, PlannedChange
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix

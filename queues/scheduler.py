@@ -588,9 +588,9 @@ class Scheduler:
         limits, replies, readers = self.limits, list[int](), list(read)
         calls = max(-(-(len(held) + len(readers)) // MOST_RENEWED), 1)
         for at in range(0, calls * MOST_RENEWED, MOST_RENEWED):
-            batch = held[at : at + MOST_RENEWED]
-            args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(batch)]
-            for grant, worker, begun, output in batch:
+            some = held[at : at + MOST_RENEWED]
+            args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(some)]
+            for grant, worker, begun, output in some:
                 args.extend(
                     (grant.task_id, grant.epoch, grant.token, worker, b"1" if begun else b"0", output)
                 )

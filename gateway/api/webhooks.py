@@ -31,8 +31,8 @@ from fairlane.gateway.api.models.webhooks import (
 )
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.operator.bodies import Note, read_body
-from fairlane.gateway.webhooks.hooks import MAX_URL_CHARS, Webhooks
 from fairlane.gateway.webhooks.store import Cursor
+from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, Webhooks
 
 DAY_MS = 24 * 3_600_000
 

@@ -1,7 +1,7 @@
 """Serves one task's log as server-sent events, whoever reads it.
 
-Raw ASGI: one write per batch of events, nothing created per event. A stream never just stops: it ends with the task's end, with
-a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
+Raw ASGI: one write for all events that come together, nothing created per event. A stream never just stops: it ends with the
+task's end, with a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
 """
 
 import asyncio

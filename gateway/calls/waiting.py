@@ -69,15 +69,15 @@ class QueueWatch:
             for feed, watched in list(self._feeds.items()):
                 if feed.top > watched.behind or feed.lost or not feed.readers:
                     self.discard(feed)
-            batch = list(self._feeds)[:PER_ROUND]
+            told = list(self._feeds)[:PER_ROUND]
             try:
-                records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in batch))
+                records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in told))
             except StoreError:
                 continue  # told again when it answers
             except Exception:  # readers wait without news for a second; the next round tries again
                 log.exception("cannot tell positions")
                 continue
-            for feed, record in zip(batch, records, strict=True):
+            for feed, record in zip(told, records, strict=True):
                 if feed not in self._feeds:
                     continue
                 last, behind = self._feeds.pop(feed)
@@ -87,4 +87,4 @@ class QueueWatch:
                 self._feeds[feed] = _Watched(record.place if news else last, behind)  # to the end of the line
                 if news:
                     feed.show(queued_event(feed.task_id, time.time_ns() // 1_000_000, record.place))
-            del batch, records  # not to be kept until the next round
+            del told, records  # not to be kept until the next round

@@ -8,8 +8,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.hooks import next_of, shown, shown_delivery
 from fairlane.gateway.webhooks.store import Cursor
+from fairlane.gateway.webhooks.webhooks import next_of, shown, shown_delivery
 from fairlane.queues.actor import Actor
 
 BY_OPERATOR = "An operator switched it off."

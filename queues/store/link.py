@@ -245,14 +245,14 @@ class RedisLink:
         wire = self._wire
         if wire is None or not self._out or not wire.takes_more or wire.transport.is_closing():
             return  # (of a socket that closes the loss comes next, and fails them)
-        batch, self._out = self._out, []
+        commands, self._out = self._out, []
         self.writes += 1
-        if len(batch) == 1:
-            wire.transport.write(batch[0])
-        elif sum(map(len, batch)) <= JOINED_BYTES:
-            wire.transport.write(b"".join(batch))
+        if len(commands) == 1:
+            wire.transport.write(commands[0])
+        elif sum(map(len, commands)) <= JOINED_BYTES:
+            wire.transport.write(b"".join(commands))
         else:
-            wire.transport.writelines(batch)
+            wire.transport.writelines(commands)
 
     async def _keep_connected(self) -> None:
         backoff = Backoff()

@@ -102,12 +102,12 @@ class Upkeep:
         held = [a for a in self._attempts.values() if a.held and now - a.renewed_at >= self._renew_s]
         alive = self._hub.keeping_alive(now)
         for at in range(0, max(len(held), len(alive)), AT_ONCE):
-            batch = held[at : at + AT_ONCE]
+            some = held[at : at + AT_ONCE]
             replies = await self._scheduler.renew(
-                [(a.grant, a.worker.id, a.phase is not Phase.SENT, a.output_tokens) for a in batch],
+                [(a.grant, a.worker.id, a.phase is not Phase.SENT, a.output_tokens) for a in some],
                 alive[at : at + AT_ONCE],
             )
-            for attempt, reply in zip(batch, replies, strict=True):
+            for attempt, reply in zip(some, replies, strict=True):
                 if reply == 1:
                     attempt.renewed_at = now
                 elif attempt.held and attempt.phase is not Phase.FINISHING:

@@ -97,15 +97,15 @@ class TaskOutput:
             self._waiting_bytes -= len(first.data)
             self.result_sent = first.is_result
             return first.data
-        batch = [first]
+        deltas = [first]
         size = len(first)
         while self._items:
             following = self._items[0]
             if isinstance(following, _Frame) or size + len(following) > MAX_BATCH_BYTES:
                 break
-            batch.append(following)
+            deltas.append(following)
             size += len(following)
             self._items.popleft()
         self._waiting_bytes -= size
         self.last_seq += 1
-        return b'%b%d,"deltas":[%b]}' % (self._head, self.last_seq, b",".join(batch))
+        return b'%b%d,"deltas":[%b]}' % (self._head, self.last_seq, b",".join(deltas))

@@ -29,7 +29,7 @@ MOST_OF_KEY = 10_000
 KEEP_SECRET_MS = 24 * 3_600_000
 """For so long the secret before signs besides, where nothing else is said."""
 LEAST_PAUSE_MS = 5000
-"""Between two tests of a webhook, and before something is sent again by hand."""
+"""Between two tests of a webhook, and before something is sent again by hand, or by a webhook that begins anew."""
 BY_OWNER = "Its owner switched it off."
 
 
@@ -127,7 +127,8 @@ class Webhooks:
         return shown(made) | {"secret": row["secret"]}
 
     async def change(self, caller: Caller, webhook: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is given: url, events, note, enabled. One that gets another URL, or is switched on, begins anew."""
+        """Change what is given: url, events, note, enabled. One that gets another URL, or is switched on, begins anew, in
+        LEAST_PAUSE_MS: or whoever changes it again and again would have a receiver asked that had its rest."""
         settings, owner, now = self._settings(), _owner(caller), self._now_ms()
         if not fields:
             raise bad_request("say what becomes otherwise: url, events, note or enabled")
@@ -146,7 +147,9 @@ class Webhooks:
             elif on and (row.off_since is not None or values.get("url", row.url) != row.url):
                 # whoever sends to it now writes down what came of it, and stops
                 values |= {"off_since": None, "off_why": "", "fails": 0, "failing_since": None, "error": ""}
-                values |= {"not_before": 0, "claim": "", "due": await store.first_due(connection, webhook)}
+                first, soon = await store.first_due(connection, webhook), now + LEAST_PAUSE_MS
+                due = None if first is None else max(first, soon)
+                values |= {"not_before": soon, "claim": "", "due": due}
             await store.set_values(connection, webhook, values)
             return shown(_found(await store.find(connection, webhook, owner)))
 
