@@ -13,6 +13,7 @@ from fairlane.gateway.batches.reading import FileLines
 from fairlane.gateway.batches.splitting import Line, LineTooLong
 from fairlane.gateway.batches.surfaces import Request, View
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import MOST_OF_A_VALUE
 from fairlane.gateway.errors import ApiError, bad_request, gateway_failed, task_failed
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.errors import StoreError
@@ -23,8 +24,6 @@ from fairlane.streaming.views.task import TaskInfo
 
 KEPT_BYTES, KEPT_AT_ONCE = 4 << 20, 500
 """Of what came of lines, and of how many: so much is written together, about, before anything else is done."""
-MOST_OF_A_RECORD = 64 << 20
-"""Bytes: what is larger fits neither the drivers of databases nor the memory of those who read it well."""
 LOOKED_FOR_AT_ONCE = 500
 LARGE = 1 << 20
 """From so many bytes on an answer is looked at in a thread: others run meanwhile."""
@@ -172,10 +171,10 @@ class Work:
         try:
             if record.state is State.COMPLETED:
                 made = await results.shown(info, line.view, _show)
-                if len(made.json) <= MOST_OF_A_RECORD:
+                if len(made.json) <= MOST_OF_A_VALUE:
                     said = line.line, line.custom_id, task_id, made.json
                     return answered(*said) if len(made.json) < LARGE else await to_thread(answered, *said)
-                sentence = f"The answer is larger than {MOST_OF_A_RECORD} bytes"
+                sentence = f"The answer is larger than {MOST_OF_A_VALUE} bytes"
                 error = gateway_failed("OUTPUT_TOO_LARGE", sentence, task_id)
                 return refused(line.line, line.custom_id, task_id, error)
             if over and (record.state is State.CANCELLED or record.fields.get("co") == "QUEUE_TIMEOUT"):

@@ -154,7 +154,7 @@ class Outbox:
         if recorded:
             await self._forget(page, recorded)
         self._page = []
-        return len(page) == self.page
+        return len(page) >= self.page
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:  # noqa: ARG002 - for others
         """SQL has these entries of a page."""
