@@ -104,7 +104,11 @@ class Keeping:
 
     async def check(self) -> None:
         """Return when SQL writes. Raises DatabaseUnavailable."""
-        await self._wait(None)
+        try:
+            await self._wait(None)
+        except DatabaseUnavailable:
+            self._told(0)
+            raise
 
     async def _wait(self, new: New | None) -> None:
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -13,6 +13,7 @@ from fairlane.gateway.batches.outcomes import Outcome
 from fairlane.gateway.batches.store import BatchStore, Overtaken, TooMany
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import batch_results, batches
+from fairlane.gateway.metrics.database_survey import BatchGroup, DatabaseSurveyor, Sums
 from fairlane.gateway.records.batches import forget, purge
 from fairlane.streaming.views.usage import Counts
 
@@ -182,6 +183,24 @@ async def test_a_key_with_many_batches_hides_nobody_elses(
     assert await store.renew("one", [led_here.id], NOW) == {led_here.id}
     await store.release("one", led_here.id)
     assert await store.renew("one", [led_here.id], NOW) == frozenset()
+
+
+async def test_how_unended_batches_stand_is_told_to_metrics(database: Database) -> None:
+    store = BatchStore(database)
+    for number in range(4):
+        await store.add(made(number, f"u{number}"), 5)
+    lonely = await led(store, "one", made(0, "u0")._replace(id=(await store.page(None, "", 10))[3].id))
+    stands = {"waiting": 3, "running": 2, "still": NOW - 120_000, "whys": '{"NO_WORKER":["m"]}'}
+    await store.mark(await store.begin(lonely, NOW, total=9), **stands)
+    over = await led(store, "one", (await store.page(None, "", 10))[0])
+    await store.end(over, Status.FAILED, NOW)
+    told = await DatabaseSurveyor(database, lambda: NOW).recent()
+    assert told is not None
+    assert sorted(told.batches) == [
+        BatchGroup("in_progress", ("NO_WORKER",), 1, 1, 3, 2),
+        BatchGroup("validating", (), 2, 0, 0, 0),
+    ]
+    assert (told.files, told.responses) == (Sums(0, 0), Sums(0, 0))
 
 
 async def test_calls_at_the_same_time_make_no_more_batches_than_may_be(database: Database) -> None:

@@ -7,9 +7,10 @@ import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 
-from fairlane.gateway.batches import feeding
+from fairlane.gateway.batches import feeding, leading, seats
+from fairlane.gateway.files import files
 
-from .crew import Caller, line, stage
+from .crew import Caller, file_of, line, stage
 
 pytestmark = pytest.mark.anyio
 
@@ -137,8 +138,8 @@ async def test_a_cancel_behind_a_takeover_ends_what_runs_without_the_file(
         [folder] = [mark.parent for mark in tmp_path.glob("**/fairlane-storage")]  # noqa: ASYNC240
         folder.rename(tmp_path / "away")
         await caller.http.post(f"/v1/batches/{made['id']}/cancel")
-        leading = next(part for part in caller.served.gateway._parts if hasattr(part, "hurry"))
-        leading._tasks[made["id"]].cancel()  # it is taken up anew, and knows of no line
+        led_here = next(part for part in caller.served.gateway._parts if hasattr(part, "hurry"))
+        led_here._tasks[made["id"]].cancel()  # it is taken up anew, and knows of no line
         await until(lambda: crew.running == 0, "what runs to be stopped")
         assert (await caller.show(made["id"]))["status"] == "cancelling"
         (tmp_path / "away").rename(folder)
@@ -146,3 +147,21 @@ async def test_a_cancel_behind_a_takeover_ends_what_runs_without_the_file(
         assert ended["status"] == "cancelled"
         assert ended["request_counts"]["completed"] == 0
         assert len(await caller.records(ended["error_file_id"])) == 6
+
+
+async def test_one_that_waits_for_its_file_gives_up_its_seat(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "MOST", 1)
+    monkeypatch.setattr(seats, "TURN_S", 0.5)
+    monkeypatch.setattr(files, "LOOK_AGAIN_S", 0.1)
+    async with stage(redis_url, tmp_path) as (caller, _):
+        ids = [await caller.upload(file_of([line(number)])) for number in range(2)]
+        [folder] = [mark.parent for mark in tmp_path.glob("**/fairlane-storage")]  # noqa: ASYNC240
+        folder.rename(tmp_path / "away")
+        made = [(await caller.create(file_id))["id"] for file_id in ids]
+        for batch_id in made:
+            await waits(caller, batch_id, "STORAGE_UNAVAILABLE")
+        (tmp_path / "away").rename(folder)
+        for batch_id in made:
+            assert (await caller.reaches(batch_id))["status"] == "completed"

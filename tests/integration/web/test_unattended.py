@@ -67,6 +67,7 @@ async def test_batches_of_everybody_are_seen_narrowed_and_cancelled(
         running = [await worker.take() for _ in range(2)]
         await worker.answer(running[0], {"content": "ok"})
         await expect(page.locator(f"tr[data-key={second}] .gauge")).to_have_text("1 of 3")
+        await expect(page.locator(f"tr[data-key={second}]")).to_contain_text("2 run, 0 wait", timeout=20_000)
         await accessible(page)
 
         await page.locator("#batches-state").select_option("unended")
