@@ -299,7 +299,12 @@ class Gateway:
             calls=self.calls,
             bodies=bodies,
             models=Models(
-                current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
+                current,
+                self.surveyor.offered,
+                self.surveyor.workers,
+                self.dispatcher.takes,
+                self.dispatcher.took,
+                started_at,
             ),
             submit=submit,
             wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
