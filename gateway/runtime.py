@@ -21,7 +21,7 @@ from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.batches.batches import Batches
 from fairlane.gateway.batches.leading import Leading
-from fairlane.gateway.batches.run import Tools
+from fairlane.gateway.batches.led import Tools
 from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import MIN_LINGER_MS

@@ -11,6 +11,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
 from fairlane.gateway.calls.http import AT_ONCE, JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
@@ -22,7 +23,6 @@ from fairlane.gateway.tasks.tasks import Tasks
 
 PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
 """What callers may say a file is for. Only `batch` makes a difference here."""
-LEAST_EXPIRY_S, MOST_EXPIRY_S = 3600, 30 * 24 * 3600
 MOST_OF_PAGE = 10_000
 """Files in a page, at most, and if nothing is said: as there."""
 TOLD_AT_ONCE = 500

@@ -74,6 +74,7 @@ from fairlane.gateway.api.models.responses import (
     ResponseObject,
     ResponsesRequest,
 )
+from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
 from fairlane.gateway.responses.items import MOST_OF_PAGE
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
@@ -366,8 +367,8 @@ FILE_FORM = {
                         "expires_after[anchor]": {"const": "created_at"},
                         "expires_after[seconds]": {
                             "type": "integer",
-                            "minimum": files.LEAST_EXPIRY_S,
-                            "maximum": files.MOST_EXPIRY_S,
+                            "minimum": LEAST_EXPIRY_S,
+                            "maximum": MOST_EXPIRY_S,
                         },
                     },
                 }

@@ -12,6 +12,7 @@ from fairlane.gateway.batches.batch import Batch, Status, read_window
 from fairlane.gateway.batches.names import could_be, new_batch_id
 from fairlane.gateway.batches.store import BatchStore, TooMany
 from fairlane.gateway.batches.surfaces import READERS
+from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_KEY, MOST_PAIRS, MOST_VALUE
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files
@@ -20,9 +21,6 @@ from fairlane.gateway.tasks.poll import now_ms
 
 MEMBERS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 PURPOSE = "batch"
-MOST_PAIRS, MOST_KEY, MOST_VALUE = 16, 64, 512
-"""Of metadata, as OpenAI takes them."""
-LEAST_TTL_S, MOST_TTL_S = 3600, 2_592_000
 WAIT_MS = 60_000
 FILES_OF_BATCH = 2
 """That a batch may write; together they are taken to be as large as the one that it reads."""
@@ -191,7 +189,13 @@ def _ttl(said: Mapping[str, Any]) -> int:
         sentence = 'output_expires_after must be {"anchor": "created_at", "seconds": …}'
         raise bad_request(sentence, "output_expires_after")
     seconds = value["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int) or not LEAST_TTL_S <= seconds <= MOST_TTL_S:
-        sentence = f"output_expires_after.seconds must be a whole number from {LEAST_TTL_S} to {MOST_TTL_S}"
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int)
+        or not LEAST_EXPIRY_S <= seconds <= MOST_EXPIRY_S
+    ):
+        sentence = (
+            f"output_expires_after.seconds must be a whole number from {LEAST_EXPIRY_S} to {MOST_EXPIRY_S}"
+        )
         raise bad_request(sentence, "output_expires_after")
     return seconds

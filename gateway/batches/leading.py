@@ -7,7 +7,8 @@ import time
 import structlog
 
 from fairlane.gateway.batches.batch import Status
-from fairlane.gateway.batches.run import Run, Tools
+from fairlane.gateway.batches.led import Tools
+from fairlane.gateway.batches.run import Run
 from fairlane.gateway.batches.seats import Seat, next_of, who_leaves
 from fairlane.gateway.batches.store import Overtaken, Waiting
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -65,11 +66,6 @@ class Leading:
         """Something has changed: look now."""
         self._hurry.set()
 
-    def lines(self, batch_id: str) -> int:
-        """How many lines of a batch that is led here wait or run."""
-        run = self._runs.get(batch_id)
-        return run.open_lines if run is not None else 0
-
     async def _run(self) -> None:
         while not self._going.begun:
             self._hurry.clear()
@@ -114,7 +110,7 @@ class Leading:
         for one in found:
             run = self._runs.get(one.id)
             if run is not None and one.status is Status.CANCELLING:
-                run.cancelled = True
+                run.cancel()
         waiting = [one for one in found if self._may_take(one)]
         known = {one.id for one in waiting}
         self._last = {batch_id: at for batch_id, at in self._last.items() if batch_id in known}

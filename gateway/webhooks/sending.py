@@ -1,7 +1,7 @@
 """Sends what webhooks owe. Every replica does; SQL says what is owed, and who sends it (`owed.py`).
 
 Receivers are other people's machines: each request has a deadline, one that does not answer holds up its own webhook alone, and
-seats are shared so that many of them hold up nobody else's (`turns.py`).
+seats are shared so that many of them hold up nobody else's (`seats.py`).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from fairlane.gateway.webhooks.attempts import Attempt, Policy, Standing
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.gateway.webhooks.owed import Candidate, Delivery, Owed, Webhook, Written
 from fairlane.gateway.webhooks.posting import Poster
-from fairlane.gateway.webhooks.turns import Turns
+from fairlane.gateway.webhooks.seats import Seats
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.loops import end_tasks
 from fairlane.queues.metrics import Metrics
@@ -69,7 +69,7 @@ class Sender:
         self._metrics = metrics
         self._replica = replica
         self._now_ms = now_ms
-        self._turns = Turns(settings().at_once)
+        self._seats = Seats(settings().at_once)
         self._serving: set[asyncio.Task[None]] = set()
         self._more = False
         """Others wait for a seat."""
@@ -110,15 +110,15 @@ class Sender:
     async def look(self) -> None:
         """Begin to send for those that have something to be done, as far as there are seats. Raises DatabaseUnavailable."""
         settings = self._settings()
-        self._turns.seats = settings.at_once
+        self._seats.seats = settings.at_once
         self._more = False
-        if not settings.enabled or self._turns.full:
-            self._more = self._turns.full
+        if not settings.enabled or self._seats.full:
+            self._more = self._seats.full
             return
         chosen: list[Candidate] = []
 
         def choose(candidates: Sequence[Candidate]) -> Collection[str]:
-            chosen.extend(self._turns.choose(candidates))
+            chosen.extend(self._seats.choose(candidates))
             self._more = len(chosen) < len(candidates)
             return [one.id for one in chosen]
 
@@ -126,12 +126,12 @@ class Sender:
             self._now_ms(),
             self._claimed_until(),
             choose,
-            without_keys=self._turns.full_keys,
-            with_doubtful=self._turns.may_doubt,
+            without_keys=self._seats.full_keys,
+            with_doubtful=self._seats.may_doubt,
         )
         by_id = {one.id: one for one in chosen}
         for webhook in claimed:
-            self._turns.take(by_id[webhook.id])
+            self._seats.take(by_id[webhook.id])
             task = asyncio.create_task(self._serve(webhook), name=f"webhook {webhook.id}")
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
@@ -159,7 +159,7 @@ class Sender:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._owed.put_off(webhook, self._now_ms() + PUT_OFF_MS, _UNEXPECTED)
         finally:
-            self._turns.leave(webhook.id)
+            self._seats.leave(webhook.id)
             if self._more:
                 self._hurry.set()
 

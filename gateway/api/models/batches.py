@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.api.models.base import Answer, Ms
 from fairlane.gateway.batches.batch import Status
-from fairlane.gateway.batches.batches import LEAST_TTL_S, MOST_PAIRS, MOST_TTL_S
+from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_PAIRS
 from fairlane.gateway.calls.openai import CHAT
 
 Seconds = Annotated[int, Field(description="since 1970")] | None
@@ -17,7 +17,7 @@ class OutputExpiry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     anchor: Literal["created_at"]
-    seconds: int = Field(ge=LEAST_TTL_S, le=MOST_TTL_S)
+    seconds: int = Field(ge=LEAST_EXPIRY_S, le=MOST_EXPIRY_S)
 
 
 class NewBatch(BaseModel):

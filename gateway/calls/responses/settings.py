@@ -10,6 +10,7 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.bounds import MOST_KEY, MOST_PAIRS, MOST_VALUE
 from fairlane.gateway.calls.outputs import MOST
 from fairlane.gateway.calls.reading import NOT_HERE, is_null, read, refused, string, text
 from fairlane.gateway.calls.responses import shapes
@@ -22,10 +23,7 @@ LOGPROBS = "message.output_text.logprobs"
 INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url"})
 """What may be asked for beside the answer; the last two are told without being asked."""
 MOST_LOGPROBS = 20
-MOST_METADATA = 16
 MOST_INCLUDED = 100
-MOST_KEY = 64
-MOST_VALUE = 512
 _AS_THEY_ARE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _TEXTS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
 """Members that chat has, too: what an upstream of OpenAI's is told, and others leave."""
@@ -59,8 +57,8 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
             "truncation", "must be disabled: nothing is left out of an input here; send fewer items"
         )
     if "metadata" in said:
-        if count_parts(said["metadata"], MOST_METADATA) > MOST_METADATA:
-            raise refused("metadata", f"may have at most {MOST_METADATA} members")
+        if count_parts(said["metadata"], MOST_PAIRS) > MOST_PAIRS:
+            raise refused("metadata", f"may have at most {MOST_PAIRS} members")
         _check_metadata(read(said["metadata"], _pairs, "metadata"))
     if (
         "stream_options" in said

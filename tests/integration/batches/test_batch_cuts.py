@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.gateway.batches import leading as module
 from fairlane.gateway.batches.leading import Leading
-from fairlane.gateway.batches.run import Tools
+from fairlane.gateway.batches.led import Tools
 
 from .crew import Caller, line, stage
 

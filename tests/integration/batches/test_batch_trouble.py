@@ -11,11 +11,12 @@ from tests.support.proxy import ReplyProxy
 from tests.support.servers import Server
 from tests.support.serving import http_client, serving, until
 
-from fairlane.gateway.batches import run, standing
+from fairlane.gateway.batches import led, standing
 from fairlane.gateway.batches.batch import Batch
+from fairlane.gateway.batches.led import AT_ONCE
 from fairlane.gateway.batches.outcomes import Outcome
-from fairlane.gateway.batches.run import AT_ONCE, KEPT_AT_ONCE
 from fairlane.gateway.batches.store import BatchStore
+from fairlane.gateway.batches.work import KEPT_AT_ONCE
 from fairlane.gateway.files import files
 
 from .crew import CHAT, Caller, Crew, file_of, line, stage, working
@@ -117,7 +118,7 @@ async def test_a_line_that_became_too_long_ends_its_batch(
 ) -> None:
     async with stage(redis_url, tmp_path, slots=1) as (caller, _):
         longest = iter([1 << 20])  # when the file is looked at
-        monkeypatch.setattr(run, "longest_line", lambda _: next(longest, 4096))
+        monkeypatch.setattr(led, "longest_line", lambda _: next(longest, 4096))
         made = await caller.batch([line(1), line(2, pad="p" * 80_000), line(3)])
         ended = await caller.reaches(made["id"], deadline_s=60)
         assert ended["status"] == "failed"

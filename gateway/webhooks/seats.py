@@ -1,4 +1,4 @@
-"""Whose turn it is to be sent to, where more webhooks have something to be done than are sent to at a time. Pure."""
+"""Who has a seat to be sent to, where more webhooks have something to be done than are sent to at a time. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fairlane.gateway.webhooks.owed import Candidate
 
 
-class Turns:
+class Seats:
     """Who has one of the `seats` now. One receiver that does not answer keeps a seat for as long as a request may take, so of
     those that are doubtful, of one key, and of one owner there may be no more than a share."""
 
