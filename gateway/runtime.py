@@ -289,8 +289,19 @@ class Gateway:
         allowances = Allowances(self.scheduler)
         files = Files(self.database, storage_of(settings), lambda: current.settings.files)
         batch_store = BatchStore(self.database)
+        models = Models(
+            current,
+            self.surveyor.offered,
+            self.surveyor.workers,
+            self.dispatcher.takes,
+            self.dispatcher.took,
+            started_at,
+        )
         tools = Tools(
-            *(current, bodies, submit, cancel, self.scheduler, results), files=files, store=batch_store
+            *(current, bodies, submit, cancel, self.scheduler, results),
+            files=files,
+            store=batch_store,
+            native=models.native,
         )
         leading = Leading(tools, replica, going)
         self.batches = Batches(current, batch_store, files, leading.hurry)
@@ -298,14 +309,7 @@ class Gateway:
             current=current,
             calls=self.calls,
             bodies=bodies,
-            models=Models(
-                current,
-                self.surveyor.offered,
-                self.surveyor.workers,
-                self.dispatcher.takes,
-                self.dispatcher.took,
-                started_at,
-            ),
+            models=models,
             submit=submit,
             wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
             poll=poll,

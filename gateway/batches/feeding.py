@@ -121,7 +121,7 @@ class Feed:
         try:
             asked = await led.asked_in(line)
             custom_id = asked.custom_id
-            request = await led.read(asked)
+            request = await led.read(asked, task_id)
             model = model_in(request.fields)
             await led.tools.submit(self._task(line, task_id, request, caller))
         except StoreError:

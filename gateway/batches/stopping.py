@@ -1,6 +1,7 @@
 """Ends early what a batch has under way: its tasks are cancelled, and what came of those that ended before is taken."""
 
 import asyncio
+from functools import partial
 
 from fairlane.gateway.batches.led import AGAIN_S, AT_ONCE, Led
 from fairlane.gateway.batches.lines import Unfit
@@ -69,7 +70,8 @@ async def _know(led: Led, work: Work, line: Line) -> None:
     """A line is in work, as was found."""
     try:
         asked = await led.asked_in(line)
-        request = await led.read(asked)
+        read = partial(led.read, asked, led.task_id(line.number))
+        request = await led.until_answered(read)
     except (Unfit, ApiError):
         return
     work.began(in_work(line, asked.custom_id, led.task_id(line.number), request))

@@ -80,9 +80,9 @@ class Models:
     async def native(
         self, caller: Caller, fields: Members, subject: str, has_image: Callable[[], bool]
     ) -> bool:
-        """Whether a Responses request of these members goes to workers as it is: where each model that may come to run it has some
-        that take it so. Else it is said as a chat. `subject`: as for `Current.plan`, of its task. Raises ApiError, and StoreError.
-        """
+        """Whether a Responses request of these members goes to workers as it is: where each model that may come to run it has
+        some that take it so. Else it is said as a chat. `subject`: as for `Current.plan`, of its task. Raises ApiError, and
+        StoreError."""
         if not await self._took(None, RESPONSES):  # as nearly everywhere
             return False
         plan = self._current.plan(caller, read_model(fields, caller.only_model), has_image, subject)

@@ -32,7 +32,7 @@ _UNFINISHED = frozenset({b'"length"', b'"content_filter"', b'"tool_calls"', b'"f
 
 
 def wanted_of(fields: Mapping[str, msgspec.Raw], *, unstrict: bool) -> str:
-    """What a body's `response_format`, or the `text.format` of a Responses request, asks for, as `TaskSpec.answer` says it: '' for
+    """What a body's `response_format`, or `text.format` of a Responses request, asks for, as `TaskSpec.answer` says it: '' for
     nothing that is looked at.
 
     `unstrict`: also schemas without `"strict": true`, and `json_object`. Raises ValueError, with a sentence, for a schema that

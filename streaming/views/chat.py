@@ -6,14 +6,7 @@ from msgspec import Raw
 
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
 from fairlane.streaming.views.accumulate import PartBudget, ToolIndex, with_index
-from fairlane.streaming.views.choice import (
-    ITEMS,
-    NOT_EXTRA,
-    NOT_EXTRA_IN_MESSAGE,
-    Choice,
-    finish_of,
-    others,
-)
+from fairlane.streaming.views.choice import ITEMS, NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.task import TaskInfo
 

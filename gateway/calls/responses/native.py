@@ -1,8 +1,8 @@
 """One of OpenAI's Responses requests as it is, for workers whose upstream has Responses. Pure.
 
-What the gateway does itself is taken out (who keeps responses, goes on from them, runs in the background), what was kept is put in
-front. All else stays as it came: what it means is for the upstream to know, and what callers may ask for is for the worker to
-say, as its operator does.
+What the gateway does itself is taken out (who keeps responses, goes on from them, runs in the background), and what was kept is
+put in front. All else stays as it came: what it means is for the upstream to know, and what callers may ask for is for the worker
+to say, as its operator does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +24,7 @@ from fairlane.streaming.jsontext import join_object, kind_of, members, one_line
 from fairlane.streaming.views.responses.thoughts import unsealed
 from fairlane.workers.tasktypes import RESPONSES
 
-_OURS = frozenset(
-    {"background", "metadata", "previous_response_id", "store", "stream", "stream_options"}
-)
+_OURS = frozenset({"background", "metadata", "previous_response_id", "store", "stream", "stream_options"})
 """Members that are the gateway's matter."""
 _OF_UPSTREAM = frozenset({"reasoning", "truncation"})
 """Settings that are not looked at: an upstream may have other values than chat."""
@@ -162,7 +160,9 @@ def _repeat(said: Members, echo: dict[str, bytes], budget: Budget) -> None:
     if "tools" in said:
         budget.items(said["tools"], _raws, "tools")
         tools = read(said["tools"], _objects, "tools")
-        shown = [join_object((n, bytes(raw)) for n, raw in tool.items() if n not in _SECRET) for tool in tools]
+        shown = [
+            join_object((n, bytes(raw)) for n, raw in tool.items() if n not in _SECRET) for tool in tools
+        ]
         echo["tools"] = one_line(b"[%b]" % b",".join(shown))
     for name, form in (("text", "{"), ("tool_choice", '"{')):
         if name in said:
@@ -173,5 +173,3 @@ def _repeat(said: Members, echo: dict[str, bytes], budget: Budget) -> None:
         thinking = read(said["reasoning"], _thinking, "reasoning")
         summary = thinking.summary or thinking.generate_summary
         echo["reasoning"] = msgspec.json.encode({"effort": thinking.effort, "summary": summary})
-
-

@@ -4,7 +4,6 @@ from msgspec import Raw, Struct, field
 
 from fairlane.gateway.calls.reading import NULL, Known
 
-
 ROLES = ("user", "assistant", "system", "developer")
 
 

@@ -60,14 +60,10 @@ class ResponsesBodyView(ResultView):
     def _state(self) -> Ended:
         if self._last is None:
             return Ended(_STATES[self.status])
-        if self._ordered is not None and self.result is None:
-            finish = self._ordered.finish
-        else:
-            finish = first_of(self.choices()).finish
+        ordered = None if self.result is not None else self._ordered
+        finish = ordered.finish if ordered else first_of(self.choices()).finish
         return Ended.by(self._last, finish or self.default_finish)
 
 
 def _holds_pieces(chunk: Chunk) -> bool:
-    return (
-        chunk.kind == "extra" and ITEMS in (members((members(chunk.delta) or {}).get("delta")) or {})
-    )
+    return chunk.kind == "extra" and ITEMS in (members((members(chunk.delta) or {}).get("delta")) or {})

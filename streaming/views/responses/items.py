@@ -21,7 +21,8 @@ COMPLETED, INCOMPLETE, IN_PROGRESS = b"completed", b"incomplete", b"in_progress"
 
 
 class Ids:
-    """The ids of one response's items, `KIND_TASK_INDEX`: counted by their kinds, so that they do not depend on the order of items."""
+    """The ids of one response's items, `KIND_TASK_INDEX`: counted by their kinds, so that they do not depend on the order of
+    items."""
 
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id.encode()

@@ -17,8 +17,8 @@ from fairlane.streaming.jsontext import (
 )
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
 from fairlane.streaming.views.choice import ITEMS, THOUGHTS, Choice, choices_of_result
-from fairlane.streaming.views.responses.response import Ended, is_summarised, response
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
+from fairlane.streaming.views.responses.response import Ended, is_summarised, response
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
 from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_body
 from fairlane.streaming.views.task import TaskInfo
@@ -173,7 +173,9 @@ class ResponsesStreamView(BlockStreamView):
         item = self._item
         if item is None:
             return self._output
-        parts = [*item.parts, self._draw(b'"%b"' % bytes(item.so_far))] if self._open in _PARTS else item.parts
+        parts = (
+            [*item.parts, self._draw(b'"%b"' % bytes(item.so_far))] if self._open in _PARTS else item.parts
+        )
         return [*self._output, self._whole_item(item, parts, IN_PROGRESS)]
 
     def _begin(self, kind: str, item_id: bytes, item: bytes, phase: bytes = b"") -> bytes:
@@ -274,10 +276,8 @@ class ResponsesStreamView(BlockStreamView):
         """More of what the message says."""
         before = b""
         if self._open != kind:
-            if self._item is not None and self._item.kind == "message":
-                before = self._end_part()
-            else:
-                before = self._begin_message()
+            goes_on = self._item is not None and self._item.kind == "message"
+            before = self._end_part() if goes_on else self._begin_message()
             before += self._begin_part(kind)
         if kind == "refusal":
             return before + self._more(delta)
@@ -311,7 +311,9 @@ class ResponsesStreamView(BlockStreamView):
         if self._item is not None and self._item.kind == "reasoning":
             return b""
         item_id = self._ids.next(b"rs")
-        return self._begin("reasoning", item_id, told.reasoning(item_id, (), b"", summarised=self._summarised))
+        return self._begin(
+            "reasoning", item_id, told.reasoning(item_id, (), b"", summarised=self._summarised)
+        )
 
     def _begin_call(self, call_id: bytes, name: bytes) -> bytes:
         item_id = self._ids.next(b"fc")

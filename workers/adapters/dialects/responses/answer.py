@@ -31,9 +31,7 @@ _THOUGHTS = {
     "response.reasoning.delta": "content",
 }
 _SAYINGS = frozenset({"response.output_text.delta", "response.refusal.delta"})
-_ENDS = frozenset(
-    {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
-)
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
 
 class _Part(Struct):
@@ -48,7 +46,7 @@ class _Kind(Struct):
 
 
 class _Message(Struct):
-    content: list[_Part] = []
+    content: list[_Part] | None = None
     phase: str | None = None
 
 
@@ -208,7 +206,7 @@ class ResponsesReader:
         deltas = self._begin(at, raw) if new else []
         opened.done = True
         if kind == "message":
-            for index, part in enumerate(msgspec.json.decode(raw, type=_Message).content):
+            for index, part in enumerate(msgspec.json.decode(raw, type=_Message).content or ()):
                 if index not in opened.said:
                     deltas += _text(part.text, part.logprobs) if part.text else []
                     deltas += [Delta(refusal=part.refusal)] if part.refusal else []
@@ -270,7 +268,9 @@ class ResponsesReader:
             raise StreamError(Raw(bytes(failed)))
         if response.status not in ("completed", "incomplete"):
             raise TaskError(
-                "UPSTREAM_ERROR", f"The upstream ended its response as {response.status[:40]!r}.", retryable=True
+                "UPSTREAM_ERROR",
+                f"The upstream ended its response as {response.status[:40]!r}.",
+                retryable=True,
             )
         deltas: list[Delta] = []
         if not self._items:  # nothing was told as it came
