@@ -499,8 +499,9 @@ class UpstreamSettings(SettingsPart):
 
     task_types: list[str] = []
     """Types of tasks to offer, of all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, as far as the
-    provider has them. Calls for audio, images and moderations only where they are named: `openaiTranscription`,
-    `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
+    provider has them. Only where they are named: Responses as they are (`openaiResponses`), and calls for audio, images and
+    moderations: `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`,
+    `openaiImageVariation`, `openaiModeration`.
     """
 
     slots: int = Field(default=1, ge=1, le=MOST_SLOTS_OF_A_WORKER)

@@ -257,6 +257,20 @@ async def test_where_no_worker_takes_it_so_it_is_said_as_a_chat(talk: Talk, acme
         assert "truncation" in refused(await acme.post(truncation="auto"), 400, param="truncation")
 
 
+async def test_a_worker_at_another_gateway_is_known_soon(
+    talk: Talk, acme: Asker, upstream: ResponsesUpstream, redis_url: str, tmp_path: Path
+) -> None:
+    async with talking(redis_url, tmp_path / "there", keys=ACCOUNTS) as there:
+        refused(await acme.post(truncation="auto", store=False), 400, param="truncation")
+        async with works(there, upstream):
+
+            async def taken() -> bool:
+                return (await acme.post(truncation="auto", store=False)).status_code == 200
+
+            await until(taken, "the worker to be known here")
+    assert upstream.asked
+
+
 async def test_every_model_that_may_run_it_must_take_it_so(
     redis_url: str, tmp_path: Path, upstream: ResponsesUpstream
 ) -> None:
