@@ -64,6 +64,7 @@ from fairlane.gateway.records.records import Records
 from fairlane.gateway.responses.ends import ResponseEnds
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.store import ResponseStore
+from fairlane.gateway.responses.trimming import Trimming
 from fairlane.gateway.settings import ModelSettings, Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.changes import ChangesWatch
@@ -80,6 +81,7 @@ from fairlane.gateway.tasks.poll import Poll, now_ms
 from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.tasks.tokeep import Admissions
 from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.failed import TellingRecorder
@@ -231,7 +233,8 @@ class Gateway:
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
-        keeping = Keeping(self.database, records.forgotten.of)
+        trimming = Trimming(self.database, lambda: current.settings.responses.max_bytes_per_caller)
+        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -242,7 +245,6 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
-            keeping.take_back,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
@@ -259,12 +261,12 @@ class Gateway:
             self.scheduler,
             poll,
             records.forgotten,
-            ResponseEnds(self.database, kept, self.hub.page).keep,
+            ResponseEnds(self.database, kept, self.hub.page, trimming.wrote).keep,
         )
         responses = Responses(
             current,
             kept,
-            keeping,
+            Admissions(keeping, kept, self.scheduler, cancels.abandon_soon),
             lambda: self.database.trouble is None,
             self.scheduler,
             self.hub,
@@ -422,6 +424,7 @@ class Gateway:
             audit,
             *records.parts,
             keeping,
+            trimming,
             archive,
             sender,
             FileSweep(files),

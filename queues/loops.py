@@ -1,6 +1,7 @@
-"""Tasks that go on until somebody ends them, and work that is done side by side."""
+"""Tasks that go on until somebody ends them, what they rest by, and work that is done side by side."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
@@ -23,6 +24,13 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
         for task in over:
             if not task.cancelled():
                 task.exception()  # or it is logged as never retrieved
+
+
+async def set_within(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Wait until an event is set, for so long at most; None: as long as it takes."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:

@@ -474,6 +474,11 @@ class Record(NamedTuple):
         return data.encode() if self.state is State.EXECUTING and epoch == self.fields.get("ep") else b""
 
     @property
+    def archives_log(self) -> bool:
+        """Whether its log is to go to SQL, and is not known to be there."""
+        return self.fields.get("ar", "").endswith("l")
+
+    @property
     def permit_used_ms(self) -> int | None:
         """When the permit of the task was used, ms; 0: not yet. None: none is out."""
         permit = self.fields.get("pm", "").split(" ") if self.state is State.EXECUTING else [""]

@@ -7,14 +7,13 @@ message delays a reader but never loses it.
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
@@ -566,8 +565,7 @@ class Hub:
     async def _check(self) -> None:
         """Find what was lost: compare the feeds that were silent for a while with their logs, in one round trip."""
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._check_now.wait(), self.silent_s / 2)
+            await set_within(self._check_now, self.silent_s / 2)
             self._check_now.clear()
             now = self.time()
             silent = [

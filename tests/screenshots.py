@@ -22,6 +22,7 @@ from tests.integration.web.conftest import DEADLINE_MS, PHONE
 from tests.support.browser import chromium
 from tests.support.rawworkers import RawWorker
 from tests.support.rawworkers import key as of_attempt
+from tests.support.receivers import LOCAL, receiving
 from tests.support.records import entry
 from tests.support.servers import running_server
 from tests.support.serving import until
@@ -152,6 +153,28 @@ async def batch_under_way(page: Page, talk: Talk) -> None:
             if count == 5:
                 await expect(page.locator("[data-batch=completed]")).to_be_visible()
         await expect(page.locator("#batches .gauge").first).to_have_text("7 of 12")
+        await expect(page.locator(".toast")).to_have_count(0)
+
+
+async def callers_webhooks(page: Page, talk: Talk) -> None:
+    """Two webhooks: one is told of all ends, the receiver of the other is down."""
+    await page.goto(f"{talk.served.url}/#webhooks")
+    async with receiving() as well, receiving(lambda _: 503) as ill:
+        for receiver, note in ((well, "the shop's back end"), (ill, "on call")):
+            await page.locator("#webhook-url").fill(receiver.url)
+            await page.locator("#webhook-note").fill(note)
+            await page.locator("#webhook-send").click()
+            await page.locator("#webhook-secret-kept").click()
+        async with talk.worker2([MODEL]) as worker:
+            for number in range(3):
+                await talk.submit(model=MODEL)
+                failed = {"error": "The context is too long"} if number == 1 else {}
+                await worker.answer(await worker.take(), None if failed else {"content": "ok"}, **failed)
+        await until(lambda: len(well.got) == 3 and bool(ill.got), "both to be told")
+        await page.locator("#webhook-url").fill("https://app.example.com/hooks/fairlane")
+        await expect(page.locator("#webhooks [data-webhook=failing]")).to_be_visible()
+        await page.locator("#webhooks [data-action=deliveries]").last.click()
+        await expect(page.locator("#deliveries tbody tr")).to_have_count(3)
         await expect(page.locator(".toast")).to_have_count(0)
 
 
@@ -338,6 +361,7 @@ SHOTS = [
     Shot("burst", "/", fair_burst, ["light", "dark"]),
     Shot("surfaces", "/", asked_through_messages, ["light", "dark"]),
     Shot("batch", "/", batch_under_way, ["light", "dark"]),
+    Shot("webhooks", "/", callers_webhooks, ["light", "dark"], {"webhooks": LOCAL}),
     Shot("dashboard", "/dashboard", operators_view),
     Shot("usage", "/dashboard#/usage", what_was_used, ["light", "dark"], ACCOUNTS),
     Shot("key", "/dashboard#/keys/shop", one_key, ["light", "dark"], ACCOUNTS),

@@ -16,6 +16,7 @@ from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
@@ -142,9 +143,15 @@ async def in_steps(
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
 
 
-async def wait(tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], Body]) -> None:
+async def wait(
+    tasks: Tasks,
+    request: Request,
+    task: TaskSpec,
+    make_view: Callable[[TaskInfo], Body],
+    keep: ToKeep | None = None,
+) -> None:
     """Submit a task, wait for its end and answer with its body. Raises ApiError, and as `Wait` does."""
-    waited = await tasks.wait(request, task, make_view, _show)
+    waited = await tasks.wait(request, task, make_view, _show, keep=keep)
     if waited.end.status != "completed":
         raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
@@ -172,6 +179,8 @@ class Asking(NamedTuple):
     """What answers in place of both: without waiting."""
     kind: Headers = SSE_HEADERS
     """What the head of a stream says of its type."""
+    keep: ToKeep | None = None
+    """The response that is to be kept of it; both are made when that is done."""
 
 
 async def answer(
@@ -182,19 +191,19 @@ async def answer(
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole, instead, kind = await read(tasks, caller, request)
+    task, streamed, whole, instead, kind, keep = await read(tasks, caller, request)
     if instead is not None:
         await instead()
         return
     if streamed is None:
         assert whole is not None
-        await wait(tasks, request, task, whole)
+        await wait(tasks, request, task, whole, keep)
         return
     # one with an idempotency key may be come back to
     task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
-        follow = tasks.submit.followed(task)
+        follow = tasks.submit.followed(task, keep=keep)
         async with follow as submitted:
             feed, enqueued_ms, request.standing = follow.feed, submitted.enqueued_ms, submitted.standing
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
@@ -209,7 +218,7 @@ async def answer(
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once; bytes have no other place for it than the status
             hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place, read, streamed, whole, instead  # it may be long
+            del task, submitted, place, read, streamed, whole, instead, keep  # it may be long
             try:
                 came_to_end = await serve(
                     request,

@@ -182,7 +182,7 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
         parameters=OURS,
         description=says,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["openai"],
     )
 
@@ -197,7 +197,7 @@ def _responses(says: str) -> HotRoute:
         parameters=OURS,
         description=says,
         response_model=ResponseObject,
-        responses=_with_limits(refused),
+        responses=with_limits(refused),
         tags=["openai"],
     )
 
@@ -220,7 +220,7 @@ def _kept(
         parameters={"response_id": Annotated[str, Path()], **(query or {})},
         description=says,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["openai"],
     )
 
@@ -263,7 +263,7 @@ def _media(
         parameters=OURS,
         description=says + NAMES_ITS_TYPE,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["openai"],
         **described,
     )
@@ -281,19 +281,15 @@ def _anthropic(path: str, call: Any, body: Any, whole: Any, says: str, *, submit
         parameters=ANTHROPICS,
         description=says,
         response_model=whole,
-        responses=_with_limits(responses),
+        responses=with_limits(responses),
         tags=["anthropic"],
     )
 
 
-def _with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+def with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
     """Each answer to a caller says what is left of his limits."""
     told = {status: {"headers": LIMIT_HEADERS} for status in (200, *responses) if status not in (401, 403)}
     return {status: {**responses.get(status, {}), **told.get(status, {})} for status in (*responses, *told)}
-
-
-with_limits = _with_limits
-"""For calls of /v1 that are FastAPI's own."""
 
 
 def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
@@ -398,7 +394,7 @@ def _file(
         *(method, path, call, Access.CALLER),
         description=says,
         response_model=whole,
-        responses=_with_limits(
+        responses=with_limits(
             refusals(401, 403, 404, 429, 503, *more, openai=True, files=True) | (answers or {})
         ),
         tags=["openai"],
@@ -549,7 +545,7 @@ ROUTES = (
         description="The models that are configured or offered now, of those that the caller's key covers.",
         parameters=PAGING,
         response_model=ModelList | ModelPage,
-        responses=_with_limits(refusals(400, 401, 403, 429, 503, openai=True, model=EITHER)),
+        responses=with_limits(refusals(400, 401, 403, 429, 503, openai=True, model=EITHER)),
         tags=["openai"],
     ),
     _native(
@@ -648,7 +644,7 @@ ROUTES = (
         description="One of the models of `GET /v1/models`.",
         parameters={"model": Annotated[str, Path()], "version": VERSION},
         response_model=ModelRow | AnthropicModel,
-        responses=_with_limits(refusals(*READ, openai=True, model=EITHER)),
+        responses=with_limits(refusals(*READ, openai=True, model=EITHER)),
         tags=["openai"],
     ),
     *FILES,

@@ -20,11 +20,12 @@ from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag
 from fairlane.gateway.calls.responses.native import native_steps
 from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
-from fairlane.gateway.errors import ApiError, Headers
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import result_gone
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.tasks.tokeep import NotKept, ToKeep
 from fairlane.queues.ids import issued_ms, new_task_id
 from fairlane.queues.tasks import Known, TaskSpec
 from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id
@@ -37,7 +38,7 @@ def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
-    """What a request asks for. Nothing else of the body is left; what is to be kept of it is written down."""
+    """What a request asks for. Nothing else of the body is left, but what is to be kept of it."""
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     stream = read_flag(fields, "stream")
@@ -62,20 +63,15 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
         wait=not background,
         task_id=task_id,
     )
-    row, echo = None, asked.echo
+    keep = None
     if keeps:
-        new = kept.new(
-            task, background=background, previous=previous, echo=echo, input_items=asked.input_items
-        )
-        if await kept.keep(new, asked_for=background or wishes.store is True):
-            row = new.row
-        else:
-            echo = kept.give_up(task, echo)
-    streamed = partial(_stream_view, row, echo) if stream else None
-    whole = partial(_body_view, row, echo)
-    if row is None or not background:
-        return Asking(task, streamed, whole)
-    return Asking(task, streamed, whole, partial(_in_background, tasks, owner, request, task, row, stream))
+        keep = await kept.to_keep(task, wishes, echo=asked.echo, input_items=asked.input_items)
+        if background:
+            instead = partial(_in_background, tasks, owner, request, task, keep, stream)
+            return Asking(task, None, None, instead)
+    told = keep or NotKept(asked.echo)
+    streamed = partial(_stream_view, told) if stream else None
+    return Asking(task, streamed, partial(_body_view, told), keep=keep)
 
 
 def _holds_image(fields: Members, history: Sequence[bytes], known: Mapping[str, bytes]) -> bool:
@@ -87,14 +83,15 @@ def _holds_image(fields: Members, history: Sequence[bytes], known: Mapping[str, 
 
 
 async def _in_background(
-    tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, row: Row, stream: bool
+    tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, keep: ToKeep, stream: bool
 ) -> None:
     """Answer as soon as the task is accepted; with `stream`, by its events, which are its caller's wherever he reads them."""
-    submitted = await tasks.submit(task)
+    submitted = await tasks.submit(task, keep=keep)
     request.standing = submitted.standing
-    beside: Headers = []
+    row, beside = keep.row, list[tuple[bytes, bytes]]()
     if isinstance(submitted, Known):
         row, beside = await _earlier(tasks, owner, submitted.task_id), REPLAYED
+    assert row is not None  # its caller has asked for it
     if stream:
         await follow(tasks, request, row, beside=beside)
         return
@@ -115,16 +112,16 @@ async def _earlier(tasks: Tasks, owner: Caller, task_id: str) -> Row:
         raise result_gone(task_id) from None
 
 
-def _stream_view(row: Row | None, echo: bytes, info: TaskInfo) -> ResponsesStreamView:
-    return ResponsesStreamView(_info(row, info), echo)
+def _stream_view(keep: ToKeep | NotKept, info: TaskInfo) -> ResponsesStreamView:
+    return ResponsesStreamView(_info(keep.row, info), keep.echo)
 
 
-def _body_view(row: Row | None, echo: bytes, info: TaskInfo) -> ResponsesBodyView:
-    return ResponsesBodyView(_info(row, info), echo)
+def _body_view(keep: ToKeep | NotKept, info: TaskInfo) -> ResponsesBodyView:
+    return ResponsesBodyView(_info(keep.row, info), keep.echo)
 
 
 def _info(row: Row | None, info: TaskInfo) -> TaskInfo:
-    """What views know of a response's task, the same as whoever reads it later; `info`: of another one, if a key names that."""
-    if row is not None and row.task_id == info.task_id:
+    """What views know of a response's task, the same as whoever reads it later."""
+    if row is not None:
         return row.info
     return msgspec.structs.replace(info, created=issued_ms(info.task_id) // 1000)

@@ -14,7 +14,7 @@ from fairlane.gateway.batches.store import Overtaken, Waiting
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.going import Going
 from fairlane.gateway.tasks.poll import now_ms
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -76,10 +76,7 @@ class Leading:
             except Exception:  # batches go on meanwhile, as long as their leases hold
                 log.exception("cannot look for batches", replica=self._replica)
             await asyncio.sleep(LEAST_LOOK_S)
-            with contextlib.suppress(TimeoutError):
-                rest_s = min(LOOK_S, self._lease_ms / 1000 / RENEWALS) - LEAST_LOOK_S
-                async with asyncio.timeout(rest_s):
-                    await self._hurry.wait()
+            await set_within(self._hurry, min(LOOK_S, self._lease_ms / 1000 / RENEWALS) - LEAST_LOOK_S)
         await self._leave()  # its lines go on; another one takes what comes of them
 
     async def _leave(self) -> None:

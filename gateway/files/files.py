@@ -50,6 +50,8 @@ TELL_AGAIN_S = 60.0
 """Between two lines in the log of why it is not the right one."""
 HOLDS_S = 1.0
 """How long it is believed to be the right one by those who write or remove: what is mounted may go while a gateway runs."""
+REMOVE_S = 5.0
+"""How long those wait for a storage who have something removed there: what is not done then is done by who sweeps."""
 CLOSE_S = 5.0
 ROWS = 1000
 """That are read at once: others have their turn between."""
@@ -202,8 +204,7 @@ class Files:
                 gone = await rows.drop(connection, file_id, owner, now, now + REMOVE_AGAIN_MS)
         if not gone:
             raise not_found(file_id)
-        with contextlib.suppress(StorageError, DatabaseUnavailable, ApiError):  # else who sweeps does it
-            await self.remove(file_id)
+        await self._remove_soon(file_id)
 
     async def open(
         self, owner: Owner | None, file_id: str, start: int = 0, end: int | None = None
@@ -288,6 +289,12 @@ class Files:
         async with self._writing(None) as connection:
             await rows.remove(connection, file_id)
 
+    async def _remove_soon(self, file_id: str) -> None:
+        """The same for those who wait for it: a storage that does not answer holds them up no longer than REMOVE_S."""
+        with contextlib.suppress(StorageError, DatabaseUnavailable, ApiError, TimeoutError):
+            async with asyncio.timeout(REMOVE_S):
+                await self.remove(file_id)
+
     # ---- for what arrives ----------
 
     @contextlib.contextmanager
@@ -345,10 +352,10 @@ class Files:
         the call is being cancelled it is tried, and does not take long."""
 
         async def take_back() -> None:
-            with contextlib.suppress(DatabaseUnavailable, StorageError, ApiError):
+            with contextlib.suppress(DatabaseUnavailable, ApiError):
                 async with self._writing(None) as connection:
                     await rows.give_up(connection, file_id, self._now() + REMOVE_AGAIN_MS)
-                await self.remove(file_id)
+                await self._remove_soon(file_id)
 
         task = asyncio.create_task(take_back(), name="take back a file")
         self._taking_back.add(task)

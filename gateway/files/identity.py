@@ -5,19 +5,23 @@ The storage holds a mark, which the database knows. The first gateway that ever 
 else may write the database, so that one that dies in between leaves a mark that the next one takes over.
 """
 
+import asyncio
+
 from sqlalchemy import select, text
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import facts
 from fairlane.gateway.files.rows import LOCK
-from fairlane.gateway.files.storage import NotStored, Storage
+from fairlane.gateway.files.storage import NotStored, Storage, StorageError
 from fairlane.queues.randomness import random_bytes
 
 MARK = "fairlane-storage"
 """What it is called in the storage."""
 FACT = "files_storage"
 CHARS = 32
+ANSWER_S = 10.0
+"""How long a storage has to show its mark: all who write, remove or read for the first time wait for that."""
 
 
 class WrongStorage(Exception):
@@ -69,6 +73,10 @@ async def _make(database: Database, storage: Storage) -> str:
 
 async def _mark(storage: Storage) -> str | None:
     try:
-        return b"".join([piece async for piece in storage.read(MARK, 0, CHARS)]).decode("ascii", "replace")
+        async with asyncio.timeout(ANSWER_S):
+            mark = b"".join([piece async for piece in storage.read(MARK, 0, CHARS)])
     except NotStored:
         return None
+    except TimeoutError as error:
+        raise StorageError(f"{storage} does not answer within {ANSWER_S:.0f} s") from error
+    return mark.decode("ascii", "replace")

@@ -29,6 +29,7 @@ from fairlane.gateway.settings import Settings, UpstreamSettings
 from fairlane.queues.embedded.child import ChildProcess
 from fairlane.queues.logs.sentences import unquoted
 from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.loops import set_within
 from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.sdk.backoff import HEALTHY_S, Backoff
 
@@ -318,9 +319,7 @@ class _Keeper:
                 pause_s=round(pause_s, 1),
                 said=[*self._said],
             )
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._ending.wait()
+        await set_within(self._ending, pause_s)
 
     async def _once(self) -> int:
         """Run one process: its exit status."""
@@ -337,9 +336,7 @@ class _Keeper:
             ours.callback(child.kill)
             writer.close()
             await self._ended(child)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REST_S):
-                    await lines.over.wait()
+            await set_within(lines.over, REST_S)
             return child.status or 0
 
     async def _ended(self, child: ChildProcess) -> None:

@@ -8,7 +8,7 @@ Redis had to drop for want of room before (`max_retained_bytes`, told by the swe
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import structlog
@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import REPORT_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import archive
+from fairlane.gateway.database.tables import MOST_OF_A_VALUE, archive
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records.forgetting import Forgotten
 from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
@@ -33,10 +33,10 @@ from fairlane.queues.tasks import TERMINAL, Record
 
 log = structlog.get_logger("fairlane.gateway")
 
-MOST_BYTES = 64 << 20
-"""Of an answer, or of a request: what is larger fits neither the drivers nor the memory of those who read it well."""
 PURGED_AT_ONCE = 50
 """Their answers may be large."""
+MOST_EARLY = 100
+"""Ends that one process looks at again each second."""
 AT_ONCE = 2
 """Polls that look into the archive at the same time; others wait in line."""
 
@@ -57,7 +57,7 @@ class Archive(Outbox):
         scheduler: Scheduler,
         poll: Poll,
         forgotten: Forgotten,
-        keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[None]],
+        keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> None:
         """`keep_logs`: `ResponseEnds.keep`, of tasks that ask for it."""
         super().__init__(link, keys, database, {}, metrics, replica)
@@ -65,6 +65,12 @@ class Archive(Outbox):
         self._poll = poll
         self._forgotten = forgotten
         self._keep_logs = keep_logs
+        self._early: list[Entry] = []
+        """Ends of responses that came before their rows, to be looked at again soon."""
+
+    async def _take(self) -> list[Entry]:
+        early, self._early = self._early, []
+        return [*early, *await super()._take()]
 
     async def _record(self, page: Sequence[Entry]) -> list[bytes]:
         ended: list[tuple[Entry, Record]] = []
@@ -75,22 +81,23 @@ class Archive(Outbox):
                 done.append(entry.id)
             else:
                 ended.append((entry, record))
-        done += await self._try([end for end in ended if _is_response(end[1])], self._keep_logs)
+        done += await self._try([end for end in ended if end[1].archives_log], self._keep_logs)
         for end in ended:
-            if not _is_response(end[1]):
+            if not end[1].archives_log:
                 done += await self._try([end], self._keep)
         return done
 
     async def _try(
         self,
         ends: Sequence[tuple[Entry, Record]],
-        keep: Callable[[Sequence[tuple[str, Record]]], Awaitable[None]],
+        keep: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> list[bytes]:
-        """Keep some ends together, or each by itself where one of them is to blame; the entries of those that are kept."""
+        """Keep some ends together, or each by itself where one of them is to blame; the entries of those that are kept. `keep`
+        tells of which tasks it is too early."""
         if not ends:
             return []
         try:
-            await keep([(entry.packed.decode(), record) for entry, record in ends])
+            early = await keep([(entry.packed.decode(), record) for entry, record in ends])
         except (DatabaseUnavailable, StoreError):
             raise
         except (
@@ -101,6 +108,12 @@ class Archive(Outbox):
             task_id = ends[0][0].packed.decode()
             log.exception("a result cannot be archived: it stays in Redis", task_id=task_id)
             return []
+        if early:
+            waits = [entry for entry, _ in ends if entry.packed.decode() in early]
+            self._early += waits[
+                : max(MOST_EARLY - len(self._early), 0)
+            ]  # others: when they have been idle for LEFT_MS
+            ends = [(entry, record) for entry, record in ends if entry.packed.decode() not in early]
         return [entry.id for entry, _ in ends]
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:
@@ -111,8 +124,8 @@ class Archive(Outbox):
     def _tell_away(self, error: DatabaseUnavailable) -> None:
         """The outbox tells it."""
 
-    async def _keep(self, ends: Sequence[tuple[str, Record]]) -> None:
-        """Archive a task that has ended."""
+    async def _keep(self, ends: Sequence[tuple[str, Record]]) -> Collection[str]:
+        """Archive a task that has ended. It is never too early."""
         [(task_id, record)] = ends
         fields, request = record.fields, None
         if fields.get("ar", "").endswith("r"):
@@ -120,11 +133,11 @@ class Archive(Outbox):
         try:
             answer = b"".join(await self._poll.answer(task_id, record, ""))
         except ApiError:
-            return  # its log was dropped
-        if len(answer) > MOST_BYTES:
-            size = {"bytes": len(answer), "most": MOST_BYTES}
+            return ()  # its log was dropped
+        if len(answer) > MOST_OF_A_VALUE:
+            size = {"bytes": len(answer), "most": MOST_OF_A_VALUE}
             log.warning("a result is too large for the archive", task_id=task_id, **size)
-            return
+            return ()
         row = {
             "task": task_id,
             "enqueued": record.number("en"),
@@ -137,13 +150,10 @@ class Archive(Outbox):
         }
         async with self._database.writing() as connection:
             if await self._forgotten.was(connection, fields["u"], record.number("en")):
-                return
+                return ()
             await write(connection, row)
         self._metrics.recorded(1)
-
-
-def _is_response(record: Record) -> bool:
-    return record.fields.get("ar", "").endswith("l")
+        return ()
 
 
 async def write(connection: AsyncConnection, row: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ over of a replica that is gone. While SQL is away entries wait; beyond `outbox_m
 """
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +19,7 @@ from fairlane.gateway.database.database import DEADLINE_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.store.link import RedisLink
 
@@ -142,9 +141,7 @@ class Outbox:
                 pause = AGAIN_S
             if pause:
                 _answer(waiting)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._hurry.wait()
+            await set_within(self._hurry, pause)
 
     async def carry(self) -> bool:
         """Carry one page; whether there may be more. Raises StoreError, DatabaseUnavailable: call again, nothing is lost."""
@@ -157,7 +154,7 @@ class Outbox:
         if recorded:
             await self._forget(page, recorded)
         self._page = []
-        return len(page) == self.page
+        return len(page) >= self.page
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:  # noqa: ARG002 - for others
         """SQL has these entries of a page."""

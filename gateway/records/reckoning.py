@@ -27,7 +27,7 @@ from fairlane.gateway.records.ledger import read_funds
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -86,9 +86,7 @@ class Reckoning:
                 pass  # which others tell; who was to be looked at is again in a minute
             except Exception:  # balances stay as they are
                 log.exception("cannot compare balances with the ledger")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._soon.wait()
+            await set_within(self._soon, LOOK_S)
             self._soon.clear()
 
     async def look(self) -> None:

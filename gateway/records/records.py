@@ -21,7 +21,7 @@ from fairlane.gateway.records.reckoning import Reckoning
 from fairlane.gateway.records.refusals import Refusals, RefusalTable, RefusedChangesTable
 from fairlane.gateway.records.refusals import purge as purge_refusals
 from fairlane.gateway.records.reports import UsageReports
-from fairlane.gateway.records.retention import Retention
+from fairlane.gateway.records.retention import Kept, Retention
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.records.usage import purge as purge_usage
 from fairlane.gateway.responses.store import purge as purge_responses
@@ -66,14 +66,14 @@ class Records:
         retention = Retention(
             database,
             [
-                (purge_usage, lambda: current.settings.usage_retention_days * DAY_MS),
-                (purge_archive, lambda: current.settings.archive_ttl_ms),
-                (purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
-                (purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
-                (purge_webhooks, lambda: current.settings.webhooks.log_ms),
-                (purge_batches, lambda: current.settings.batches.retention_days * DAY_MS),
-                (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
-                (purge_responses, lambda: current.settings.responses.max_bytes_per_caller),
+                Kept(purge_usage, lambda: current.settings.usage_retention_days * DAY_MS),
+                Kept(purge_archive, lambda: current.settings.archive_ttl_ms),
+                Kept(purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
+                Kept(purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
+                Kept(purge_webhooks, lambda: current.settings.webhooks.log_ms),
+                Kept(purge_batches, lambda: current.settings.batches.retention_days * DAY_MS),
+                Kept(purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
+                Kept(purge_responses, lambda: 0),
             ],
         )
         self.parts: list[Part] = [self.outbox, self.reckoning, self.balances, self.refusals, retention]

@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,13 +23,21 @@ Purge = Callable[[AsyncConnection, int, int], Awaitable[bool]]
 """Deletes a part of what is older at an instant than it is kept, both ms; whether there may be more."""
 
 
+class Kept(NamedTuple):
+    """Records of one kind."""
+
+    purge: Purge
+    ms: Callable[[], int]
+    """How long one is kept behind the instant that counts for it: its end, its creation, or the one until which it is kept."""
+
+
 class Retention:
     """Every replica does it, and takes nothing away from another one that does. `start` begins, `close` ends."""
 
-    def __init__(self, database: Database, purges: Sequence[tuple[Purge, Callable[[], int]]]) -> None:
-        """`purges`: one for each kind of record, and how long it is kept, ms, or what else it wants to know."""
+    def __init__(self, database: Database, kinds: Sequence[Kept]) -> None:
+        """`kinds`: what is forgotten."""
         self._database = database
-        self._purges = purges
+        self._kinds = kinds
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -55,7 +64,7 @@ class Retention:
     async def forget(self, now_ms: int) -> bool:
         """Delete a part; whether there may be more. Raises DatabaseUnavailable."""
         more = False
-        for purge, kept_ms in self._purges:  # each in a transaction of its own, which is short
+        for kind in self._kinds:  # each in a transaction of its own, which is short
             async with self._database.writing() as connection:
-                more = await purge(connection, now_ms, kept_ms()) or more
+                more = await kind.purge(connection, now_ms, kind.ms()) or more
         return more

@@ -1,8 +1,11 @@
 """Brings the logs of kept responses that have ended from Redis to SQL. `records/archive.py` asks, for each once it has ended;
-Redis forgets one only when SQL has it, so whoever dies in between, another replica does the same once more."""
+Redis forgets one only when SQL has it, so whoever dies in between, another replica does the same once more.
+
+A row comes behind the admission of its task (tasks/tokeep.py), so a task may have ended before its row is there. Then its log
+waits in Redis, until the task is older than any row's delay: what has no row then is not kept."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import response_logs, responses
+from fairlane.gateway.database.tables import MOST_OF_A_VALUE, response_logs, responses
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore
@@ -25,8 +28,9 @@ from fairlane.streaming.views.responses import ResponsesBodyView
 
 log = structlog.get_logger("fairlane.gateway")
 
-MOST_BYTES = 64 << 20
-"""Of a log: what is larger fits neither the drivers nor the memory of those who read it well."""
+ROW_WITHIN_MS = 60_000
+"""So long after its submission a task may get its row still: a caller waits KEEP_S for it, and no transaction lasts longer than
+DEADLINE_S. Who comes with an idempotency key after its gateway died has as long, too."""
 AT_ONCE = 4
 """Logs that are read at the same time."""
 LARGE = 256 * 1024
@@ -50,22 +54,26 @@ class Collected(NamedTuple):
         return [{"task": task, "part": part, "events": events} for part, events in enumerate(self.parts)]
 
     @property
+    def size(self) -> int:
+        """Bytes that come to those of its row."""
+        return len(self.output) + sum(map(len, self.parts))
+
+    @property
     def values(self) -> dict[str, Any]:
         """What `_write` changes in its row."""
-        more = len(self.output) + sum(map(len, self.parts))
         return {
             "of": self.row.task_id,
             "at": self.ended,
             "as_": self.status,
             "said": self.output,
-            "more": more,
+            "more": self.size,
         }
 
     @property
     def end(self) -> End:
         """As webhooks tell it."""
         row = self.row
-        return End(Owner(row.key_id, row.user), f"response.{self.status}", row.id, self.ended)
+        return End(row.owner, f"response.{self.status}", row.id, self.ended)
 
 
 class ResponseEnds:
@@ -76,17 +84,22 @@ class ResponseEnds:
         database: Database,
         store: ResponseStore,
         page: Callable[[str, int, int], Awaitable[list[Event]]],
+        wrote: Callable[[Owner, int], None],
     ) -> None:
+        """`wrote`: as of `Keeping`."""
         self._database = database
         self._store = store
         self._page = page
+        self._wrote = wrote
 
-    async def keep(self, ends: Sequence[tuple[str, Record]]) -> None:
-        """Write down how these tasks have ended, which are responses, all or none; nothing of those that are not kept any more.
-        Repeated, it changes nothing; a later end counts, as Redis had forgotten the one before. Raises StoreError and
-        DatabaseUnavailable."""
+    async def keep(self, ends: Sequence[tuple[str, Record]]) -> Collection[str]:
+        """Write down how these tasks have ended, which are responses, all or none; nothing of those that are not kept. Returns
+        those of which it is not known yet whether they are. Repeated, it changes nothing; a later end counts, as Redis had
+        forgotten the one before. Raises StoreError and DatabaseUnavailable."""
         ended = {task_id: record.number("ed") for task_id, record in ends}
         rows = await self._store.rows(ended, now_ms=0)
+        there = {row.task_id for row in rows}
+        early = {task_id for task_id, record in ends if task_id not in there and _is_young(record)}
         new = [row for row in rows if row.ended is None or row.ended < ended[row.task_id]]
         turns = asyncio.Semaphore(AT_ONCE)
         made = await all_of(self._whole(row, ended[row.task_id], turns) for row in new)
@@ -94,6 +107,9 @@ class ResponseEnds:
         if collected:
             async with self._database.writing() as connection:
                 await _write(connection, collected)
+            for found in collected:
+                self._wrote(found.row.owner, found.size)
+        return early
 
     async def _whole(self, row: Row, ended: int, turns: asyncio.Semaphore) -> Collected | None:
         try:
@@ -112,7 +128,7 @@ class ResponseEnds:
                 raise Lost
             held = sum(len(event.data) for event in events)
             size += held
-            if size > MOST_BYTES:
+            if size > MOST_OF_A_VALUE:
                 log.warning("the log of a response is too large to be kept", task_id=row.task_id, bytes=size)
                 return None
             parts.append(pack(events) if held < LARGE else await asyncio.to_thread(pack, events))
@@ -124,26 +140,42 @@ class ResponseEnds:
             epoch, seq = events[-1].epoch, events[-1].seq
 
 
+def _is_young(record: Record) -> bool:
+    return record.now_ms - record.number("en") < ROW_WITHIN_MS
+
+
+_here, _logs = responses.c, response_logs.c
+_THERE = (
+    select(_here.task, _here.ended)
+    .where(_here.task.in_(bindparam("tasks", expanding=True)))
+    .with_for_update()
+)
+_ANEW = delete(response_logs).where(_logs.task.in_(bindparam("tasks", expanding=True)))
+_ENDED = (
+    update(responses)
+    .where(_here.task == bindparam("of"))
+    .values(
+        ended=bindparam("at"),
+        status=bindparam("as_"),
+        output=bindparam("said"),
+        size=_here.size + bindparam("more"),
+    )
+)
+_PARTS = insert(response_logs)
+
+
 async def _write(connection: AsyncConnection, collected: Sequence[Collected]) -> None:
     """Write ends, those of responses that are there still and of which no later end is known."""
-    here, logs = responses.c, response_logs.c
-    wanted = select(here.task, here.ended).where(here.task.in_([found.row.task_id for found in collected]))
-    there = {row.task: row.ended for row in await connection.execute(wanted.with_for_update())}
+    tasks = [found.row.task_id for found in collected]
+    there = {row.task: row.ended for row in await connection.execute(_THERE, {"tasks": tasks})}
     new = [found for found in collected if (there.get(found.row.task_id, found.ended) or 0) < found.ended]
     if not new:
         return
     anew = [found.row.task_id for found in new if there[found.row.task_id] is not None]
     if anew:
-        await connection.execute(delete(response_logs).where(logs.task.in_(anew)))
-    told = update(responses).where(here.task == bindparam("of"))
-    told = told.values(
-        ended=bindparam("at"),
-        status=bindparam("as_"),
-        output=bindparam("said"),
-        size=here.size + bindparam("more"),
-    )
-    await connection.execute(told, [found.values for found in new])
-    await connection.execute(insert(response_logs), [part for found in new for part in found.rows])
+        await connection.execute(_ANEW, {"tasks": anew})
+    await connection.execute(_ENDED, [found.values for found in new])
+    await connection.execute(_PARTS, [part for found in new for part in found.rows])
     await announce_all(connection, [found.end for found in new if found.row.background])
 
 

@@ -1,20 +1,23 @@
-"""Writes down responses that are about to be submitted: those of all who come at the same time in one transaction."""
+"""Writes down responses whose tasks were accepted: those of all who come at the same time in one transaction."""
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 import structlog
-from sqlalchemy import delete
+from sqlalchemy import bindparam, delete
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.responses.rows import New
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -30,6 +33,15 @@ CLOSE_S = 1.0
 MOST_TAKEN_BACK = 10_000
 """Rows that wait to be removed while SQL is away; those of more go when their time is over. Nobody knows their ids."""
 
+_INSERT: Final[Mapping[str, Any]] = {
+    "sqlite": sqlite.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
+    "postgresql": postgresql.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
+}
+_DELETE = delete(responses).where(responses.c.task.in_(bindparam("tasks", expanding=True)))
+
+Waiting = tuple[New | None, asyncio.Future[None]]
+"""Something to be written, and who is told that it was; None: he only wants to know whether SQL writes."""
+
 
 class Keeping:
     """`start` begins, `close` ends."""
@@ -38,14 +50,16 @@ class Keeping:
         self,
         database: Database,
         forgotten: Callable[[AsyncConnection, Collection[str]], Awaitable[Mapping[str, int]]],
+        wrote: Callable[[Owner, int], None],
     ) -> None:
-        """`forgotten`: `Forgotten.of`."""
+        """`forgotten`: `Forgotten.of`. `wrote`: is told whose content was written, and of how many bytes (`Trimming.wrote`)."""
         self._database = database
         self._forgotten = forgotten
-        self._new: deque[tuple[New, asyncio.Future[None]]] = deque()
+        self._wrote = wrote
+        self._new: deque[Waiting] = deque()
         self._taken_back: deque[str] = deque(maxlen=MOST_TAKEN_BACK)
         self._held = 0
-        """Bytes of those who wait."""
+        """Bytes of what waits."""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,42 +68,57 @@ class Keeping:
         self._task = asyncio.create_task(self._run(), name="keep-responses")
 
     async def close(self) -> None:
-        """Remove what was taken back, as long as that takes no time, and end. Whoever waits still is refused."""
+        """Write what waits, and remove what was taken back, as long as that takes no time, and end. Whoever waits still is
+        refused."""
         await end_tasks(self._task)
-        while self._new:
-            _refuse([self._new.popleft()], DatabaseUnavailable("the gateway stops"))
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
+                while self._new:
+                    await self._insert(self._take())
                 while self._taken_back:
                     await self._remove()
+        while self._new:
+            _refuse([self._new.popleft()], DatabaseUnavailable("the gateway stops"))
 
     async def keep(self, new: New) -> None:
-        """Write a response down; once this has returned, it is there for every replica. Raises DatabaseUnavailable: then it is
-        taken back, as it may be there all the same."""
+        """Write a response down; once this has returned, it is there for every replica. Whoever stops to wait before that changes
+        nothing. Raises DatabaseUnavailable: then it is taken back, as it may be there all the same."""
+        try:
+            await self.keep_earlier(new)
+        except DatabaseUnavailable:
+            self._take_back(new.row.task_id)
+            raise
+
+    async def keep_earlier(self, new: New) -> None:
+        """The same of one that may be there already, and then stays as it is. Raises DatabaseUnavailable."""
         if self._held + new.size > MOST_HELD:
             raise DatabaseUnavailable(
                 f"{self._database.address}: {self._held} bytes of responses wait to be written"
             )
-        kept = asyncio.get_running_loop().create_future()
-        self._held += new.size
+        await self._wait(new)
+
+    async def check(self) -> None:
+        """Return when SQL writes. Raises DatabaseUnavailable."""
+        await self._wait(None)
+
+    async def _wait(self, new: New | None) -> None:
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if new is not None:
+            self._held += new.size
+            kept.add_done_callback(partial(self._let_go, new.size))
         self._new.append((new, kept))
         self._wanted.set()
-        try:
-            async with asyncio.timeout(KEEP_S):
-                await kept
-        except TimeoutError as error:
-            self.take_back(new.row.task_id)
-            raise DatabaseUnavailable(
-                f"{self._database.address}: nothing written within {KEEP_S:.0f} s"
-            ) from error
-        except BaseException:  # its caller has left, or the gateway goes
-            self.take_back(new.row.task_id)
-            raise
-        finally:
-            self._held -= new.size
+        await asyncio.wait((kept,), timeout=KEEP_S)
+        if not kept.done():
+            kept.cancel()
+            raise DatabaseUnavailable(f"{self._database.address}: nothing written within {KEEP_S:.0f} s")
+        kept.result()
 
-    def take_back(self, task_id: str) -> None:
-        """Remove a response whose task was not accepted, without anybody waiting for it; tried until SQL answers."""
+    def _let_go(self, size: int, _: object) -> None:
+        self._held -= size
+
+    def _take_back(self, task_id: str) -> None:
+        """Remove a response of which nobody is told, without anybody waiting for it; tried until SQL answers."""
         self._taken_back.append(task_id)
         self._wanted.set()
 
@@ -104,36 +133,35 @@ class Keeping:
             except DatabaseUnavailable:  # which the outbox tells
                 pause = AGAIN_S
             except Exception:  # what is not removed goes with its time; whoever waits has been told
-                log.exception("cannot remove responses that were not accepted")
+                log.exception("cannot remove responses that are not kept")
                 pause = AGAIN_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wanted.wait()
+            await set_within(self._wanted, pause)
             self._wanted.clear()
 
-    def _take(self) -> list[tuple[New, asyncio.Future[None]]]:
-        """The next ones, but those whose callers wait no more."""
-        page: list[tuple[New, asyncio.Future[None]]] = []
+    def _take(self) -> list[Waiting]:
+        """The next ones, but those that have been given up."""
+        page: list[Waiting] = []
         size = 0
         while self._new and len(page) < AT_ONCE and size < BYTES_AT_ONCE:
             new, kept = self._new.popleft()
             if not kept.done():
                 page.append((new, kept))
-                size += new.size
+                size += new.size if new is not None else 0
         return page
 
-    async def _insert(self, page: Sequence[tuple[New, asyncio.Future[None]]]) -> None:
+    async def _insert(self, page: Sequence[Waiting]) -> None:
         """Write a page. Raises DatabaseUnavailable, which those who wait are told, too."""
         if not page:
             return
         try:
-            await self._commit([new for new, _ in page])
+            await self._commit([new for new, _ in page if new is not None])
         except DatabaseUnavailable as error:
             _refuse(page, error)
             raise
         except Exception as error:
             if len(page) == 1:
-                log.exception("a response cannot be kept", task_id=page[0][0].row.task_id)
+                [(new, _)] = page
+                log.exception("a response cannot be kept", task_id=new.row.task_id if new else "")
                 _refuse(page, DatabaseUnavailable(f"a response cannot be kept: {type(error).__name__}"))
                 return
             for at, one in enumerate(page):  # so that one that is to blame holds up no other
@@ -142,6 +170,9 @@ class Keeping:
                 except DatabaseUnavailable as away:
                     _refuse(page[at:], away)
                     raise
+        except BaseException:  # it ends: `close` writes once more
+            self._new.extendleft(reversed(page))
+            raise
         else:
             for _, kept in page:
                 if not kept.done():
@@ -149,22 +180,27 @@ class Keeping:
 
     async def _commit(self, page: Sequence[New]) -> None:
         async with self._database.writing() as connection:
-            known = await self._forgotten(connection, {new.row.user for new in page})
+            known = await self._forgotten(connection, {new.row.user for new in page}) if page else {}
             wanted = [new for new in page if new.row.created > known.get(new.row.user, -1)]
-            await insert_new(connection, responses, [_values(new) for new in wanted])
+            if wanted:
+                insert = _INSERT[connection.dialect.name]
+                await connection.execute(insert, [_values(new) for new in wanted])
+        for new in wanted:
+            self._wrote(new.row.owner, new.size)
 
     async def _remove(self) -> None:
         page = [self._taken_back[at] for at in range(min(len(self._taken_back), AT_ONCE))]
         async with self._database.writing() as connection:
-            await connection.execute(delete(responses).where(responses.c.task.in_(page)))
+            await connection.execute(_DELETE, {"tasks": page})
         while self._taken_back and self._taken_back[0] in page:
             self._taken_back.popleft()
 
 
-def _refuse(page: Sequence[tuple[New, asyncio.Future[None]]], error: DatabaseUnavailable) -> None:
+def _refuse(page: Sequence[Waiting], error: DatabaseUnavailable) -> None:
     for _, kept in page:
         if not kept.done():
             kept.set_exception(error)
+            kept.exception()  # its caller may have left
 
 
 def _values(new: New) -> dict[str, object]:

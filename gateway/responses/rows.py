@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.streaming.views.responses import response_id
 from fairlane.streaming.views.task import TaskInfo
 
@@ -37,6 +38,11 @@ class Row(NamedTuple):
     def id(self) -> str:
         """As callers know it."""
         return response_id(self.task_id)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is."""
+        return Owner(self.key_id, self.user)
 
     @property
     def info(self) -> TaskInfo:

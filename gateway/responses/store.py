@@ -19,8 +19,6 @@ AT_ONCE = 2
 """Readings at the same time; others wait in line, so that keys and records find a connection."""
 PURGED_AT_ONCE = 50
 """Their content may be large."""
-OVER_AT_ONCE = 20
-"""Callers who hold too much, in one look."""
 
 _c = responses.c
 _ROW = (
@@ -42,8 +40,22 @@ def _line() -> Select[Any]:
     return wanted.where(_c.expires > bindparam("now")).order_by(line.c.depth)
 
 
+_wanted_tasks = _c.task.in_(bindparam("tasks", expanding=True))
+_there = _c.expires > bindparam("now")
+_over = select(_c.task).where(_c.expires <= bindparam("before")).order_by(_c.expires).limit(PURGED_AT_ONCE)
+_output = select(_c.output).where(_c.task == bindparam("task"))
+
 _LINE = _line()
-"""Made once: what it is made of lies in circles, which the collector would have to find after each request."""
+_ONE = select(*_ROW).where(_c.task == bindparam("task"), _there)
+_SOME, _SOME_BARE = (select(*columns).where(_wanted_tasks, _there) for columns in (_ROW, _BARE))
+_CONTENT = select(_c.task, _c.input, _c.output).where(_wanted_tasks)
+_OUTPUT = _output.where(func.length(_c.output) <= bindparam("most"))
+_PART = select(response_logs.c.events).where(
+    response_logs.c.task == bindparam("task"), response_logs.c.part == bindparam("part")
+)
+_DELETE = delete(responses).where(_c.task == bindparam("task"))
+_PURGE = delete(responses).where(_c.task.in_(_over))
+"""Made once: what statements are made of lies in circles, which the collector would have to find after each request."""
 
 
 class ResponseStore:
@@ -56,17 +68,15 @@ class ResponseStore:
     async def row(self, task_id: str, now_ms: int) -> Row | None:
         """A response that is kept."""
         async with self._reading() as connection:
-            found = await connection.execute(select(*_ROW).where(_c.task == task_id, _c.expires > now_ms))
+            found = await connection.execute(_ONE, {"task": task_id, "now": now_ms})
             row = found.one_or_none()
         return None if row is None else Row(*row)
 
     async def rows(self, task_ids: Collection[str], now_ms: int, *, bare: bool = False) -> list[Row]:
         """Those of these that are kept; `bare`: without what they echo."""
-        columns = _BARE if bare else _ROW
+        wanted = _SOME_BARE if bare else _SOME
         async with self._reading() as connection:
-            found = await connection.execute(
-                select(*columns).where(_c.task.in_(task_ids), _c.expires > now_ms)
-            )
+            found = await connection.execute(wanted, {"tasks": [*task_ids], "now": now_ms})
             return [Row(*row) for row in found]
 
     async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:
@@ -80,29 +90,25 @@ class ResponseStore:
     async def items(self, task_ids: Sequence[str]) -> dict[str, tuple[bytes, bytes | None]]:
         """Input and output of responses, JSON lists. None: SQL does not have the output yet."""
         async with self._reading() as connection:
-            wanted = select(_c.task, _c.input, _c.output).where(_c.task.in_(task_ids))
-            rows = (await connection.execute(wanted)).all()
+            rows = (await connection.execute(_CONTENT, {"tasks": [*task_ids]})).all()
         return {task: (asked, answered) for task, asked, answered in rows}
 
     async def output(self, task_id: str, most: int) -> bytes | None:
         """The output of a response that has ended, a JSON list; None where it has more than `most` bytes, or is not there."""
         async with self._reading() as connection:
-            wanted = select(_c.output).where(_c.task == task_id, func.length(_c.output) <= most)
-            found: bytes | None = await connection.scalar(wanted)
+            found: bytes | None = await connection.scalar(_OUTPUT, {"task": task_id, "most": most})
         return found
 
     async def part(self, task_id: str, part: int) -> bytes | None:
         """A part of the log of a response that has ended; None behind the last one."""
-        logs = response_logs.c
         async with self._reading() as connection:
-            wanted = select(logs.events).where(logs.task == task_id, logs.part == part)
-            found: bytes | None = await connection.scalar(wanted)
+            found: bytes | None = await connection.scalar(_PART, {"task": task_id, "part": part})
         return found
 
     async def delete(self, task_id: str) -> bool:
         """Delete a response, with its log; whether it was there."""
         async with self._database.writing() as connection:
-            gone = await connection.execute(delete(responses).where(_c.task == task_id))
+            gone = await connection.execute(_DELETE, {"task": task_id})
         return gone.rowcount > 0
 
     async def page(
@@ -158,30 +164,10 @@ def _page(wanted: Wanted, after: str, limit: int, now_ms: int) -> Select[Any]:
     return select(*_BARE).where(*where).order_by(desc(_c.created), desc(_c.task)).limit(limit + 1)
 
 
-async def purge(connection: AsyncConnection, now_ms: int, most_bytes: int) -> bool:
-    """Delete a part of those whose time is over, and of callers who hold more than `most_bytes` the oldest; whether there may be
-    more."""
-    over = select(_c.task).where(_c.expires <= now_ms).order_by(_c.expires).limit(PURGED_AT_ONCE)
-    if (await connection.execute(delete(responses).where(_c.task.in_(over)))).rowcount:
-        return True
-    held = func.sum(_c.size)
-    holders = select(_c.user_name, _c.key_id, held).group_by(_c.user_name, _c.key_id)
-    found = (await connection.execute(holders.having(held > most_bytes).limit(OVER_AT_ONCE))).all()
-    for user, key_id, size in found:
-        await _let_go(connection, user, key_id, int(size) - most_bytes)
-    return bool(found)
-
-
-async def _let_go(connection: AsyncConnection, user: str, key_id: str, excess: int) -> None:
-    """Delete the oldest responses of a caller, until so many bytes are gone or a part is done."""
-    mine = select(_c.task, _c.size).where(_c.user_name == user, _c.key_id == key_id)
-    gone = []
-    for task, size in await connection.execute(mine.order_by(_c.created).limit(PURGED_AT_ONCE)):
-        if excess <= 0:
-            break
-        gone.append(task)
-        excess -= size
-    await connection.execute(delete(responses).where(_c.task.in_(gone)))
+async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
+    """Delete a part of those whose time was over so long ago; whether there may be more."""
+    gone = await connection.execute(_PURGE, {"before": now_ms - kept_ms})
+    return gone.rowcount > 0
 
 
 async def forget_user(connection: AsyncConnection, user: str, until: int) -> int:

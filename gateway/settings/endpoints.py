@@ -28,15 +28,12 @@ from fairlane.gateway.settings.parts import (
     Windows,
 )
 from fairlane.queues.windows import MOST_REQUESTS, MOST_WINDOWS
-from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES, MOST_REDIRECTS
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MOST_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
-
-_LOCALHOST = ("127.0.0.1", "::1")
-"""What the name leads to on most machines: all of it has to be allowed."""
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 Rate = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
@@ -212,11 +209,9 @@ class EndpointSettings(SettingsPart):
     @property
     def unreachable(self) -> str:
         """The networks that `allow_private` has to name, if the URL says private addresses itself; empty: none."""
-        host = read_target(self.url).host.strip("[]")
-        try:
-            addresses = [read_address(one) for one in (_LOCALHOST if host == "localhost" else (host,))]
-        except ValueError:
-            return ""  # a name: what it leads to is the worker's to see
+        addresses = addresses_said(
+            read_target(self.url).host
+        )  # where other names lead is the worker's to see
         allowed = read_networks(self.allow_private)
         if not any(why_refused(address, allowed) for address in addresses):
             return ""

@@ -7,26 +7,25 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.responses.request import Wishes
 from fairlane.gateway.current import Current
-from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request, too_large
-from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.reading import KeptReader
 from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.poll import now_ms
+from fairlane.gateway.tasks.tokeep import Admissions, ToKeep
 from fairlane.queues.actor import Actor
 from fairlane.queues.ids import could_be_ours, issued_ms
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
 from fairlane.streaming.hub import Hub, Lost, Reader
-from fairlane.streaming.jsontext import items, join_object, members
+from fairlane.streaming.jsontext import items, members
 from fairlane.streaming.results import AT_ONCE, LARGE, Result, Results
 from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
@@ -53,7 +52,7 @@ class Responses:
         self,
         current: Current,
         store: ResponseStore,
-        keeping: Keeping,
+        admissions: Admissions,
         takes_more: Callable[[], bool],
         scheduler: Scheduler,
         hub: Hub,
@@ -62,7 +61,7 @@ class Responses:
         note: Callable[..., Awaitable[None]],
     ) -> None:
         """`takes_more`: whether SQL takes what is written, as far as that is known. `note`: `AuditRecord.note`."""
-        self._keeping = keeping
+        self._admissions = admissions
         self._takes_more = takes_more
         self._current = current
         self._store = store
@@ -247,39 +246,22 @@ class Responses:
 
     # ---- keeping one ----------
 
-    def new(
-        self, task: TaskSpec, *, background: bool, previous: str | None, echo: bytes, input_items: bytes
-    ) -> New:
-        """The response that a task will make, to be kept (`keep`) before it is submitted: it is made such a task, whose log goes
-        to SQL. `previous`: the id of the response that it goes on from."""
+    async def to_keep(self, task: TaskSpec, wishes: Wishes, *, echo: bytes, input_items: bytes) -> ToKeep:
+        """The response that a task will make, to be kept when that is accepted (`Submit`): it is made such a task, whose log goes
+        to SQL. Raises DatabaseUnavailable while SQL takes nothing."""
+        background = wishes.background
+        if not self._takes_more():  # it asks for it: nothing is submitted that would be abandoned
+            await self._admissions.keeping.check()
         ttl_ms, created = self._current.settings.responses.ttl_ms, issued_ms(task.id)
         task.archive_ms, task.archive_request, task.archive_log = ttl_ms, False, True
         falls = task.asked != "" or task.otherwise is not None
-        before = _task_of(previous or "") or ""
-        return New(
-            Row(
-                *(task.id, task.key, task.user, created, created + ttl_ms),
-                *(background, task.model, falls, before, echo),
-            ),
-            input_items,
+        before = _task_of(wishes.previous or "") or ""
+        row = Row(
+            *(task.id, task.key, task.user, created, created + ttl_ms),
+            *(background, task.model, falls, before, echo),
         )
-
-    async def keep(self, new: New, *, asked_for: bool) -> bool:
-        """Write a response down, before its task is submitted; it is taken back where that is not accepted (`Submit`). False: SQL
-        does not take it, and nobody has `asked_for` it. Raises DatabaseUnavailable where somebody has."""
-        try:
-            await self._keeping.keep(new)
-        except DatabaseUnavailable:
-            if asked_for:
-                raise
-            return False
-        return True
-
-    @staticmethod
-    def give_up(task: TaskSpec, echo: bytes) -> bytes:
-        """Keep nothing of this task after all; what its response repeats of its request then."""
-        task.archive_ms, task.archive_log = 0, False
-        return join_object({**(members(echo) or {}), "store": Raw(b"false")}.items())
+        asked_for = background or wishes.store is True
+        return ToKeep(self._admissions, New(row, input_items), asked_for=asked_for)
 
     def keeps(self, said: bool | None, *, background: bool, previous: bool) -> bool:
         """Whether a response is kept whose request says so, or not, or nothing (None). `background`, `previous`: it is to run in

@@ -15,6 +15,7 @@ from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQu
 from fairlane.gateway.going import Going
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.gateway.tasks.replayed import key_reused, result_gone
+from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
@@ -50,10 +51,9 @@ class Submit:
         note_refused: Callable[[str], None],
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
-        take_back: Callable[[str], None],
     ) -> None:
         """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`. `schemas`:
-        looks at those that answers are to match. `take_back`: `Keeping.take_back`."""
+        looks at those that answers are to match."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
@@ -63,26 +63,21 @@ class Submit:
         self._note_refused = note_refused
         self._load_balance = load_balance
         self._schemas = schemas
-        self._take_back = take_back
 
     async def __call__(
-        self, task: TaskSpec, feed: Feed | None = None, chain: Submission | None = None
+        self,
+        task: TaskSpec,
+        feed: Feed | None = None,
+        chain: Submission | None = None,
+        keep: ToKeep | None = None,
     ) -> Submitted | Known:
-        """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then, nor of
-        a response that was to be kept of it. (Of one with an idempotency key nobody knows, after a StoreError.) `feed` waits for
-        its events; there is no log until now. With a `chain` it is the first stage of one."""
-        if not task.archive_log:
-            return await self._submit(task, feed, chain)
-        keeps = bool(task.idempotency)  # whatever happens: its caller may come back for it
-        try:
-            answer = await self._submit(task, feed, chain)
-            keeps = isinstance(answer, Submitted)
-        except ApiError:
-            keeps = False
-            raise
-        finally:
-            if not keeps:
-                self._take_back(task.id)
+        """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
+        one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
+        With a `chain` it is the first stage of one. `keep`: the response that is to be kept of it; when this returns, it is, or
+        says that it is not. Raises DatabaseUnavailable where it is not, and its caller asked for it."""
+        answer = await self._submit(task, feed, chain)
+        if keep is not None:
+            await keep.accepted(answer)
         return answer
 
     async def _submit(self, task: TaskSpec, feed: Feed | None, chain: Submission | None) -> Submitted | Known:
@@ -186,10 +181,12 @@ class Submit:
             )
         )
 
-    def followed(self, task: TaskSpec, chain: Submission | None = None) -> "Followed":
+    def followed(
+        self, task: TaskSpec, chain: Submission | None = None, keep: ToKeep | None = None
+    ) -> "Followed":
         """`async with`: the task is submitted, or the one that its idempotency key names is joined, and its events are read here,
         until the end of the block."""
-        return Followed(self, self._hub, task, chain)
+        return Followed(self, self._hub, task, chain, keep)
 
 
 class Earlier(NamedTuple):
@@ -207,14 +204,17 @@ class Followed:
     nothing else, nor a generator's frame: there are many quiet streams.
     """
 
-    __slots__ = ("_chain", "_hub", "_submit", "_task", "earlier", "feed", "info")
+    __slots__ = ("_chain", "_hub", "_keep", "_submit", "_task", "earlier", "feed", "info")
     info: TaskInfo
     """Once it is entered."""
 
-    def __init__(self, submit: Submit, hub: Hub, task: TaskSpec, chain: Submission | None = None) -> None:
+    def __init__(
+        self, submit: Submit, hub: Hub, task: TaskSpec, chain: Submission | None, keep: ToKeep | None
+    ) -> None:
         self._submit = submit
         self._hub = hub
         self._chain = chain
+        self._keep = keep
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id)
         self.earlier: Earlier | None = None
@@ -224,10 +224,11 @@ class Followed:
         """Once. Raises as `Submit` does."""
         task, self._task = self._task, None
         chain, self._chain = self._chain, None
+        keep, self._keep = self._keep, None
         assert task is not None
         self.feed.keep_alive += 1
         try:
-            answer = await self._submit(task, self.feed, chain)
+            answer = await self._submit(task, self.feed, chain, keep)
             if isinstance(answer, Submitted):
                 self.info = task_info(task, answer.enqueued_ms)
                 return answer

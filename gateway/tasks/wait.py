@@ -9,6 +9,7 @@ from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.going import Going
 from fairlane.gateway.tasks.replayed import HEADERS, kept
 from fairlane.gateway.tasks.submit import LOST, Earlier, Submit
+from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.limits import Standing
 from fairlane.queues.tasks import TERMINAL, TaskSpec
 from fairlane.streaming.events import Event
@@ -113,16 +114,18 @@ class Wait:
         make_view: Callable[[TaskInfo], View],
         show: Callable[[View], bytes],
         chain: Submission | None = None,
+        keep: ToKeep | None = None,
     ) -> Waited:
         """Submit a task, or join the one that its idempotency key names, and wait for its end. `show` makes the body of a view
         that was fed all events. Whoever joins reads the end alone: many may, and the body is made of the log once for all.
+        `keep`: as `Submit` has it; views are made behind that.
 
         A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. One with an
         idempotency key may come back: its task lingers, and ends by itself if nobody does. At its deadline it is answered, also
-        when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
+        when nothing is known of the end. Raises ApiError, StoreError, DatabaseUnavailable, and what `waiter.gone` says.
         """
         hub = self._hub
-        followed = self._submit.followed(task, chain)
+        followed = self._submit.followed(task, chain, keep)
         async with followed as submitted:
             waiter.standing = submitted.standing
             info, earlier = followed.info, followed.earlier

@@ -20,7 +20,7 @@ from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.signing import new_secret
 from fairlane.gateway.webhooks.store import Cursor
-from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.targets import BadTarget, read_target
 
 MAX_URL_CHARS = 2048
@@ -29,7 +29,7 @@ MOST_OF_KEY = 10_000
 KEEP_SECRET_MS = 24 * 3_600_000
 """For so long the secret before signs besides, where nothing else is said."""
 LEAST_PAUSE_MS = 5000
-"""Between two tests of a webhook, and before what was sent by hand is sent again."""
+"""Between two tests of a webhook, and before something is sent again by hand."""
 BY_OWNER = "Its owner switched it off."
 
 
@@ -188,7 +188,8 @@ class Webhooks:
         return shown_delivery(found, 0)
 
     async def redeliver(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
-        """Send one again, and now; if it had ended, with all the time that it had at first."""
+        """Send one again, and now; if it had ended, with all the time that it had at first. A receiver that fails is asked in
+        LEAST_PAUSE_MS, and no more often, however many are sent again: its rest would be over with each call."""
         now = self._now_ms()
         async with self._database.writing() as connection:
             row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
@@ -196,16 +197,23 @@ class Webhooks:
             if found is None:
                 raise _no_delivery()
             waits = found.state == "waiting"
-            if not waits and found.began > now - LEAST_PAUSE_MS:
+            if (_sent(found) if waits else found.began) > now - LEAST_PAUSE_MS:
                 raise _too_soon("It was sent just now")
+            soon = now + LEAST_PAUSE_MS if row.fails else now
             values: dict[str, Any] = {"due": now}
             if not waits:
                 values |= {"state": "waiting", "began": now, "tries": 0, "ended": None}
             await store.set_delivery(connection, delivery, values)
-            more = {"waiting": row.waiting + (not waits), "due": due_of(row, now, at_once=True)}
+            more = {"waiting": row.waiting + (not waits), "due": due_of(row, soon, at_once=True)}
             await store.set_values(connection, webhook, more)
             found = await store.delivery(connection, webhook, delivery)
-        return shown_delivery(found, 0)
+        return shown_delivery(found, soon)
+
+
+def _sent(row: Any) -> int:
+    """When a delivery was sent last, ms; 0: never."""
+    tries = tries_of(row)
+    return int(tries[-1]["at"] + tries[-1]["tookMs"]) if tries else 0
 
 
 # ---- what is told ----------
@@ -278,7 +286,8 @@ def _owner(caller: Caller) -> Owner:
 
 
 def _checked_url(url: str, settings: WebhookSettings) -> str:
-    """A URL in its one form. Raises ApiError(400). What its name leads to is seen at each request."""
+    """A URL in its one form. Raises ApiError(400), also where nothing could ever be delivered: the host says itself, as an
+    address or as `localhost`, that it lies where requests may not go. Where other names lead is seen at each request."""
     if len(url) > MAX_URL_CHARS:
         raise bad_request(f"url may have {MAX_URL_CHARS} characters", "url")
     try:
@@ -288,12 +297,10 @@ def _checked_url(url: str, settings: WebhookSettings) -> str:
     if target.scheme == "http" and not settings.allow_http:
         sentence = "url must begin with https:// (an operator may allow http:// by webhooks.allow_http)"
         raise bad_request(sentence, "url")
-    try:
-        address = read_address(target.host.strip("[]"))
-    except ValueError:
-        return target.url
-    if why := why_refused(address, read_networks(settings.allow_private)):
-        sentence = f"url leads to {why}: an operator has to allow its network (webhooks.allow_private)"
+    allowed = read_networks(settings.allow_private)
+    refused = [why_refused(address, allowed) for address in addresses_said(target.host)]
+    if refused and all(refused):
+        sentence = f"url leads to {refused[0]}: an operator has to allow its network (webhooks.allow_private)"
         raise bad_request(sentence, "url")
     return target.url
 

@@ -8,7 +8,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h11
 
@@ -37,13 +37,24 @@ _SECONDS = 5
 class Poster:
     """Sends."""
 
-    def __init__(self, connections: "Connections", now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        connections: "Connections",
+        asked: Callable[[str], "asyncio.Future[Any] | None"],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`asked`: the question after the address of a host that is under way (`SystemNames.asked`)."""
         self._connections = connections
+        self._asked = asked
         self._now_ms = now_ms
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
         self._connections.close()
+
+    def asked(self, url: str) -> "asyncio.Future[Any] | None":
+        """The question after its host's address that is under way: a thread, which goes on when the request was given up."""
+        return self._asked(host_of(url))
 
     async def post(
         self,
@@ -93,6 +104,14 @@ class Poster:
         said = first(answer.headers, b"retry-after") or ""
         seconds = int(said) if said.isascii() and said.isdigit() and len(said) <= _SECONDS else 0
         return answer.status, seconds * 1000
+
+
+def host_of(url: str) -> str:
+    """Where a webhook is sent; what stands behind that may be a secret. Empty for a URL that cannot be called."""
+    try:
+        return read_target(url).host
+    except BadTarget:
+        return ""
 
 
 def _error_of(failed: TaskError) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fairlane.gateway.webhooks.owed import Candidate
+from fairlane.workers.adapters.endpoints.names import MOST_QUESTIONS
 
 
 class Seats:
@@ -28,7 +29,8 @@ class Seats:
 
     @property
     def doubtful(self) -> int:
-        return max(self.seats // 2, 1)
+        """(Nor do they need more than half of the threads in which names are asked for.)"""
+        return max(min(self.seats, MOST_QUESTIONS) // 2, 1)
 
     @property
     def full_keys(self) -> list[str]:

@@ -18,14 +18,13 @@ from fairlane.gateway.webhooks import signing
 from fairlane.gateway.webhooks.attempts import Attempt, Policy, Standing
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.gateway.webhooks.owed import Candidate, Delivery, Owed, Webhook, Written
-from fairlane.gateway.webhooks.posting import Poster
+from fairlane.gateway.webhooks.posting import Poster, host_of
 from fairlane.gateway.webhooks.seats import Seats
 from fairlane.queues.logs.sums import FewLines
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.metrics import Metrics
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.endpoints.names import SystemNames
-from fairlane.workers.adapters.targets import BadTarget, read_target
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -103,9 +102,7 @@ class Sender:
             except Exception:  # what is owed is in SQL, and looked for again
                 log.exception("cannot look what webhooks owe", replica=self._replica)
                 pause = AGAIN_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._hurry.wait()
+            await set_within(self._hurry, pause)
 
     async def look(self) -> None:
         """Begin to send for those that have something to be done, as far as there are seats. Raises DatabaseUnavailable."""
@@ -159,9 +156,17 @@ class Sender:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._owed.put_off(webhook, self._now_ms() + PUT_OFF_MS, _UNEXPECTED)
         finally:
-            self._seats.leave(webhook.id)
-            if self._more:
-                self._hurry.set()
+            # a name that nobody answers is asked for longer than a request may take, in a thread that cannot be stopped: it keeps
+            # the seat until then, or names of a few would have all threads
+            if self._poster is not None and (asked := self._poster.asked(webhook.url)):
+                asked.add_done_callback(lambda _: self._leave(webhook))
+            else:
+                self._leave(webhook)
+
+    def _leave(self, webhook: Webhook) -> None:
+        self._seats.leave(webhook.id)
+        if self._more:
+            self._hurry.set()
 
     async def _send_all(self, webhook: Webhook) -> None:
         loop = asyncio.get_running_loop()
@@ -226,7 +231,7 @@ class Sender:
             "webhook": webhook.id,
             "key_id": webhook.key_id,
             "user": webhook.user_name,
-            "host": _host(webhook),
+            "host": host_of(webhook.url),
         }
         if written.given_up:
             self._metrics.webhook("given_up", written.given_up)
@@ -246,12 +251,5 @@ def poster(now_ms: Callable[[], int]) -> Poster:
     """One that trusts public authorities. It brings an HTTP client with it, of which a gateway without webhooks has no use."""
     from fairlane.workers.adapters.endpoints.connections import Connections, public_authorities  # noqa: PLC0415
 
-    return Poster(Connections(SystemNames(), public_authorities), now_ms)
-
-
-def _host(webhook: Webhook) -> str:
-    """Where it is sent; what stands behind that may be a secret."""
-    try:
-        return read_target(webhook.url).host
-    except BadTarget:
-        return ""
+    names = SystemNames()
+    return Poster(Connections(names, public_authorities), names.asked, now_ms)

@@ -13,7 +13,7 @@ import hiredis
 from redis.asyncio import Connection
 from redis.exceptions import RedisError
 
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.store.wire import Backoff, Reply, Wire, connect, disconnect
 
 _PING = hiredis.pack_command(("PING",))
@@ -50,8 +50,7 @@ class Channel:
     async def start(self) -> None:
         """Begin to listen; returns when subscribed or after the time-out (it goes on trying)."""
         self._task = asyncio.create_task(self._keep_listening(), name="redis-channel")
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.listening.wait(), self._timeout_ms / 1000)
+        await set_within(self.listening, self._timeout_ms / 1000)
 
     def reconnect(self) -> None:
         """Listen over a new connection: the address may lead to another server now, and this one shows nothing of that."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_of, prompt_of, usage_for
-from fairlane.workers.adapters.simulated_media import images, moderations, speech, transcript
+from fairlane.workers.adapters.simulated_media import images, moderations, sketches, speech, transcript
 from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.media import (
@@ -214,7 +214,7 @@ class SimulateAdapter:
         else:
             yield Result(completion(task, fate.text, fate.finish_reason, usage))
 
-    def _media(self, task: Task, fate: Plan) -> Iterator[bytes | Usage | Result]:
+    def _media(self, task: Task, fate: Plan) -> Iterator[bytes | Delta | Usage | Result]:
         """Speech, images, moderations, a translation: whatever it costs is told, and nobody waits for its parts."""
         if task.type == SPEECH:
             asked = SpeechRequest.of(task)
@@ -231,6 +231,7 @@ class SimulateAdapter:
         else:
             wanted = ImageRequest.of(task)
             made = images(wanted)
+            yield from sketches(wanted)
             yield usage_for(wanted.prompt, TOKENS_OF_IMAGE * len(made.data))
             yield Result(made)
 

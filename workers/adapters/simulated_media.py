@@ -18,7 +18,9 @@ from fairlane.workers.sdk.media import (
     Moderations,
     Segment,
     Transcript,
+    unfinished,
 )
+from fairlane.workers.sdk.values import Delta
 
 RATE = 24_000
 """Samples a second: of OpenAI's `pcm`, too."""
@@ -31,6 +33,7 @@ _MP3_FRAME_S = 0.024
 MOST_SIDE = 512
 """Of an image, pixels."""
 MOST_IMAGES = 10
+MOST_SKETCHES = 3
 _WORDS_OF_SEGMENT = 8
 _NEVER = "this is vile"
 """What a text says that is to be flagged."""
@@ -105,12 +108,26 @@ def moderations(request: ModerationRequest) -> Moderations:
 def images(request: ImageRequest) -> Images:
     """Squares whose colours depend on the prompt, or on the image that came."""
     width, height = _size(request.size)
-    seed = request.prompt + "".join(hashlib.sha256(upload.data).hexdigest() for upload in request.images)
+    seed = _seed(request)
     made = [
         Image(b64_json=png(width, height, _number(f"{number} {seed}")))
         for number in range(min(max(request.n or 1, 1), MOST_IMAGES))
     ]
     return Images(made, size=f"{width}x{height}", output_format="png")
+
+
+def sketches(request: ImageRequest) -> Iterator[Delta]:
+    """The first of them as a caller who streams wants to see it unfinished: smaller squares of its colour."""
+    count = min(max(request.partial_images or 0, 0), MOST_SKETCHES) if request.stream else 0
+    width, height = _size(request.size)
+    colour = _number(f"0 {_seed(request)}")
+    for index in range(count):
+        share = (index + 1) / (count + 1)
+        yield unfinished(png(max(round(width * share), 1), max(round(height * share), 1), colour), index)
+
+
+def _seed(request: ImageRequest) -> str:
+    return request.prompt + "".join(hashlib.sha256(upload.data).hexdigest() for upload in request.images)
 
 
 def png(width: int, height: int, colour: int) -> bytes:

@@ -9,7 +9,6 @@ from typing import Self
 from urllib.parse import unquote_to_bytes
 
 MAX_URL_CHARS = 8192
-MAX_HOST_CHARS = 253
 PORTS = {"http": 80, "https": 443}
 """The schemes there are, with the port of each."""
 

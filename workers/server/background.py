@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -50,11 +50,7 @@ class Background:
             except StoreError:
                 if self._loop.time() > give_up_at:
                     raise
-            try:
-                async with asyncio.timeout(delay):
-                    await self._store_back.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._store_back, delay)
             delay = min(delay * 2, MOST_DELAY_S)
 
     def store_is_back(self) -> None:

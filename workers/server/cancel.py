@@ -51,5 +51,14 @@ class Cancels:
         """The same without anybody waiting for it; tried until Redis answers."""
         self._background.spawn(self._until_cancelled(task_id, by))
 
+    def abandon_soon(self, task_id: str) -> None:
+        """End a task of which nobody was told, without anybody waiting for it, and keep nothing of it: whoever comes with its
+        idempotency key begins anew. Tried until Redis answers."""
+        self._background.spawn(self._until_abandoned(task_id))
+
+    async def _until_abandoned(self, task_id: str) -> None:
+        await self._background.until_answered(lambda: self._scheduler.drop(task_id))
+        await self._until_cancelled(task_id, "gateway")
+
     async def _until_cancelled(self, task_id: str, by: By) -> None:
         await self._background.until_answered(lambda: self.cancel(task_id, by))

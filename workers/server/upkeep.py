@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, set_within
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.presence import AT_ONCE
 from fairlane.streaming.hub import Hub
+from fairlane.workers.protocol import CLOSE_NO_ACK
 from fairlane.workers.server.offers.health import Health
 from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
@@ -93,11 +94,7 @@ class Upkeep:
                 self._health.review_soon()
             except Exception:  # the same: leases must be renewed whatever happens here
                 log.exception("checking time limits failed")
-            try:
-                async with asyncio.timeout(wait * self._rng.uniform(0.95, 1.0)):
-                    await self._offers.hurry.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._offers.hurry, wait * self._rng.uniform(0.95, 1.0))
             self._offers.hurry.clear()
 
     async def _renew(self) -> None:
@@ -130,7 +127,7 @@ class Upkeep:
                 attempt.unacknowledged()
                 self._slots.hold(worker, RETRY_REST_MS)
                 if worker.missed_acks >= MISSED_ACKS:
-                    worker.close(4408, "three tasks in a row were not acknowledged")
+                    worker.close(CLOSE_NO_ACK, "three tasks in a row were not acknowledged")
             elif attempt.phase is Phase.RUNNING:
                 if attempt.timer is None:  # its model may have a limit now
                     self._silence.look(attempt)

@@ -247,7 +247,9 @@ async def test_one_that_waits_for_its_second_stage_is_cancelled(gateway: Start) 
 
 async def test_its_time_is_that_of_all_stages(gateway: Start) -> None:
     async with cast(gateway, min_task_timeout_ms=100) as stage:
-        call = stage.talk.later(stage.talk.http.post("/api/tasks", json=ask(**{"async": False}, timeout=700)))
+        call = stage.talk.later(
+            stage.talk.http.post("/api/tasks", json=ask(**{"async": False}, timeout=2_500))
+        )
         await stage.sum_up()
         task = await stage.chat.take()
         answer = await call

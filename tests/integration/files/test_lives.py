@@ -15,6 +15,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import files as module
+from fairlane.gateway.files import identity
 from fairlane.gateway.files.disk import Disk, DiskWriter
 from fairlane.gateway.files.files import LEASE_MS, REMOVE_AGAIN_MS, Files
 from fairlane.gateway.files.storage import StorageError, StorageFull
@@ -60,7 +61,11 @@ class Keeping:
 
 
 @pytest.fixture
-async def keeping(database: Database, tmp_path: Path) -> AsyncIterator[Keeping]:
+async def keeping(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Keeping]:
+    # on a busy machine a disk may take long, and what then cannot be done at once is left to who sweeps
+    monkeypatch.setattr("fairlane.gateway.files.files.REPORT_S", 60.0)
     keeping = Keeping(database, tmp_path / "storage")
     yield keeping
     await keeping.files.close()
@@ -246,6 +251,42 @@ async def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_up(
     keeping.now += REMOVE_AGAIN_MS
     await keeping.sweep()
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
+
+
+@pytest.mark.parametrize("silent", ["read", "remove"])
+async def test_a_storage_that_is_silent_holds_up_no_caller(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    monkeypatch.setattr(module, "HOLDS_S", 0.0)
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "REMOVE_S", 0.05)
+    monkeypatch.setattr(identity, "ANSWER_S", 0.05)
+    kept = await keeping.files.create(ANN, "x", "batch", of(b"x"))
+    left = await keeping.files.create(ANN, "y", "batch", of(b"y"))
+
+    async def breaks() -> AsyncIterator[bytes]:
+        yield b"x" * 700 * KIB
+        raise Stopped
+
+    async def waits(*_: Any) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, silent, waits if silent == "read" else lambda *_: anext(waits()))
+        await keeping.files.delete(ANN, kept.id)
+        if silent == "read":
+            with pytest.raises(ApiError) as refused:
+                await keeping.files.create(ANN, "x", "batch", of(b"x"))
+            assert refused.value.code == "STORAGE_UNAVAILABLE"
+            assert "does not answer" in refused.value.facts["cause"]
+        else:
+            with pytest.raises(Stopped):
+                await keeping.files.create(ANN, "x", "batch", breaks())
+        assert (await keeping.rows())[kept.id] == "deleted"
+    keeping.now += REMOVE_AGAIN_MS
+    await keeping.sweep()
+    assert (await keeping.rows(), keeping.stored()) == ({left.id: "ready"}, [left.id])
 
 
 async def test_a_directory_that_goes_away_while_running_loses_nothing_and_gets_nothing(

@@ -54,7 +54,7 @@ def another_of(talk: Talk) -> Archive:
     """Another replica's."""
     gateway = talk.served.gateway
     parts = gateway.metrics, "r2", gateway.scheduler, gateway.tasks.poll
-    ends = ResponseEnds(gateway.database, ResponseStore(gateway.database), gateway.hub.page)
+    ends = ResponseEnds(gateway.database, ResponseStore(gateway.database), gateway.hub.page, lambda *_: None)
     return Archive(gateway.link, KEYS, gateway.database, *parts, Forgotten(gateway.database), ends.keep)
 
 

@@ -326,10 +326,10 @@ async def stopped_and_started(redis_url: str, server: Postgres) -> None:
 
 
 async def test_records_are_kept_for_their_time(database: Database) -> None:
-    from fairlane.gateway.records.retention import Retention
+    from fairlane.gateway.records.retention import Kept, Retention
     from fairlane.gateway.records.usage import UsageTable, purge
 
-    table, retention = UsageTable(lambda queue: queue), Retention(database, [(purge, lambda: 2 * DAY_MS)])
+    table, retention = UsageTable(lambda queue: queue), Retention(database, [Kept(purge, lambda: 2 * DAY_MS)])
     days = [NOON - n * DAY_MS for n in range(6)]
     async with database.writing() as connection:
         for day in days:

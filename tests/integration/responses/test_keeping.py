@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
+from tests.support.serving import until
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -41,7 +42,7 @@ def new(task: str, *, size: int = 20, **other: Any) -> New:
 
 @pytest.fixture
 async def keeping(database: Database) -> AsyncIterator[Keeping]:
-    keeping = Keeping(database, Forgotten(database).of)
+    keeping = Keeping(database, Forgotten(database).of, lambda *_: None)
     keeping.start()
     yield keeping
     await keeping.close()
@@ -84,21 +85,68 @@ async def test_those_who_come_at_the_same_time_share_a_transaction(
     assert len(commits) <= 4
 
 
-async def test_what_is_taken_back_goes_and_nothing_else(keeping: Keeping, database: Database) -> None:
-    await asyncio.gather(*(keeping.keep(new(task)) for task in "abc"))
-    keeping.take_back("b")
-    await keeping.close()
-    assert await number(database) == 2
+async def tasks_in(database: Database) -> list[str]:
+    async with database.reading() as connection:
+        return [*(await connection.execute(select(responses.c.task).order_by(responses.c.task))).scalars()]
 
 
-async def test_one_whose_caller_leaves_is_taken_back(keeping: Keeping, database: Database) -> None:
+async def test_one_whose_caller_leaves_is_written_all_the_same(keeping: Keeping, database: Database) -> None:
     left = asyncio.create_task(keeping.keep(new("a")))
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
     await keeping.keep(new("b"))
+    assert await tasks_in(database) == ["a", "b"]
+    assert keeping._held == 0
+
+
+async def test_what_waits_when_it_closes_is_written(keeping: Keeping, database: Database) -> None:
+    waiting = [asyncio.create_task(keeping.keep(new(task))) for task in "abc"]
+    await asyncio.sleep(0)
     await keeping.close()
-    assert await number(database) == 1
+    await asyncio.gather(*waiting)
+    assert await tasks_in(database) == ["a", "b", "c"]
+
+
+async def test_what_was_given_up_and_is_written_all_the_same_is_removed(
+    keeping: Keeping, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit came to its end, and nobody heard of it."""
+    await keeping.keep(new("before"))
+    commit, held = Keeping._commit, asyncio.Event()
+
+    async def and_lost(self: Keeping, page: Any) -> None:
+        await commit(self, page)
+        await held.wait()
+        raise DatabaseUnavailable("the reply was lost")
+
+    monkeypatch.setattr(Keeping, "_commit", and_lost)
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    own = asyncio.create_task(keeping.keep(new("own")))
+    while "own" not in await tasks_in(database):
+        await asyncio.sleep(0.01)
+    earlier = asyncio.create_task(keeping.keep_earlier(new("before")))  # of which others have been told
+    held.set()
+    for refused in (own, earlier):
+        with pytest.raises(DatabaseUnavailable):
+            await refused
+    monkeypatch.setattr(Keeping, "_commit", commit)
+
+    async def gone() -> bool:
+        return await tasks_in(database) == ["before"]
+
+    await until(gone, "it to be removed")
+
+
+async def test_whether_sql_writes_is_found_out_without_a_row(
+    keeping: Keeping, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keeping.check()
+    assert await number(database) == 0
+    writing = database.writing
+    monkeypatch.setattr(database, "writing", lambda *_: writing(0.0))
+    with pytest.raises(DatabaseUnavailable):
+        await keeping.check()
 
 
 async def test_who_cannot_be_written_down_is_told_and_others_are_kept(
@@ -191,29 +239,16 @@ async def test_a_log_goes_with_its_response(
     assert await store.part("a", 0) is None
 
 
-async def test_what_is_over_is_purged_and_of_too_much_the_oldest(
-    keeping: Keeping, store: ResponseStore, database: Database
-) -> None:
-    for n in range(6):
-        await keeping.keep(new(f"{n}", created=NOON + n, size=100))
-        await keeping.keep(new(f"of-other-{n}", key_id="other", created=NOON + n, size=100))
-    await keeping.keep(new("over", expires=NOON))
-    for n in range(3):
-        await keeping.keep(new(f"of-bob-{n}", user="bob", created=NOON + n, size=10))
-
-    async def purged(most: int) -> list[str]:
-        more = True
-        while more:
-            async with database.writing() as connection:
-                more = await purge(connection, NOON, most)
-        rows, _ = await store.page(Wanted(), "", 100, NOON)
-        return sorted(row.task_id for row in rows)
-
-    bobs = [f"of-bob-{n}" for n in range(3)]
-    every = sorted([*map(str, range(6)), *(f"of-other-{n}" for n in range(6)), *bobs])
-    assert await purged(10_000) == every
-    assert await number(database) == len(every)
-    assert await purged(350) == sorted(["3", "4", "5", "of-other-3", "of-other-4", "of-other-5", *bobs])
+async def test_what_is_over_is_purged(keeping: Keeping, database: Database) -> None:
+    for n in range(120):
+        await keeping.keep(new(f"over {n}", expires=NOON))
+    await keeping.keep(new("a"))
+    parts, more = 0, True
+    while more:
+        async with database.writing() as connection:
+            more = await purge(connection, NOON, 0)
+        parts += more
+    assert (parts, await tasks_in(database)) == (3, ["a"])
 
 
 async def test_operators_page_through_them_by_what_is_known(keeping: Keeping, store: ResponseStore) -> None:

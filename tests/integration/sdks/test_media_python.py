@@ -187,6 +187,17 @@ async def test_a_server_behind_the_adapter_gets_what_openai_would(media: Media, 
     arrived = ("a.png", "image/png", PICTURE)
     assert fields.pop("image[]") == [arrived, arrived]
     assert fields == {"model": "theirs", "prompt": "wider", "mask": arrived, "n": "1"}
+    for call, kind, more in (
+        ("images.generate", "image_generation", {}),
+        ("images.edit", "image_edit", {"image": image}),
+    ):
+        events = await client.chunks(call, model="far", prompt="a lane", partial_images=2, **more)
+        states = ["partial_image", "partial_image", "completed"]
+        assert [event.type for event in events] == [f"{kind}.{state}" for state in states]
+        assert {b64decode(event.b64_json) for event in events} == {PICTURE}
+        assert events[1].partial_image_index == 1
+        assert (events[2].size, events[2].usage.output_tokens) == ("1024x1024", 272)
+        assert str(media.upstream.seen.pop()[1]["partial_images"]) == "2"
     moderated = await client.call("moderations.create", model="far", input="hm")
     assert (moderated.id, moderated.results[0].flagged) == ("modr-theirs", True)
 

@@ -164,7 +164,8 @@ async def test_the_view_fits_a_phone_and_is_used_by_keyboard(talk: Talk, open_br
         talk.later(serve(worker))
         page = await (await open_browser(talk.served.url, viewport=PHONE, color_scheme="dark")).open()
         await page.locator("#tab-ask").focus()
-        await page.keyboard.press("ArrowLeft")
+        for _ in range(2):
+            await page.keyboard.press("ArrowRight")
         await expect(page.locator("#tab-batches")).to_be_focused()
         await page.locator("#batch-model option[value=m]").wait_for(state="attached")
         await page.locator("#batch-send").focus()

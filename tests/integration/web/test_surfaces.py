@@ -197,3 +197,64 @@ async def test_the_stream_is_shown_as_it_came(talk: Talk, open_browser: OpenBrow
         await offer_tools(page)
         await fits(page)
         await accessible(page)
+
+
+async def test_embeddings_show_how_many_of_which_size_and_how_alike(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await choose_surface(page, "embeddings")
+        await expect(page.locator("#prompt-label")).to_have_text("Inputs, one a line")
+        await expect(page.locator("#more")).to_be_hidden()
+        await page.locator("#prompt").fill(" \n")
+        await page.locator("#send").click()
+        await expect(page.locator("#ask-problem")).to_have_text("Write an input first.")
+        await ask(page, prompt="<b>one</b>\n\n  two \nthree", surface="embeddings")
+        task = await worker.take()
+        assert task["payload"] == {"model": "m", "input": ["<b>one</b>", "two", "three"]}
+        await expect(page.locator("#vectors")).to_contain_text("The vectors of 3 inputs are awaited")
+        await accessible(page)
+        vectors = [[3, 4], [4, 3], [-4, 3]]
+        data = [{"object": "embedding", "index": n, "embedding": vector} for n, vector in enumerate(vectors)]
+        answer = {"object": "list", "data": data[::-1], "model": "m", "usage": {"prompt_tokens": 5}}
+        await worker.answer(task, answer)
+        rows = page.locator("#vectors-table tbody tr")
+        await expect(rows).to_have_text(["<b>one</b>1[3, 4]", "two0.96[4, 3]", "three0[-4, 3]"])
+        for name, text in (("count", "3"), ("dimensions", "2"), ("tokens", "5"), ("model", "m")):
+            assert await fact(page, name) == text
+        await expect(page.locator("#said")).to_have_text("3 vectors of 2 dimensions")
+        await expect(page.locator("#code pre")).to_contain_text("/v1/embeddings")
+        await page.locator("#code input[value=python]").check(force=True)
+        await expect(page.locator("#code pre")).to_contain_text("answer = client.embeddings.create(")
+        await page.locator("#code input[value=node]").check(force=True)
+        await expect(page.locator("#code pre")).to_contain_text(
+            "const answer = await client.embeddings.create("
+        )
+        await accessible(page)
+        await page.set_viewport_size(PHONE)
+        await fits(page)
+        await page.locator("#language").select_option("zh")
+        await expect(page.locator("#vectors-title")).to_have_text("向量")
+
+        await ask(page, prompt="Why?", surface="chat")
+        await expect(page.locator("#vectors")).to_be_hidden()
+        await worker.answer(await worker.take(), {"content": "So."})
+        await state(page, "completed")
+
+
+async def test_embeddings_that_are_stopped_or_refused_leave_no_task(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page, prompt="one", surface="embeddings")
+        task = await worker.take()
+        await page.locator("#vectors-stop").click()
+        assert (await worker.recv())["type"] == "cancel"
+        await worker.answer(task, None, error="cancelled")
+        await expect(page.locator("#vectors")).to_contain_text("Nothing sent yet")
+        await expect(page.locator("#send")).to_be_enabled()
+        await page.locator("#send").click()
+        await worker.answer(await worker.take(), {"data": [{"index": 0, "embedding": "AAAA"}]})
+        await expect(page.locator("#ask-problem")).to_contain_text("no embeddings")

@@ -13,6 +13,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import announcing, store
 from fairlane.gateway.webhooks.announcing import End, announce, announce_all
@@ -283,6 +284,28 @@ async def test_a_receiver_that_is_dead_is_asked_one_thing_at_a_time_and_the_rest
     assert asked < 150, "an hour between two, and no storm"
     [one] = await rows(database, webhooks)
     assert one.waiting == 0
+
+
+async def test_by_hand_one_is_sent_again_every_five_seconds_and_a_receiver_that_fails_is_asked_no_more_often(
+    database: Database,
+) -> None:
+    webhook = await hook(database)
+    await tell(database, *(end(f"t{number}") for number in range(4)))
+    [first] = await claimed(database)
+    await written(database, first, 500)
+    sent = [row.id for row in await rows(database)]
+    with pytest.raises(ApiError, match="just now"):
+        await using(database, NOW + 4999).redeliver(caller(ANN), webhook, sent[0])
+    now = NOW + 5000
+    for one in sent:
+        shown = await using(database, now).redeliver(caller(ANN), webhook, one)
+        assert (shown["state"], shown["nextAt"]) == ("waiting", now + 5000)
+        now += 1
+    assert await claimed(database, NOW + 9999) == []
+    [again] = await claimed(database, NOW + 10_000)
+    await written(database, again, 200, NOW + 10_000, 1)
+    shown = await using(database, NOW + 20_000).redeliver(caller(ANN), webhook, sent[3])
+    assert shown["nextAt"] == NOW + 20_000, "it takes what comes: at once"
 
 
 async def test_one_that_fails_for_days_is_switched_off_and_says_why(database: Database) -> None:

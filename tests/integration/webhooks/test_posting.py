@@ -30,7 +30,8 @@ async def post(
     tls: Callable[[], ssl.SSLContext] = public_authorities,
     timeout_s: float = 10.0,
 ) -> Attempt:
-    poster = Poster(Connections(resolve or SystemNames(), tls), lambda: time.time_ns() // 1_000_000)
+    connections = Connections(resolve or SystemNames(), tls)
+    poster = Poster(connections, lambda _: None, lambda: time.time_ns() // 1_000_000)
     try:
         return await poster.post(
             "hook_1", url, HEADERS, b'{"a":1}', allowed=read_networks(allowed), timeout_s=timeout_s

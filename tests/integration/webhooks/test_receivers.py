@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -23,6 +25,7 @@ from fairlane.gateway.webhooks.announcing import announce
 from fairlane.gateway.webhooks.attempts import Attempt
 from fairlane.gateway.webhooks.posting import Poster
 from fairlane.gateway.webhooks.sending import Sender
+from fairlane.workers.adapters.endpoints import names
 
 pytestmark = pytest.mark.anyio
 
@@ -158,6 +161,44 @@ async def test_receivers_that_never_answer_hold_up_nobody_else(start: Start) -> 
         assert dead.most_at_once <= 8, "one seat of those that one owner may have: the others of its own wait"
 
 
+async def test_names_that_are_not_answered_hold_up_nobody_elses(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, over = socket.getaddrinfo, threading.Event()
+    hanging: list[str] = []
+
+    def ask(host: str, *rest: Any, **more: Any) -> Any:
+        if host.endswith(".hangs.example"):
+            hanging.append(host)
+            assert over.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(host, *rest, **more)
+
+    monkeypatch.setattr(names, "MOST_QUESTIONS", 6)
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    async with start(timeout_ms=1000) as talk, receiving() as well:
+        made = [
+            await hook(talk, Receiver(f"http://{number}.hangs.example/hook"), "acme") for number in range(10)
+        ]
+        await end(talk, "batch_1", "acme")
+
+        async def failing() -> int:
+            shown = [(await talk.http.get(f"/api/webhooks/{one['id']}")).json() for one in made]
+            return len([one for one in shown if one["failing"]])
+
+        async def four() -> bool:
+            return await failing() >= 4
+
+        await until(four, "four that came to nothing")
+        well.url = well.url.replace("127.0.0.1", "localhost")
+        await hook(talk, well, "other")
+        await end(talk, "batch_2", "other")
+        await until(lambda: well.got, "the other's")
+        assert len(set(hanging)) == 4, "threads for as many names as one owner may have seats"
+        over.set()
+        await until(lambda: len(set(hanging)) == 10, "the others of its own, in their turns")
+
+
 async def test_a_receiver_gets_a_few_at_a_time_and_connections_are_used_again(start: Start) -> None:
     async with start() as talk, receiving() as receiver:
         made = await hook(talk, receiver)
@@ -220,6 +261,8 @@ async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_wh
         for url, why in (
             (receiver.url, "must begin with https://"),
             ("https://127.0.0.1/hook", "a loopback address"),
+            ("https://localhost:3000/hook", "a loopback address: an operator has to allow its network"),
+            ("https://receiver.localhost/hook", "a loopback address"),
             ("https://[::ffff:10.0.0.1]/", "a private address"),
             ("https://169.254.169.254/latest", "link-local"),
             ("https://2130706433/", "four plain numbers"),
@@ -233,7 +276,9 @@ async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_wh
             refused = await talk.http.post("/api/webhooks", json={"url": url})
             assert refused.status_code == 400, url
             assert why in refused.json()["error"], refused.json()
-        made = (await talk.http.post("/api/webhooks", json={"url": "https://localhost/hook"})).json()
+        made = (await talk.http.post("/api/webhooks", json={"url": "https://example.com/hook"})).json()
+        async with talk.served.gateway.database.writing() as connection:  # as made when it was allowed
+            await store.set_values(connection, made["id"], {"url": "https://localhost/hook"})
         await end(talk, "batch_1")
 
         async def tried() -> bool:
@@ -384,6 +429,9 @@ async def test_what_fails_in_the_gateway_itself_is_told_in_the_log_and_tried_aga
 
         async def post(self, *_: Any, **__: Any) -> Attempt:
             raise RuntimeError("a bug")
+
+        def asked(self, _: str) -> None:
+            pass
 
         def close(self) -> None:
             pass

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.workers.adapters.endpoints.addresses import read_address, read_networks, why_refused
+from fairlane.workers.adapters.endpoints.addresses import (
+    addresses_said,
+    read_address,
+    read_networks,
+    why_refused,
+)
 
 PRIVATE = [
     *("0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.254", "127.0.0.1", "127.9.9.9"),
@@ -114,3 +119,20 @@ def test_what_python_takes_for_private_is_refused_in_ipv6(address: IPv6Address) 
         found = read_address(str(address))
         embedded = isinstance(found, IPv4Address) or int(address) >> 32 == int(IPv6Address("64:ff9b::")) >> 32
         assert embedded or why_refused(found, ())
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("localhost", ["127.0.0.1", "::1"]),
+        ("a.b.localhost", ["127.0.0.1", "::1"]),
+        ("10.1.2.3", ["10.1.2.3"]),
+        ("[::1]", ["::1"]),
+        ("[::ffff:a01:203]", ["10.1.2.3"]),
+        ("example.com", []),
+        ("localhost.example.com", []),
+        ("notlocalhost", []),
+    ],
+)
+def test_a_host_says_its_addresses_itself_or_has_to_be_looked_up(host: str, said: list[str]) -> None:
+    assert [str(address) for address in addresses_said(host)] == said

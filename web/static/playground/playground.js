@@ -13,10 +13,13 @@ import { CodePanel } from "./code/panel.js";
 import { ConversationForm } from "./conversation.js";
 import strings from "./strings.js";
 import { unsaid } from "./surfaces/conversation.js";
+import { inputsOf } from "./surfaces/embeddings.js";
 import { taskOf } from "./surfaces/responses.js";
 import { surfaceOf } from "./surfaces/surfaces.js";
 import { TaskPanel } from "./task.js";
 import { TemplateForm } from "./templates.js";
+import { VectorsPanel } from "./vectors.js";
+import { WebhooksView } from "./webhooks/webhooks.js";
 
 const MODELS_SOON_MS = 3000;
 const MODELS_AGAIN_MS = 20_000;
@@ -28,10 +31,13 @@ const said = text => setText(byId("said"), text);
 const code = new CodePanel(byId("code"), "code-title");
 const story = more => ({ base: location.origin, key: Boolean(page.me && !page.me.open), ...more });
 const task = new TaskPanel(byId("task"), { onStory: told => code.show(story(told)), said, onAnswer: goOn });
+const vectors = new VectorsPanel(byId("vectors"), { said });
 const conversation = new ConversationForm();
 const burst = new Burst({ form: byId("burst"), chart: byId("burst-chart"), code: byId("burst-code"), page, story, said, headersFor });
-const batches = new BatchesView({ page, story, said, model, who: () => headersFor(byId("user").value.trim(), byId("tier").value) });
-const TABS = ["ask", "burst", "batches"];
+const who = () => headersFor(byId("user").value.trim(), byId("tier").value);
+const batches = new BatchesView({ page, story, said, model, who });
+const webhooks = new WebhooksView({ story, who });
+const TABS = ["ask", "burst", "batches", "webhooks"];
 let asked = null; // the conversation whose answer is shown
 const templates = new TemplateForm(drawTemplate);
 let models = null; // names; null = not known yet
@@ -67,6 +73,7 @@ page.onMe((me, problem) => {
   drawWho();
   burst.setMe(me);
   batches.setMe(me);
+  webhooks.setMe(me);
   loadModels();
 });
 
@@ -128,8 +135,7 @@ function drawModels() {
 
 /** A template takes the prompt's place, and a route the model's; OpenAI's and Anthropic's calls know no templates. */
 function drawTemplate(template) {
-  for (const id of ["prompt-field", "more"]) byId(id).hidden = Boolean(template);
-  byId("turns").hidden = Boolean(template) || !byId("turns").querySelector("li");
+  byId("prompt-field").hidden = Boolean(template);
   byId("model-field").hidden = Boolean(template?.route);
   for (const input of document.querySelectorAll("input[name=surface]")) {
     input.disabled = Boolean(template) && input.value !== "native";
@@ -152,7 +158,12 @@ byId("model").addEventListener("change", () => {
 const surface = () => surfaceOf(document.querySelector("input[name=surface]:checked").value);
 
 function drawSurface() {
-  const { name, lacks } = surface();
+  const { name, lacks, whole = false } = surface();
+  const alone = whole || Boolean(templates.chosen); // no conversation
+  byId("more").hidden = alone;
+  byId("turns").hidden = alone || !byId("turns").querySelector("li");
+  byId("prompt-label").dataset.t = whole ? "ask.inputs" : "ask.prompt";
+  setText(byId("prompt-label"), t(byId("prompt-label").dataset.t));
   byId("readings-field").hidden = name !== "native";
   byId("background-field").hidden = name !== "responses";
   const background = name === "responses" && byId("background").checked;
@@ -190,7 +201,8 @@ async function send() {
   byId("ask-problem").hidden = true;
   keep();
   try {
-    await (surface().name === "native" ? sendNative(byId("side-by-side").checked) : sendThrough(surface()));
+    const { name, whole } = surface();
+    await (name === "native" ? sendNative(byId("side-by-side").checked) : whole ? sendWhole(surface()) : sendThrough(surface()));
     if (matchMedia("(max-width: 60rem)").matches) byId("result").scrollIntoView({ behavior: "smooth" });
   } catch (problem) {
     if (problem?.name !== "AbortError") showProblem(problem);
@@ -232,6 +244,7 @@ async function sendNative(readings) {
   if (template) asked = null;
   const body = { ...said, ...(mode && !template?.chain ? { mode } : {}) };
   const accepted = await call(at, { body, headers: headers.wire });
+  showResult("task");
   const steps = [{ do: "submit", path: at, body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
   task.follow(accepted, { headers, steps, readings, user: headers.named["X-Fairlane-User"], goesOn: !template });
   const token = new URL(accepted.streamUrl, location.origin).searchParams.get("token");
@@ -246,10 +259,33 @@ async function sendThrough(surface) {
   const own = mode ? { "X-Fairlane-Mode": mode } : {};
   const body = surface.body(ask(), { background: byId("background").checked });
   history.pushState(null, "", location.pathname);
+  showResult("task");
   await task.ask(surface, body, { headers, own, steps: [{ do: "ask", surface, body, headers: own }] });
   if (!body.background) return;
   const link = new URLSearchParams({ response: `resp_${task.taskId}`, ...(headers.named["X-Fairlane-User"] ? { user } : {}) });
   history.replaceState(null, "", `#${link}`);
+}
+
+/** To a surface that answers at once: each line is an input. */
+async function sendWhole(surface) {
+  const inputs = inputsOf(byId("prompt").value);
+  if (!inputs.length) throw new Error(t("vectors.noInputs"));
+  const headers = headersFor(byId("user").value.trim(), byId("tier").value);
+  const mode = byId("mode").value;
+  const own = mode ? { "X-Fairlane-Mode": mode } : {};
+  const body = surface.body({ model: model(), inputs });
+  history.pushState(null, "", location.pathname);
+  task.close();
+  task.draw();
+  showResult("vectors");
+  code.show(story({ headers: headers.named, taskId: null, steps: [{ do: "ask", surface, body, headers: own }] }));
+  await vectors.ask(surface.path, body, { headers: { ...headers.wire, ...own } });
+}
+
+/** Of the two panels that show what came of it, this one. */
+function showResult(name) {
+  if (name === "task") vectors.close();
+  for (const id of ["task", "vectors"]) byId(id).hidden = id !== name;
 }
 
 // ---- links ----------
@@ -262,12 +298,14 @@ function openLink() {
     if (taskOf(response) === task.taskId) return;
     showTab("ask");
     askInBackground();
+    showResult("task");
     const follow = () => task.followResponse(response, { headers: headersFor(user, "") }).catch(showProblem);
     whenKnown(() => (page.me === null ? page.askForKey(t("ask.needsKey")).then(follow) : follow()));
     return;
   }
   if (!taskId || !token || taskId === task.taskId || !/^[0-9a-f-]{36}$/.test(taskId)) return;
   showTab("ask");
+  showResult("task");
   const streamUrl = `/api/task/${taskId}/events?token=${encodeURIComponent(token)}`;
   whenKnown(() => task.followLink({ taskId, streamUrl, headers: headersFor(user, ""), user }));
 }
@@ -305,6 +343,7 @@ function showTab(name) {
     byId(`view-${other}`).hidden = other !== name;
   }
   batches.shown = name === "batches";
+  webhooks.shown = name === "webhooks";
 }
 for (const [index, name] of TABS.entries()) {
   const tab = byId(`tab-${name}`);
@@ -348,9 +387,11 @@ onLanguage(() => {
   drawModels();
   templates.draw();
   task.draw();
+  vectors.draw();
   code.draw();
   burst.draw();
   batches.draw();
+  webhooks.draw();
   document.title = t("playground.pageTitle");
 });
 document.title = t("playground.pageTitle");

@@ -1,10 +1,12 @@
 import batches from "./batches/strings.js";
 import surfaces from "./surfaces/strings.js";
+import webhooks from "./webhooks/strings.js";
 
 export default {
   en: {
     ...batches.en,
     ...surfaces.en,
+    ...webhooks.en,
     "playground.title": "Playground",
     "playground.pageTitle": "Playground · Fairlane",
     "playground.intro":
@@ -162,6 +164,7 @@ export default {
   zh: {
     ...batches.zh,
     ...surfaces.zh,
+    ...webhooks.zh,
     "playground.title": "试用",
     "playground.pageTitle": "试用 · Fairlane",
     "playground.intro": "发送任务，查看它在队列中的位置，观看它运行。切断连接：它会恢复，不丢失也不重复任何词元。",

@@ -30,8 +30,8 @@ class Reader(Protocol):
         """The output of one event."""
         ...
 
-    def last(self) -> Delta | None:
-        """What is to be told when the stream is over, if there was output."""
+    def last(self) -> Delta | Result | None:
+        """What is to be told when the stream is over: a delta if there was output, a result if the stream was a whole one."""
         ...
 
     def whole(self, body: bytes) -> list[Output]:
@@ -42,7 +42,7 @@ class Reader(Protocol):
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request: the path behind the base URL, the body, and what reads the answer; `binary`: that is bytes, unless it is
-    JSON."""
+    JSON; `slow`: what is streamed comes in few large parts, so that the limits of the first output and of silence do not hold."""
 
     path: str
     body: bytes
@@ -50,6 +50,7 @@ class Call:
     stream: bool
     content_type: str = "application/json"
     binary: bool = False
+    slow: bool = False
 
 
 class Dialect(Protocol):

@@ -47,6 +47,8 @@ _UNICAST_6 = IPv6Network("2000::/3")
 """All that is given to anybody. What lies beyond is reserved, or one of the forms below."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 """How a network of IPv6 alone reaches the others: the last 32 bits are an IPv4 address."""
+_LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+"""What the name leads to on most machines."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """The third quarter of an address whose last one is an IPv4 address in a site's tunnel."""
 
@@ -57,6 +59,18 @@ def read_address(text: str) -> Address:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
+
+
+def addresses_said(host: str) -> list[Address]:
+    """The addresses that a host says by itself, without anybody being asked: a literal one that one, `localhost` and the names
+    under it those of this machine. [] for other names: where they lead is seen when they are connected to.
+    """
+    if host == "localhost" or host.endswith(".localhost"):
+        return list(_LOCALHOST)
+    try:
+        return [read_address(host.strip("[]"))]
+    except ValueError:
+        return []
 
 
 def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:

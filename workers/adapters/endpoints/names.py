@@ -27,6 +27,10 @@ class SystemNames:
             asked.add_done_callback(lambda done: self._over(host, done))
         return await asyncio.shield(asked)
 
+    def asked(self, host: str) -> "asyncio.Future[list[str]] | None":
+        """The question after a host that is under way; None: there is none. It goes on when nobody waits for it any more."""
+        return self._asked.get(host)
+
     def _over(self, host: str, asked: asyncio.Future[list[str]]) -> None:
         del self._asked[host]
         if not asked.cancelled():

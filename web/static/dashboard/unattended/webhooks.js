@@ -105,7 +105,7 @@ const standing = row => (!row.enabled ? "off" : row.failing ? "failing" : "on");
 function standingOf(row) {
   const state = standing(row);
   const why = state === "off" ? row.offWhy : state === "failing" ? t("webhooks.failing", { n: number(row.failing.attempts), at: dateTime(row.failing.since), error: row.failing.error }) : null;
-  return h("div", { class: "why" }, chip("webhook", state), why ? h("span", { class: "sub", title: why }, why) : null, row.missed ? h("span", { class: "sub warn" }, t("webhooks.missed", { n: number(row.missed) })) : null);
+  return h("div", { class: "why" }, chip("webhook", state), why ? h("span", { class: "sub whole" }, why) : null, row.missed ? h("span", { class: "sub warn" }, t("webhooks.missed", { n: number(row.missed) })) : null);
 }
 
 const hookTable = off =>
@@ -141,7 +141,7 @@ const deliveryTable = () =>
       { name: "deliveries.event", class: "wide", sign: row => row.event + row.objectId, draw: row => h("div", {}, row.event, h("span", { class: "sub" }, subject(row.objectId))) },
       { name: "batches.owner", sign: row => `${row.user}/${row.key}`, draw: whose },
       { name: "deliveries.to", sign: row => row.url, draw: row => h("span", { class: "who" }, row.url) },
-      { name: "batches.state", sign: row => `${row.state}/${row.error}`, draw: row => h("div", { class: "why" }, chip("delivery", row.state), row.error && row.state !== "delivered" ? h("span", { class: "sub", title: row.error }, row.error) : null) },
+      { name: "batches.state", sign: row => `${row.state}/${row.error}`, draw: row => h("div", { class: "why" }, chip("delivery", row.state), row.error && row.state !== "delivered" ? h("span", { class: "sub whole" }, row.error) : null) },
       { name: "deliveries.attempts", class: "num", sign: row => number(row.attempts) },
       { name: "deliveries.status", class: "num", sign: row => row.status ?? "–" },
       { name: "deliveries.at", class: "num", sign: row => row.createdAt, draw: row => time(row.createdAt) },

@@ -97,6 +97,7 @@ export class BatchesView {
   _onMade(made) {
     toast(t("batch.made", { name: made.name }), "good");
     this._made = made;
+    this._states.set(made.batch.id, made.batch.status); // it may have ended before it is looked at
     this._tell();
     this._table?.read();
   }

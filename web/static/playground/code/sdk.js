@@ -32,7 +32,8 @@ export function sdkPython({ base, key, ...story }, say) {
   const loop = `for event in stream:\n    ${indented(each, "    ")}`;
   const named = extra ? `, ${extra.trim().slice(0, -1)}` : "";
   const parts = [];
-  if (first.do === "ask") parts.push(`# ${say(first.surface.name)}\nstream = client.${call}(\n    stream=True,\n${members.join("")}${extra})\n${loop}`);
+  if (first.surface.whole) parts.push(`# ${say(first.surface.name)}\nanswer = client.${call}(\n${members.join("")}${extra})\n${each}`);
+  else if (first.do === "ask") parts.push(`# ${say(first.surface.name)}\nstream = client.${call}(\n    stream=True,\n${members.join("")}${extra})\n${loop}`);
   else parts.push(`# ${say("retrieve")}\nstream = client.responses.retrieve(${text(first.id)}, stream=True${named})\n${loop}`);
   for (const step of onward) {
     if (step.do === "resume") parts.push(`# ${say("resume", step.after)}\nstream = client.responses.retrieve(${text(step.id)}, stream=True, starting_after=${step.after}${named})\n${loop}`);
@@ -51,7 +52,8 @@ export function sdkNode({ base, key, ...story }, say) {
   const options = Object.keys(more).length ? `, { headers: ${nodeHeaders(more)} }` : "";
   const loop = `for await (const event of stream) {\n  ${indented(each, "  ")}\n}`;
   const parts = [];
-  if (first.do === "ask") parts.push(`// ${say(first.surface.name)}\nlet stream = await client.${call}(${JSON.stringify({ ...body, stream: true }, null, 2)}${options});\n${loop}`);
+  if (first.surface.whole) parts.push(`// ${say(first.surface.name)}\nconst answer = await client.${call}(${JSON.stringify(body, null, 2)}${options});\n${each}`);
+  else if (first.do === "ask") parts.push(`// ${say(first.surface.name)}\nlet stream = await client.${call}(${JSON.stringify({ ...body, stream: true }, null, 2)}${options});\n${loop}`);
   else parts.push(`// ${say("retrieve")}\nlet stream = await client.responses.retrieve(${text(first.id)}, { stream: true }${options});\n${loop}`);
   for (const step of onward) {
     if (step.do === "resume") parts.push(`// ${say("resume", step.after)}\nstream = await client.responses.retrieve(${text(step.id)}, { stream: true, starting_after: ${step.after} }${options});\n${loop}`);

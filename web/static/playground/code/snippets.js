@@ -4,6 +4,7 @@ import { numberOf } from "../../common/sse.js";
 import { batchCurl, batchPython } from "./batch.js";
 import { curlHeaders, python, pythonHeaders, shell, text } from "./quoting.js";
 import { sdkNode, sdkPython } from "./sdk.js";
+import { webhookCurl, webhookPython } from "./webhook.js";
 
 /**
  * The steps of a story as one script each. `story`: { base, key (whether one is used), headers (who: names as typed), steps }.
@@ -11,11 +12,12 @@ import { sdkNode, sdkPython } from "./sdk.js";
  * Steps, in the order they were done:
  * { do: "submit", path, body } · { do: "read" } · { do: "resume", after } · { do: "cancel" } · { do: "poll" } · { do: "link", url } ·
  * { do: "ask", surface, body, headers } · { do: "retrieve", id } (a kept response; `resume` and `cancel` have its id, too) ·
- * { do: "burst", groups: [{ user, tier, count }], body } · { do: "batch", … } (batch.js). `taskId` of the story names the task in curl.
+ * { do: "burst", groups: [{ user, tier, count }], body } · { do: "batch", … } (batch.js) · { do: "webhook", … } (webhook.js). `taskId` of the story names the task in curl.
  */
 export function snippets(story, say) {
   const did = name => story.steps.some(step => step.do === name);
   if (did("batch")) return { curl: batchCurl(story, say), python: batchPython(story, say) };
+  if (did("webhook")) return { curl: webhookCurl(story, say), python: webhookPython(story, say) };
   if (did("ask") || did("retrieve")) return { curl: curl(story, say), python: sdkPython(story, say), node: sdkNode(story, say) };
   return { curl: curl(story, say), python: pythonNative(story, say) };
 }
@@ -44,7 +46,7 @@ function curl({ base, key, headers, taskId, steps }, say) {
         return [say("poll"), `curl -s ${task}${who}`];
       case "ask": {
         const all = curlHeaders({ ...headers, ...step.headers, ...step.surface.headers }, key, true);
-        return [say(step.surface.name), `curl -N ${base}${step.surface.path}${all} \\\n  -d ${shell(JSON.stringify(step.body))}`];
+        return [say(step.surface.name), `curl ${step.surface.whole ? "-s" : "-N"} ${base}${step.surface.path}${all} \\\n  -d ${shell(JSON.stringify(step.body))}`];
       }
       case "burst":
         return [
