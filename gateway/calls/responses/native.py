@@ -20,7 +20,7 @@ from fairlane.gateway.calls.responses.kept import kept_steps
 from fairlane.gateway.calls.responses.request import Asked, check_names, said_of
 from fairlane.gateway.calls.responses.settings import check_include, read_settings
 from fairlane.gateway.errors import too_large
-from fairlane.streaming.jsontext import join_object, kind_of, members, one_line
+from fairlane.streaming.jsontext import count_parts, join_object, kind_of, members, one_line
 from fairlane.streaming.views.responses.thoughts import unsealed
 from fairlane.workers.tasktypes import RESPONSES
 
@@ -28,6 +28,8 @@ _OURS = frozenset({"background", "metadata", "previous_response_id", "store", "s
 """Members that are the gateway's matter."""
 _OF_UPSTREAM = frozenset({"reasoning", "truncation"})
 """Settings that are not looked at: an upstream may have other values than chat."""
+MOST_MEMBERS = 100
+"""Of an item, and of a tool: each is taken apart."""
 _SECRET = ("authorization", "headers")
 """Members of a tool that a response does not repeat: with them the upstream gets in elsewhere."""
 _NOT_BACK = frozenset(
@@ -51,6 +53,7 @@ class _Kind(Struct):
     id: str | None = None
     encrypted_content: str | None = None
     content: Raw = Raw(b"null")
+    output: Raw = Raw(b"null")
 
 
 _kind, _raws, _objects = Decoder(_Kind), Decoder(list[Raw]), Decoder(list[dict[str, Raw]])
@@ -129,12 +132,16 @@ def _item(raw: bytes | Raw, place: str, budget: Budget, known: Mapping[str, byte
             named = (kind.id or "")[:100]
             raise refused(f"{place}.id", f"no item {named!r} is kept here; send the item itself")
         return _item(found, place, budget, {})
+    for name, parts in (("content", kind.content), ("output", kind.output)):
+        if kind_of(parts) == "[":
+            budget.items(parts, _raws, f"{place}.{name}")
     if item_type == "message":
         _check_message(kind, place)
     if item_type == "mcp_approval_response":
         raise refused(f"{place}.type", "the tools of MCP servers are not asked for their approval here")
     if item_type in _NOT_BACK:
         return None
+    _check_members(raw, place)
     left_out = {"id"}
     if item_type == "reasoning":
         if not kind.encrypted_content or unsealed(kind.encrypted_content) is not None:
@@ -148,6 +155,11 @@ def _item(raw: bytes | Raw, place: str, budget: Budget, known: Mapping[str, byte
     )
 
 
+def _check_members(raw: bytes | Raw, place: str) -> None:
+    if count_parts(raw, MOST_MEMBERS) > MOST_MEMBERS:
+        raise refused(place, f"may have at most {MOST_MEMBERS} members")
+
+
 def _check_message(kind: _Kind, place: str) -> None:
     if kind.role not in shapes.ROLES:
         raise refused(f"{place}.role", f"must be one of {', '.join(shapes.ROLES)}")
@@ -158,7 +170,8 @@ def _check_message(kind: _Kind, place: str) -> None:
 def _repeat(said: Members, echo: dict[str, bytes], budget: Budget) -> None:
     """Tell the response what it repeats otherwise than it came."""
     if "tools" in said:
-        budget.items(said["tools"], _raws, "tools")
+        for number, tool in enumerate(budget.items(said["tools"], _raws, "tools")):
+            _check_members(tool, f"tools[{number}]")
         tools = read(said["tools"], _objects, "tools")
         shown = [
             join_object((n, bytes(raw)) for n, raw in tool.items() if n not in _SECRET) for tool in tools

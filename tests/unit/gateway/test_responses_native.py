@@ -153,6 +153,11 @@ def test_it_is_bounded_as_a_chat_is() -> None:
         == 413
     )
     assert refused(tools=[{"type": "custom"}] * 10_001).status == 400
+    assert refused(input=[{"role": "user", "content": [{}] * 10_000}]).param == "input[0].content"
+    asked(input=[{"role": "user", "content": [{"type": "input_text", "text": "," * 20_000}]}] * 3)
+    wide = {f"m{number}": 1 for number in range(101)}
+    assert refused(input=[{"type": "odd", **wide}]).param == "input[0]"
+    assert refused(tools=[{"type": "odd", **wide}]).param == "tools[0]"
 
 
 def test_a_response_repeats_what_was_said_but_no_secrets() -> None:
