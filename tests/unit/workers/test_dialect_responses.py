@@ -5,7 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import UNSET
+from test_dialect_hostile import heard, with_another
 from tests.support.responses_upstream import (
     SEAL,
     USAGE,
@@ -385,6 +388,41 @@ def test_what_is_no_event_is_unreadable(event: bytes) -> None:
 )
 def test_odd_events_say_nothing(event: Any) -> None:
     assert ResponsesReader().read(json.dumps(event).encode()) == []
+
+
+@given(st.data())
+def test_whatever_an_upstream_answers_is_read_or_fails_in_a_known_way(data: st.DataObject) -> None:
+    items = data.draw(st.sampled_from(ANSWERS))
+    reader = ResponsesReader()
+
+    def events() -> None:
+        for event in with_another(data, transcript(items)):
+            for delta in reader.read(json.dumps(event).encode()):
+                msgspec.json.encode(delta)
+
+    heard(events)
+    if reader.usage is not None:
+        reader.usage.as_json()
+    heard(lambda: whole(with_another(data, response(items))))
+
+
+@given(st.data())
+def test_whatever_a_caller_asks_is_a_request_or_a_clear_refusal(data: st.DataObject) -> None:
+    body = {
+        "input": [*HI, call("f", "{}"), {"type": "function_call_output", "output": [{"type": "input_text"}]}],
+        "tools": [{"type": "function", "name": "f"}],
+        "include": ["x"],
+        "reasoning": {"effort": "low"},
+    }
+    failure: Exception | None = None
+    try:
+        made = sent(with_another(data, body))
+    except (TaskError, ValueError, RecursionError) as error:
+        failure = error
+    else:
+        assert (made["store"], made["stream"], made["model"]) == (False, True, "gpt-4o")
+    if isinstance(failure, TaskError):
+        assert (failure.code, failure.retryable) == ("BAD_REQUEST", False)
 
 
 def test_every_delta_is_one() -> None:
