@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -96,6 +97,22 @@ ABOUT = """Submit work to models that are shared fairly, and read it as it comes
 `Authorization: Fairlane-HMAC-SHA256 keyid=…,ts=…,nonce=…,body=…,signature=…`."""
 
 
+@cache
+def _framed_calls() -> list[tuple[str, str, str, Access]]:
+    """Method, path, path as documents name it, and access, of each call that is a route of FastAPI."""
+    return [
+        (
+            method,
+            str(context.path),
+            str(context.path_format),
+            Access.VIEWER if access is Access.ADMIN and method == "GET" else access,
+        )
+        for router, access in ROUTERS
+        for context in iter_route_contexts(router.routes)
+        for method in context.methods or ()
+    ]
+
+
 class App(FastAPI):
     """The application around one gateway."""
 
@@ -117,14 +134,11 @@ class App(FastAPI):
             self.router.routes.append(route)
             call = Call(route.path_format, route.access, route.call, route.submits, route.any_method)
             self.calls.add(route.method, route.path, call)
-        for router, access in ROUTERS:
+        for router, _ in ROUTERS:
             # `include_router` would make each route again, for every application: 50 ms within the first call of a router
             self.router.routes.extend(router.routes)
-            for context in iter_route_contexts(router.routes):
-                for method in context.methods or ():
-                    looks = access is Access.ADMIN and method == "GET"
-                    call = Call(str(context.path_format), Access.VIEWER if looks else access, self._framed)
-                    self.calls.add(method, str(context.path), call)
+        for method, path, path_format, access in _framed_calls():
+            self.calls.add(method, path, Call(path_format, access, self._framed))
 
     def openapi(self) -> dict[str, Any]:
         """The document of all calls, with the events of a task. Made anew: `document` keeps it."""
@@ -180,7 +194,7 @@ class App(FastAPI):
         except ClientGone:
             pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
         except AnswerCut:
-            pass  # the server cuts an answer that is not whole; its task's failure has its own line in the log
+            pass  # the server cuts an answer that is not whole; its failure has its own line in the log
         except Exception as error:
             told = self._told(request, error)
             if request.started:

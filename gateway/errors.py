@@ -61,8 +61,8 @@ class ClientGone(Exception):
 
 
 class AnswerCut(Exception):
-    """An answer has begun and says nothing of failures, such as audio: its connection is cut, which is how its client learns of
-    one."""
+    """An answer has begun and says nothing of failures, such as audio or a file: its connection is cut, which is how its client
+    learns of one."""
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:

@@ -33,11 +33,12 @@ from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.endpoints.payloads import completed
+from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.opening import storage_of
 from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.going import Going
+from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
@@ -55,7 +56,7 @@ from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.parts import Part
-from fairlane.gateway.permits.gate import LEFT_UNREPORTED, Gate
+from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.permits.holder import Holder
 from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
@@ -65,7 +66,7 @@ from fairlane.gateway.responses.ends import ResponseEnds
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.responses.trimming import Trimming
-from fairlane.gateway.settings import ModelSettings, Settings
+from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.changes import ChangesWatch
 from fairlane.gateway.store.configuration import ConfigurationWatch
@@ -95,15 +96,13 @@ from fairlane.gateway.webhooks.sending import Sender, poster
 from fairlane.queues.changes import ChangeStore, PlannedChange
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.scheduler import Ends, Limits, Scheduler
+from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.store.wire import address_of
 from fairlane.queues.survey.survey import ReplicaInfo, Surveyor
 from fairlane.queues.survey.users import UserReader
-from fairlane.queues.tasks import Fragment
-from fairlane.streaming.events import cancelled_end, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.streaming.structured.checker import Checker
@@ -113,25 +112,8 @@ from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.sessions.session import SessionSettings
 from fairlane.workers.server.sessions.socket import WorkerSocket
-from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 
 log = structlog.get_logger("fairlane.gateway")
-
-ENDS = Ends(
-    timeout=Fragment(fragment_error("Task timeout", "TOTAL_TIMEOUT", False), "TOTAL_TIMEOUT"),
-    queue_timeout=Fragment(fragment_error("Task timeout", "QUEUE_TIMEOUT", False), "QUEUE_TIMEOUT"),
-    worker_lost=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", False), "WORKER_LOST"),
-    no_worker=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", True), "WORKER_LOST"),
-    left=cancelled_end("client"),
-    unavailable=Fragment(
-        fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
-        "MODEL_UNAVAILABLE",
-    ),
-    left_unreported=Fragment(LEFT_UNREPORTED, ""),
-    permit_unused=Fragment(
-        fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
-    ),
-)
 
 
 class Gateway:
@@ -179,7 +161,7 @@ class Gateway:
             address_of(redis_url) if settings.redis_url else f"its own, in {settings.data_dir.resolve()}"
         )
         self.store = StoreWatch(self.link, address, keys, replica)
-        self.scheduler = Scheduler(self.link, keys, replica, ENDS, _limits(settings), self.metrics)
+        self.scheduler = Scheduler(self.link, keys, replica, ENDS, limits_of(settings), self.metrics)
         self.configuration = ConfigurationWatch(self.scheduler, current, address, self._store_emptied)
         change_store = ChangeStore(self.link)
         self.changes = ChangesWatch(change_store, self._take_changes)
@@ -206,7 +188,7 @@ class Gateway:
         results = Results(self.hub.page, self.hub.last)
         self.checker = checker = Checker()
         self.dispatcher = Dispatcher(
-            self.scheduler, self.link, self.hub, _dispatch_settings(current), keys, checker, self.tracer
+            self.scheduler, self.link, self.hub, dispatch_settings(current), keys, checker, self.tracer
         )
         cancels, presence = self.dispatcher.cancels, self.dispatcher.offers.presence
         self.workers = WorkerSocket(
@@ -234,7 +216,7 @@ class Gateway:
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
         trimming = Trimming(self.database, lambda: current.settings.responses.max_bytes_per_caller)
-        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote)
+        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote, self.metrics.response_kept)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -289,7 +271,10 @@ class Gateway:
         background = self.dispatcher.background
         holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
-        files = Files(self.database, storage_of(settings), lambda: current.settings.files)
+        files = Files(
+            *(self.database, storage_of(settings), lambda: current.settings.files),
+            failed=self.metrics.storage_failed,
+        )
         batch_store = BatchStore(self.database)
         models = Models(
             current,
@@ -304,6 +289,7 @@ class Gateway:
             files=files,
             store=batch_store,
             native=models.native,
+            metrics=self.metrics,
         )
         leading = Leading(tools, replica, going)
         self.batches = Batches(current, batch_store, files, leading.hurry)
@@ -348,7 +334,6 @@ class Gateway:
         endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.surveyor)
         self.operator = Operator(
             current=current,
-            bodies=bodies,
             scheduler=self.scheduler,
             state=state,
             users=UserReader(self.link, self.surveyor),
@@ -395,7 +380,9 @@ class Gateway:
             self.dispatcher.attempts,
         )
         self.scrape = Scrape(
-            siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor
+            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor),
+            database=DatabaseSurveyor(self.database, now_ms),
+            most_file_bytes=lambda: current.settings.files.max_bytes,
         )
 
         breakers = Breakers(replica, self.metrics)
@@ -470,7 +457,7 @@ class Gateway:
         """Take over keys and limits of new settings; what needs a restart stays as it is (`current.RELOADED`)."""
         current = self.current
         changes = current.replace(settings)
-        self.dispatcher.settings.take_over(_dispatch_settings(current))
+        self.dispatcher.settings.take_over(dispatch_settings(current))
         self.scheduler.limits = replace(
             self.scheduler.limits,
             max_queue_length=settings.max_queue_length,
@@ -497,13 +484,13 @@ class Gateway:
 
     def _take_changes(self, changes: Sequence[PlannedChange]) -> None:
         self.current.take_changes(changes)
-        self.dispatcher.settings.take_over(_dispatch_settings(self.current))
+        self.dispatcher.settings.take_over(dispatch_settings(self.current))
 
     async def _take_endpoints(self, known: Known) -> None:
         """Let the endpoints hold that were added; their limits first, without which nothing of them starts."""
         added = {one.name: one.settings for one in known.endpoints.values() if one.settings is not None}
         self.current.take_endpoints(added, known.changed_ms)
-        self.dispatcher.settings.take_over(_dispatch_settings(self.current))
+        self.dispatcher.settings.take_over(dispatch_settings(self.current))
         with contextlib.suppress(StoreError):  # brought when it is back
             await self.configuration.bring()
         self._endpoints_changed()
@@ -610,48 +597,3 @@ async def open_gateway(
         yield gateway
     finally:
         await gateway.stop()
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        lease_ms=settings.lease_ms,
-        grant_ms=settings.grant_ack_ms,
-        max_queue_length=settings.max_queue_length,
-        max_queued_bytes=settings.max_queued_bytes,
-        max_retained_bytes=settings.max_retained_bytes,
-        max_outbox=settings.outbox_max_entries,
-    )
-
-
-def _output_limits(model: ModelSettings) -> OutputLimits:
-    return OutputLimits(
-        model.first_output_ms,
-        model.silence_ms,
-        model.first_output_least_ms,
-        model.silence_least_ms,
-        *model.tightens_ms,
-    )
-
-
-def _dispatch_settings(current: Current) -> DispatchSettings:
-    settings = current.settings
-    return DispatchSettings(
-        endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints if endpoint.offline)),
-        complete=lambda model, payload: completed(current.endpoints, model, payload),
-        flush_interval_ms=settings.stream_flush_interval_ms,
-        flush_chunks=settings.stream_flush_size,
-        flush_chars=settings.stream_flush_chars,
-        no_worker_grace_ms=settings.no_worker_grace_ms,
-        dead_after_ms=settings.dead_after_ms,
-        max_output_bytes=settings.max_output_bytes,
-        debug_events=settings.llm_debug and settings.environment != "production",
-        output_limits={
-            name: _output_limits(model)
-            for name, model in current.limiting.models.items()
-            if model.first_output_ms or model.silence_ms
-        },
-        changed_limits={
-            concerned: _output_limits(model)
-            for concerned, model in (current.rollouts.limited if current.rollouts is not None else {}).items()
-        },
-    )

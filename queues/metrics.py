@@ -123,6 +123,18 @@ class Metrics(Protocol):
         """Requests of webhooks were `taken`, `refused` by their receivers, or `failed`: there was no answer. Deliveries were
         `given_up`; a webhook is `off`."""
 
+    def batch_ended(self, status: str, completed: int, failed: int, not_run: int) -> None:
+        """A batch has ended, and so many of its lines were answered, failed, or were not carried out."""
+
+    def batch_left(self) -> None:
+        """Something failed in a batch that nobody thought of: it is left for a while, and taken up again."""
+
+    def storage_failed(self, cause: str) -> None:
+        """The storage of files did not do what it was asked for: `full`, or anything else, `failed`."""
+
+    def response_kept(self, size: int) -> None:
+        """A response was written down that is to be kept, of so many bytes; 0: it could not be."""
+
     def breaker(self, model: str, upstream: str, became: str) -> None:
         """The breaker of a model's upstream is `open` or `closed` now, or lets a task probe it: `probing`."""
 
@@ -310,6 +322,39 @@ class Recorder:
             "Deliveries that nobody took in all their time, and webhooks that were switched off as they failed",
             {(what,): 0 for what in ("delivery", "webhook")},
         )
+        self.ended_batches = Counter(
+            "fairlane_batches_ended_total",
+            ("status",),
+            "Batches that ended: completed, failed, expired, cancelled",
+            {(status,): 0 for status in ("completed", "failed", "expired", "cancelled")},
+        )
+        self.batch_lines = Counter(
+            "fairlane_batch_lines_total",
+            ("outcome",),
+            "Lines of batches that ended: completed, failed, not_run",
+            {(outcome,): 0 for outcome in ("completed", "failed", "not_run")},
+        )
+        self.batches_left = Counter(
+            "fairlane_batches_left_total",
+            (),
+            "Times that a batch was left for a while, as something failed that nobody thought of",
+            {(): 0},
+        )
+        self.storage_failures = Counter(
+            "fairlane_storage_failures_total",
+            ("cause",),
+            "Times that the storage of files did not do what it was asked for: it was full, or failed otherwise",
+            {(cause,): 0 for cause in ("full", "failed")},
+        )
+        self.kept_responses = Counter(
+            "fairlane_responses_kept_total",
+            ("outcome",),
+            "Responses to be kept that were written to the SQL database, and those that could not be",
+            {(outcome,): 0 for outcome in ("written", "refused")},
+        )
+        self.kept_response_bytes = Counter(
+            "fairlane_response_bytes_kept_total", (), "Bytes of their requests", {(): 0}
+        )
         self.breaker_changes = Counter(
             "fairlane_breaker_changes_total",
             ("model", "upstream", "became"),
@@ -398,6 +443,12 @@ class Recorder:
             self.permit_checks,
             self.webhook_requests,
             self.given_up_webhooks,
+            self.ended_batches,
+            self.batch_lines,
+            self.batches_left,
+            self.storage_failures,
+            self.kept_responses,
+            self.kept_response_bytes,
             self.breaker_changes,
             self.dropped_results,
             self.written_records,
@@ -465,6 +516,21 @@ class Recorder:
             self.given_up_webhooks.add((_GIVEN_UP[outcome],), number)
         else:
             self.webhook_requests.add((outcome,), number)
+
+    def batch_ended(self, status: str, completed: int, failed: int, not_run: int) -> None:
+        self.ended_batches.add((status,))
+        for outcome, number in (("completed", completed), ("failed", failed), ("not_run", not_run)):
+            self.batch_lines.add((outcome,), number)
+
+    def batch_left(self) -> None:
+        self.batches_left.add(())
+
+    def storage_failed(self, cause: str) -> None:
+        self.storage_failures.add((cause,))
+
+    def response_kept(self, size: int) -> None:
+        self.kept_responses.add(("written" if size else "refused",))
+        self.kept_response_bytes.add((), size)
 
     def breaker(self, model: str, upstream: str, became: str) -> None:
         self.breaker_changes.add((self._model(model), self._upstream(upstream), became))

@@ -197,7 +197,7 @@ class Scheduler:
             task.user,
             task.priority,
             task.timeout_ms,
-            task.wait_ms,
+            -task.wait_ms if task.whole_wait else task.wait_ms,
             task.linger_ms,
             task.payload,
             self.replica,

@@ -46,6 +46,8 @@ class TaskSpec:
     """From submission to the end, waiting included."""
     wait_ms: int = 0
     """For the wait alone."""
+    whole_wait: bool = False
+    """It may wait for so long, also where its queue's `max_wait_ms` is less."""
     run_ms: int = 0
     """From the grant to the end."""
     keep_ms: int = 300_000
@@ -110,7 +112,8 @@ class TaskSpec:
     idempotency_key: str = ""
     """The same as its caller said it, for answers."""
     again: bool = False
-    """Whoever submits it does so by this id until it is answered: a submission of unknown outcome is not taken back."""
+    """Whoever submits it does so by this id until it is answered, and was not asked for it just now: a submission of unknown
+    outcome is not taken back, and a refusal is none of its caller's."""
 
     def become(self, other: "TaskSpec") -> None:
         """Take over another plan: what runs, where, for how long and at whose cost."""
@@ -120,7 +123,7 @@ class TaskSpec:
 
 _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
-    *("timeout_ms", "wait_ms", "run_ms", "most_tries", "price", "quota", "otherwise"),
+    *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "most_tries", "price", "quota", "otherwise"),
     *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "repair"),
     "change",
 )

@@ -2,7 +2,7 @@
 
 import functools
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -10,7 +10,8 @@ import pytest
 import redis.utils
 import structlog
 from tests.support.databases import Postgres, place_database, running_postgres
-from tests.support.direct import World
+from tests.support.direct import Subscription, World
+from tests.support.pool import Pool
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
 
 from fairlane.gateway.database.address import FILE, parse_address
@@ -135,3 +136,17 @@ def world(any_server: Server) -> Iterator[World]:
     world.empty()
     yield world
     world.close()
+
+
+@pytest.fixture
+def ears(any_server: Server) -> Iterator[Callable[[Pool], Subscription]]:
+    """Subscriptions to replicas' channels, closed at the end."""
+    opened: list[Subscription] = []
+
+    def listen(pool: Pool) -> Subscription:
+        opened.append(pool.ears(any_server.socket_path))
+        return opened[-1]
+
+    yield listen
+    for subscription in opened:
+        subscription.close()

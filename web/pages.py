@@ -7,6 +7,7 @@ it, so there is nothing to traverse.
 import gzip
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -74,13 +75,7 @@ class Pages:
     """Answers requests for pages and their files."""
 
     def __init__(self) -> None:
-        web = files("fairlane.web")  # also when it is installed from a wheel
-        sources = {**_walk(web / "static", ""), **_walk(web / "client", CLIENT)}
-        self._sources = {
-            STATIC + name: source for name, source in sources.items() if not name.endswith(".html")
-        }
-        self._sources |= {path: sources[name] for path, name in PAGES.items() if name in sources}
-        self._read: dict[str, _File] = {}
+        self._sources = _sources()
 
     @property
     def paths(self) -> list[str]:
@@ -98,9 +93,7 @@ class Pages:
         source = self._sources.get(path)
         if source is None:
             return None
-        file = self._read.get(path)
-        if file is None:
-            file = self._read[path] = _load(source)
+        file = _load(source)
         packed = file.packed if _takes_gzip(accept_encoding) else None
         etag = file.etag if packed is None else f"{file.etag}-gz"
         headers = [
@@ -115,6 +108,15 @@ class Pages:
         if packed is not None:
             headers.append((b"content-encoding", b"gzip"))
         return Answer(200, headers, packed or file.body)
+
+
+@cache
+def _sources() -> dict[str, Traversable]:
+    """Every file that is served, by its path."""
+    web = files("fairlane.web")  # also when it is installed from a wheel
+    sources = {**_walk(web / "static", ""), **_walk(web / "client", CLIENT)}
+    found = {STATIC + name: source for name, source in sources.items() if not name.endswith(".html")}
+    return found | {path: sources[name] for path, name in PAGES.items() if name in sources}
 
 
 def _walk(folder: Traversable, prefix: str) -> dict[str, Traversable]:
@@ -132,6 +134,7 @@ def _ending(name: str) -> str:
     return name[name.rfind(".") :]
 
 
+@cache
 def _load(source: Traversable) -> _File:
     body = source.read_bytes()
     packed = gzip.compress(body, 6, mtime=0) if len(body) >= SMALLEST_GZIP else None

@@ -1,19 +1,17 @@
 """Batches: OpenAI's calls, and the operators' own."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheCaller, TheOperator, answer, refusals
 from fairlane.gateway.api.hot import with_limits
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.batches import AnyBatch, Batch, BatchList, BatchPage, NewBatch
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.batches.batch import UNENDED, Status, told, told_to_operators
 from fairlane.gateway.batches.batches import Batches
-from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.errors import bad_request
 
 UNENDED_WORD = "unended"
@@ -44,16 +42,13 @@ TheBatches = Annotated[Batches, Depends(_batches)]
     responses=with_limits(refusals(404, 408, 413, 415, 429, 503, 507, openai=True, files=True)),
     openapi_extra=body_of(NewBatch),
 )
-async def create(
-    batches: TheBatches, caller: TheCaller, request: TheRequest, operator: TheOperator
-) -> Response:
+async def create(batches: TheBatches, caller: TheCaller, body: TheBody) -> Response:
     """Makes a batch of the lines of a file, each a request of one of /v1/chat/completions, /v1/completions, /v1/embeddings and
     /v1/responses with a `custom_id`. They are worked off as tasks of the caller's batch queue, a window of them at a time.
 
     The file is looked at behind this call: what is wrong with it stands in `errors`, with the line, and the batch has `failed`.
     """
-    said: dict[str, Any] = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(told(await batches.create(caller, said)))
+    return answer(told(await batches.create(caller, await body.fields())))
 
 
 @router.get("/v1/batches", response_model=BatchList)

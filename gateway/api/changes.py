@@ -1,17 +1,20 @@
 """The operators' calls for changes of settings: rolled out to a share of tasks, scheduled, compared, taken back."""
 
-from typing import Any
-
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import (
+    KEY,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.changes import ChangeDetail, ChangeList, ChangeMade, ChangeShown
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
-from fairlane.gateway.calls.bodies import parse_values
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.operator.changing import ChangeUpdate, NewChange
-from fairlane.gateway.operator.operator import Operator
 
 router = APIRouter(
     tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
@@ -54,7 +57,7 @@ async def show(operator: TheOperator, caller: TheCaller, request: TheRequest, ch
     openapi_extra=body_of(NewChange),
 )
 async def create(
-    operator: TheOperator, actor: TheActor, request: TheRequest, check: bool = False
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, check: bool = False
 ) -> Response:
     """Changes settings now or from a time on, until a time or until it is taken back; on every replica within about a second.
 
@@ -63,7 +66,7 @@ async def create(
     refused if it would be. `warnings`: what is allowed and may not do what was meant.
     """
     request.check_query("check")
-    made = await operator.changes.create(await _body(operator, request), actor, check=check)
+    made = await operator.changes.create(await body.fields(), actor, check=check)
     return answer(made, status=200 if check else 201)
 
 
@@ -73,10 +76,12 @@ async def create(
     responses=CHANGE,
     openapi_extra=body_of(ChangeUpdate),
 )
-async def alter(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
+async def alter(
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, change_id: str
+) -> Response:
     """Gives a change another share of the tasks, or another end. Who was among fewer is among more, too."""
     request.check_query()
-    return answer(await operator.changes.alter(change_id, await _body(operator, request), actor))
+    return answer(await operator.changes.alter(change_id, await body.fields(), actor))
 
 
 @router.post("/api/admin/changes/{change_id}/keep", response_model=ChangeShown, responses=CHANGE)
@@ -94,7 +99,3 @@ async def take_back(operator: TheOperator, actor: TheActor, request: TheRequest,
     """
     request.check_query()
     return answer(await operator.changes.take_back(change_id, actor))
-
-
-async def _body(operator: Operator, request: Request) -> dict[str, Any]:
-    return parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))

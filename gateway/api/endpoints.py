@@ -1,16 +1,11 @@
 """The operators' calls for endpoints: interfaces of other people that are called in turn."""
 
-from typing import Any
-
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.endpoints import EndpointDone, EndpointList, EndpointRemoved, EndpointShown
-from fairlane.gateway.calls.bodies import parse_values
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoint
-from fairlane.gateway.operator.operator import Operator
 
 MAX_BODY_BYTES = 64 * 1024
 """Headers that are set may be long."""
@@ -46,10 +41,10 @@ async def show(operator: TheOperator, request: TheRequest, name: str) -> Respons
     responses=CHANGE,
     openapi_extra=body_of(NewEndpoint),
 )
-async def create(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+async def create(operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody) -> Response:
     """Adds an endpoint, on all replicas within about a second. It is kept in the SQL database."""
     request.check_query()
-    return answer(await operator.endpoints.create(await _body(operator, request), actor), status=201)
+    return answer(await operator.endpoints.create(await body.fields(MAX_BODY_BYTES), actor), status=201)
 
 
 @router.patch(
@@ -58,10 +53,12 @@ async def create(operator: TheOperator, actor: TheActor, request: TheRequest) ->
     responses=CHANGE,
     openapi_extra=body_of(EndpointUpdate),
 )
-async def change(operator: TheOperator, actor: TheActor, request: TheRequest, name: str) -> Response:
+async def change(
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str
+) -> Response:
     """Changes what is given of an endpoint that was added; null takes it back to its default. What waits goes by it."""
     request.check_query()
-    return answer(await operator.endpoints.change(name, await _body(operator, request), actor))
+    return answer(await operator.endpoints.change(name, await body.fields(MAX_BODY_BYTES), actor))
 
 
 @router.delete("/api/admin/endpoints/{name}", response_model=EndpointRemoved, responses=CHANGE)
@@ -69,7 +66,3 @@ async def remove(operator: TheOperator, actor: TheActor, request: TheRequest, na
     """Removes an endpoint that was added. Requests under way go on; `waiting`: tasks that wait for it, and are not begun."""
     request.check_query()
     return answer(await operator.endpoints.remove(name, actor))
-
-
-async def _body(operator: Operator, request: Request) -> dict[str, Any]:
-    return parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))

@@ -15,7 +15,7 @@ from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
 from fairlane.gateway.calls.http import AT_ONCE, JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
-from fairlane.gateway.errors import ApiError, Headers, bad_request
+from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
 from fairlane.gateway.files.files import BLOCK, Files
 from fairlane.gateway.files.names import disposition
 from fairlane.gateway.files.rows import FileRow, is_file_id
@@ -129,7 +129,10 @@ async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
                 if departure.gone:
                     raise request.gone()
                 await request.send({"type": "http.response.body", "body": piece, "more_body": True})
-                piece = await anext(pieces, b"")
+                try:
+                    piece = await anext(pieces, b"")
+                except ApiError:  # which the log tells already
+                    raise AnswerCut from None
         await request.send({"type": "http.response.body", "body": b""})
 
 

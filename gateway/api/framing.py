@@ -16,6 +16,7 @@ from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.models.messages import AnthropicError
 from fairlane.gateway.api.models.refusals import NativeError, OpenAIError
+from fairlane.gateway.calls.bodies import Bodies, parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.metrics.scrape import Scrape
@@ -27,6 +28,8 @@ from fairlane.queues.actor import Actor
 
 REQUEST = "fairlane.request"
 """Where the ASGI scope of a framed call holds our `Request`."""
+MAX_BODY_BYTES = 16 * 1024
+"""Of a call that submits no task, if nothing else is said."""
 NO_STORE = {"cache-control": "no-store"}
 
 KEY = HTTPBearer(auto_error=False, scheme_name="key", description="A key; an open gateway asks for none.")
@@ -63,6 +66,18 @@ def describe_proofs(document: dict[str, Any]) -> None:
                 operation["security"] += [{name: []} for name in others]
 
 
+class Body:
+    """The body of a call that submits no task; it is read when it is asked for."""
+
+    def __init__(self, request: Request, bodies: Bodies) -> None:
+        self._request = request
+        self._bodies = bodies
+
+    async def fields(self, most: int = MAX_BODY_BYTES) -> dict[str, Any]:
+        """The members of its JSON, of so many bytes at most, as Python values. Raises ApiError, and ClientGone."""
+        return parse_values(await self._request.json_body(most, self._bodies.arriving))
+
+
 # (coroutines: FastAPI calls what is none in a thread)
 
 
@@ -91,6 +106,10 @@ async def _request(request: Framed) -> Request:
     return ours
 
 
+async def _body(request: Framed) -> Body:
+    return Body(request.scope[REQUEST], request.app.gateway.tasks.bodies)
+
+
 async def _caller(request: Framed) -> Caller:
     caller = request.scope[REQUEST].caller
     assert isinstance(caller, Caller)
@@ -108,6 +127,7 @@ TheHealth = Annotated[Health, Depends(_health)]
 TheScrape = Annotated[Scrape, Depends(_scrape)]
 TheUsage = Annotated[UsageReports, Depends(_usage)]
 TheRequest = Annotated[Request, Depends(_request)]
+TheBody = Annotated[Body, Depends(_body)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 
 

@@ -1,20 +1,25 @@
 """The operators' calls for keys and worker tokens."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import (
+    KEY,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.keys import KeyChanged, KeyDetail, KeyMade, KeyPage, KeyRevoked
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.queries import Count
-from fairlane.gateway.calls.bodies import parse_values
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotation, no_key
-from fairlane.gateway.operator.operator import Operator
 
 ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 OneOf = Annotated[Kind | None, Query(description="`caller` or `worker`")]
@@ -70,27 +75,29 @@ async def show_key(
     openapi_extra=body_of(NewKey),
 )
 async def create_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody
 ) -> Response:
     """Makes a key, or a token for workers, that holds on all replicas within a second. Its `secret` is told this once.
 
     The first key of an open gateway must be an admin's, and closes it: from then on callers and workers need keys, and workers
     that showed none are cut off (`notes`). If the answer is lost, so is the secret: rotate the key.
     """
-    return answer(await operator.keys.create(await _body(operator, request), caller, actor), status=201)
+    request.check_query()
+    return answer(await operator.keys.create(await body.fields(), caller, actor), status=201)
 
 
 @router.patch(
     "/api/admin/keys/{key_id}", response_model=KeyChanged, responses=CHANGE, openapi_extra=body_of(KeyChange)
 )
 async def change_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
 ) -> Response:
     """Changes a key of the database, on all replicas within a second; null takes a value back to its default.
 
     Of `limits` and `user_limits` only the members that are given change, and null takes one away; null instead of them all.
     """
-    return answer(await operator.keys.change(_checked(key_id), await _body(operator, request), caller, actor))
+    request.check_query()
+    return answer(await operator.keys.change(_checked(key_id), await body.fields(), caller, actor))
 
 
 @router.post(
@@ -100,11 +107,12 @@ async def change_key(
     openapi_extra=body_of(Rotation),
 )
 async def rotate_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
 ) -> Response:
     """Gives a key another `secret`, which is told this once. The ones before stay valid for `keep_ms`, a day if it is not given;
     workers that are connected by them are cut off then."""
-    return answer(await operator.keys.rotate(_checked(key_id), await _body(operator, request), caller, actor))
+    request.check_query()
+    return answer(await operator.keys.rotate(_checked(key_id), await body.fields(), caller, actor))
 
 
 @router.post(
@@ -114,19 +122,15 @@ async def rotate_key(
     openapi_extra=body_of(Revocation),
 )
 async def revoke_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
 ) -> Response:
     """Ends a key for good: new calls get 401, workers' connections end (4401). Calls and tasks under way go on to their end,
     unless `now` is true: then they are ended and `cancelled`.
 
     Refused: the last valid key of an admin, and the key of this very call. Revoked keys stay known; an id is never used twice.
     """
-    return answer(await operator.keys.revoke(_checked(key_id), await _body(operator, request), caller, actor))
-
-
-async def _body(operator: Operator, request: Request) -> dict[str, Any]:
     request.check_query()
-    return parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
+    return answer(await operator.keys.revoke(_checked(key_id), await body.fields(), caller, actor))
 
 
 def _checked(key_id: str) -> str:

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, answer, task_of
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import LARGE, Members
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
@@ -61,7 +62,7 @@ def variations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None
 
 async def _read(call: wanted.Call, tasks: Tasks, caller: Caller, request: Request) -> Asking:
     """What a request asks for. Nothing else of the body is left."""
-    body, fields = await (_form if call.is_form else _json)(tasks, request)
+    body, fields = await (_form if call.is_form else read_json)(tasks, request)
     told = call.read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     if call.default and caller.only_model is None and not kind_of(fields.get("model")):
@@ -72,11 +73,6 @@ async def _read(call: wanted.Call, tasks: Tasks, caller: Caller, request: Reques
     if said is None:  # with a key it may be answered already
         await tasks.models.check_type(task)
     return Asking(task, told.streamed, told.whole, kind=told.kind or SSE_HEADERS)
-
-
-async def _json(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    return body, await tasks.bodies.parse(body, caller=request.opener)
 
 
 async def _form(tasks: Tasks, request: Request) -> tuple[bytes, Members]:

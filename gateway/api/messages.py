@@ -11,6 +11,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -32,7 +33,7 @@ def messages(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
 
 async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/messages/count_tokens: an estimate, as nobody here has the model's tokenizer."""
-    body, fields = await _fields(tasks, request)
+    body, fields = await read_json(tasks, request)
     check_model(caller, read_model(fields, caller.only_model))
     asked = await _chat_of(tasks, request, body, fields, stream=False, bounded=False)
     request.standing = await tasks.allowances.standing(caller)
@@ -72,14 +73,9 @@ def model_info(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _fields(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    return body, await tasks.bodies.parse(body, caller=request.opener)
-
-
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     """What a request asks for. Nothing else of the body is left."""
-    body, fields = await _fields(tasks, request)
+    body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     asked = await _chat_of(tasks, request, body, fields, stream=stream)

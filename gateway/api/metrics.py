@@ -14,11 +14,16 @@ TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "applica
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": TEXT}})
 async def metrics(scrape: TheScrape, request: TheRequest) -> Response:
-    """The metrics of all processes of this gateway, for Prometheus. With Redis down: what this gateway knows by itself."""
-    snapshots, survey = await asyncio.gather(scrape.snapshots(), scrape.survey())
+    """The metrics of all processes of this gateway, for Prometheus. With Redis or the database down: without
+    what these say."""
+    snapshots, survey, of_database = await asyncio.gather(
+        scrape.snapshots(), scrape.survey(), scrape.of_database()
+    )
     names = {row.model: scrape.recorder.label(row.model) for row in survey.models} if survey else {}
     accept = request.header(b"accept") or ""
-    body, content_type = await asyncio.to_thread(_expose, snapshots, survey, names.__getitem__, accept)
+    body, content_type = await asyncio.to_thread(
+        _expose, snapshots, survey, names.__getitem__, of_database, accept
+    )
     return Response(body, headers={**NO_STORE, "content-type": content_type})
 
 

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, Asked, endpoint_task, read_asked, turn_for
 from fairlane.gateway.calls.fixed import object_of
@@ -92,8 +93,7 @@ async def _answer(
 
 
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=request.opener)
+    body, fields = await read_json(tasks, request)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload = payload_of(body, fields)
     return _make(tasks, caller, request, "openaiLike", fields, fields, payload, said, OWN_FIELDS)
@@ -102,8 +102,7 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
 async def _read_task(
     tasks: Tasks, caller: Caller, request: Request
 ) -> tuple[TaskSpec, AnswerMode] | tuple[TaskSpec, AnswerMode, Submission]:
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=request.opener)
+    _, fields = await read_json(tasks, request)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     if kind_of(fields.get("chain") or b""):
         return await _read_chain(tasks, caller, request, fields, said)

@@ -7,6 +7,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, answer, task_of
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.messages import model_info, model_page
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -53,8 +54,7 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> Asking:
     """What a request asks for. Nothing else of the body is left."""
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=request.opener)
+    body, fields = await read_json(tasks, request)
     wanted = read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     stream = wanted.streamed is not None

@@ -6,7 +6,17 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 
 from fairlane.gateway.access import Entrance
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import (
+    KEY,
+    Body,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.breakers import BreakerChange, BreakerChanged
 from fairlane.gateway.api.models.history import History
@@ -16,7 +26,6 @@ from fairlane.gateway.api.models.state import Drained, OperatorState
 from fairlane.gateway.api.models.tasks import AllCancelled, FoundTasks, TaskDetail
 from fairlane.gateway.api.models.users import TopUsers
 from fairlane.gateway.api.queries import Count
-from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import NOBODY
@@ -33,7 +42,6 @@ from fairlane.queues.tasks import State
 from fairlane.web.history.buckets import Kind
 from fairlane.web.history.ranges import RANGES
 
-MAX_BODY_BYTES = 16 * 1024
 MAX_VALUE = 256
 BULK = ("user", "queue", "model", "worker")
 """What a bulk cancel filters by, beside the state."""
@@ -246,14 +254,15 @@ CHANGE = refusals(404, 408, 413, 415)
     responses=CHANGE,
     openapi_extra=body_of(BreakerChange),
 )
-async def force_breaker(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+async def force_breaker(
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody
+) -> Response:
     """Has the breaker of an upstream of a model open or closed, on every replica, or lets it go by itself again.
 
     Nothing of the model starts through an upstream whose breaker is open. Written to the audit record.
     """
     request.check_query()
-    given = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(await force(operator.scheduler, given, actor))
+    return answer(await force(operator.scheduler, await body.fields(), actor))
 
 
 @router.patch(
@@ -263,13 +272,13 @@ async def force_breaker(operator: TheOperator, actor: TheActor, request: TheRequ
     openapi_extra=body_of(QueueChange),
 )
 async def change_queue(
-    operator: TheOperator, actor: TheActor, request: TheRequest, name: str, check: bool = False
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str, check: bool = False
 ) -> Response:
     """Changes settings of a queue while the gateways run; null takes a change back.
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, request, "queue", name, check=check)
+    return await _change(operator, actor, request, body, "queue", name, check=check)
 
 
 @router.patch(
@@ -279,19 +288,25 @@ async def change_queue(
     openapi_extra=body_of(ModelChange),
 )
 async def change_model(
-    operator: TheOperator, actor: TheActor, request: TheRequest, name: str, check: bool = False
+    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str, check: bool = False
 ) -> Response:
     """Changes settings of a model while the gateways run; null takes a change back.
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, request, "model", name, check=check)
+    return await _change(operator, actor, request, body, "model", name, check=check)
 
 
 async def _change(
-    operator: Operator, actor: Actor, request: Request, kind: Configured, name: str, *, check: bool
+    operator: Operator,
+    actor: Actor,
+    request: Request,
+    body: Body,
+    kind: Configured,
+    name: str,
+    *,
+    check: bool,
 ) -> Response:
     request.check_query("check")
     check_name(operator.current.settings, kind, name)
-    fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(await operator.change(kind, name, fields, actor, check=check))
+    return answer(await operator.change(kind, name, await body.fields(), actor, check=check))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.calls.bodies import Members, value_of
 from fairlane.gateway.calls.endpoints import JSON_TYPE, Asked, endpoint_task, read_body, read_text, turn_for
@@ -43,8 +44,7 @@ MOST_PRIORITY = 5
 
 async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/submitTask."""
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=request.opener)
+    body, fields = await read_json(tasks, request)
     task = await _read(tasks, caller, request, fields)
     del body, fields  # it may wait for the store
     submitted = await tasks.submit(task)
@@ -152,8 +152,7 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/cancelTask: also fine when the task has ended."""
-    body = await request.json_body(MAX_CANCEL_BYTES, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=request.opener)
+    _, fields = await read_json(tasks, request, MAX_CANCEL_BYTES)
     task_id = read_text(fields, "task_id")
     if not task_id:
         raise bad_request("task_id is missing", "task_id")

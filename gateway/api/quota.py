@@ -4,13 +4,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.quota import Ledger, QuotaGranted, QuotaPage
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.queries import LIST, PLAIN, TIMES, Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
-from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.operator.quota import NewGrant, read_subject
 from fairlane.gateway.tasks.poll import now_ms
 
@@ -66,7 +64,7 @@ async def standings(
     responses={200: {"model": QuotaGranted}, **refusals(404, 408, 409, 413, 415)},
     openapi_extra=body_of(NewGrant),
 )
-async def grant(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+async def grant(operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody) -> Response:
     """Grants credits to a key or a user, which stay until they are used; less than 0 takes some back. On all replicas at once.
 
     With an `id` of yours the call can be repeated: it grants once (200 and `new: false` afterwards), and 409 says that the id
@@ -74,8 +72,7 @@ async def grant(operator: TheOperator, actor: TheActor, request: TheRequest) -> 
     quota.
     """
     request.check_query()
-    fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    done = await operator.quota.grant(fields, actor)
+    done = await operator.quota.grant(await body.fields(), actor)
     return answer(done, status=201 if done["new"] else 200)
 
 

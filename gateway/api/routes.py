@@ -7,6 +7,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
 
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, answer, refusals
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.routes import PromptRequest, Rendered, RouteList
@@ -79,8 +80,7 @@ async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Respon
     """What a task of a template would send to its model, for a tier: the body, and which model and queue. No task is made."""
     tasks = request.app.gateway.tasks
     ours.check_query()
-    body = await ours.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=ours.opener)
+    _, fields = await read_json(tasks, ours)
     tier = value_of(fields, "tier")
     if tier is not None:
         if tier not in tasks.settings.tiers:

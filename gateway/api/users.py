@@ -2,11 +2,9 @@
 
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.users import Forgotten
-from fairlane.gateway.api.operators import MAX_BODY_BYTES
-from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.forget import ForgottenUser
 
@@ -21,7 +19,7 @@ router = APIRouter(
     responses=refusals(408, 413, 415, 500),
     openapi_extra=body_of(ForgottenUser),
 )
-async def forget(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+async def forget(operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody) -> Response:
     """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids
     of requests and traces, out of usage records, sums and the audit record. What is on its way there loses it, too.
 
@@ -29,5 +27,4 @@ async def forget(operator: TheOperator, actor: TheActor, request: TheRequest) ->
     Call again while `more` is true. What was granted to and paid by users with a quota of their own stays in the ledger.
     """
     request.check_query()
-    fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(await operator.forget(read_body(ForgottenUser, fields).user, actor))
+    return answer(await operator.forget(read_body(ForgottenUser, await body.fields()).user, actor))

@@ -1,12 +1,21 @@
 """Callers' calls for webhooks of theirs, and what operators see of them."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import (
+    KEY,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    TheRequest,
+    answer,
+    refusals,
+)
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.webhooks import (
     AllWebhookDeliveries,
@@ -21,13 +30,10 @@ from fairlane.gateway.api.models.webhooks import (
     WebhookSwitchedOff,
 )
 from fairlane.gateway.api.queries import Count, Filter
-from fairlane.gateway.calls.bodies import parse_values
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.operator.bodies import Note, read_body
 from fairlane.gateway.webhooks.hooks import MAX_URL_CHARS, Webhooks
 from fairlane.gateway.webhooks.store import Cursor
 
-MAX_BODY_BYTES = 16 * 1024
 DAY_MS = 24 * 3_600_000
 
 router = APIRouter(
@@ -103,12 +109,13 @@ async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRe
     openapi_extra=body_of(NewWebhook),
 )
 async def create_webhook(
-    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody
 ) -> Response:
     """Makes a webhook: from now on requests tell its URL of ends, those of tasks that run already, too. Its `secret`, with
     which they are signed, is told this once. If the answer is lost, so is the secret: rotate it."""
-    body = await _read(NewWebhook, framed, request)
-    made = await webhooks.create(caller, body.url, body.events, body.note, every_user=body.everyUser)
+    request.check_query()
+    new = read_body(NewWebhook, await body.fields(), secret=True)
+    made = await webhooks.create(caller, new.url, new.events, new.note, every_user=new.everyUser)
     return answer(made, status=201)
 
 
@@ -129,12 +136,13 @@ async def show_webhook(
     openapi_extra=body_of(WebhookChange),
 )
 async def change_webhook(
-    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody, webhook_id: str
 ) -> Response:
     """Changes what is given. What is owed goes to the URL that holds when it is sent; while the webhook is off it waits, and no
     further ends are written down."""
-    body = await _read(WebhookChange, framed, request)
-    fields = {name: getattr(body, name) for name in body.model_fields_set}
+    request.check_query()
+    said = read_body(WebhookChange, await body.fields(), secret=True)
+    fields = {name: getattr(said, name) for name in said.model_fields_set}
     return answer(await webhooks.change(caller, webhook_id, fields))
 
 
@@ -154,12 +162,13 @@ async def remove_webhook(
     openapi_extra=body_of(NewSecret),
 )
 async def rotate_webhook(
-    framed: Framed, webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
+    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody, webhook_id: str
 ) -> Response:
     """Gives a webhook another `secret`, told this once. The one before signs besides for `keepMs`, a day if it is not given:
     requests then have two signatures, and a receiver that knows one of the secrets takes them."""
-    body = await _read(NewSecret, framed, request)
-    return answer(await webhooks.rotate(caller, webhook_id, body.keepMs))
+    request.check_query()
+    keep_ms = read_body(NewSecret, await body.fields(), secret=True).keepMs
+    return answer(await webhooks.rotate(caller, webhook_id, keep_ms))
 
 
 @router.post(
@@ -270,16 +279,6 @@ async def switch_off(
     that, end the key."""
     request.check_query()
     return answer(await operator.webhooks.off(webhook_id, actor))
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-async def _read(model: type[Body], framed: Framed, request: Request) -> Body:
-    request.check_query()
-    arriving = framed.app.gateway.tasks.bodies.arriving
-    fields: dict[str, Any] = parse_values(await request.json_body(MAX_BODY_BYTES, arriving))
-    return read_body(model, fields, secret=True)
 
 
 def _cursor(after: str) -> Cursor | None:

@@ -1,6 +1,6 @@
 """A batch as the database has it, and as OpenAI's clients are told it. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,15 @@ class Status(StrEnum):
 
 ENDED: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED})
 UNENDED: Final = tuple(status.value for status in Status if status not in ENDED)
+NOT_ITS_TURN: Final = "NOT_ITS_TURN"
+"""Why one waits that nobody leads: other batches of its caller go first, or all who lead batches have their hands full."""
+
+Whys = Mapping[str, Sequence[str]]
+"""Why lines are not submitted: codes, each with its models; none: it is not for a model."""
+NO_WHYS: Final[Whys] = {}
+
 _decode = msgspec.json.Decoder(list[Problem]).decode
+_decode_whys = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 class Batch(NamedTuple):
@@ -73,6 +81,18 @@ class Batch(NamedTuple):
     line: int
     """The first line that has no result yet, and where it begins in the file."""
     offset: int
+    waiting: int = 0
+    """Lines whose tasks wait, as its leader said last."""
+    running: int = 0
+    still: int = 0
+    """Since when nothing of it runs or can be submitted, likewise; 0: something does."""
+    input_tokens: int = 0
+    """Of all answers; likewise the following."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    whys: str = ""
+    """Why lines are not submitted, as its leader said last: JSON, models by code. '' = nothing is held up."""
 
     @property
     def owner(self) -> Owner:
@@ -83,6 +103,15 @@ class Batch(NamedTuple):
     def problems(self) -> Sequence[Problem]:
         """What is wrong with its file."""
         return _decode(self.errors) if self.errors else ()
+
+    @property
+    def waits_for(self) -> Whys:
+        """Why not all of it that could be under way is."""
+        if self.status in ENDED:
+            return {}
+        if not self.leader:
+            return {NOT_ITS_TURN: ()}
+        return _decode_whys(self.whys) if self.whys else {}
 
 
 def told(batch: Batch) -> dict[str, Any]:
@@ -110,7 +139,25 @@ def told(batch: Batch) -> dict[str, Any]:
         "cancelling_at": _seconds(batch.cancelling),
         "cancelled_at": ended[Status.CANCELLED],
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "usage": {
+            "input_tokens": batch.input_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens": batch.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+        },
         "metadata": msgspec.Raw(batch.metadata.encode()) if batch.metadata else None,
+        "fairlane": _standing(batch),
+    }
+
+
+def _standing(batch: Batch) -> dict[str, Any]:
+    """What is under way of a batch, and what it waits for."""
+    return {
+        "linesWaiting": batch.waiting,
+        "linesRunning": batch.running,
+        "waitsFor": [{"code": code, "models": [*models]} for code, models in batch.waits_for.items()],
+        "stillSince": batch.still or None,
     }
 
 
@@ -136,7 +183,20 @@ def told_to_operators(batch: Batch) -> dict[str, Any]:
         "counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "replica": batch.leader or None,
         "error": first.message if first else None,
+        "errorLine": first.line if first else None,
+        "errorParam": first.param if first else None,
+        **_standing(batch),
     }
+
+
+def codes_of(whys: str) -> tuple[str, ...]:
+    """The codes of why lines are not submitted, as a row has them."""
+    return tuple(_decode_whys(whys)) if whys else ()
+
+
+def whys_json(whys: Whys) -> str:
+    """Why lines are not submitted, as a row has it."""
+    return msgspec.json.encode(whys).decode() if whys else ""
 
 
 SPANS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

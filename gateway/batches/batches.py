@@ -53,7 +53,12 @@ class Batches:
         metadata, ttl_s = _metadata(said), _ttl(said)
         file_id = _text(said, "input_file_id")
         owner = caller.owner
-        row = await self._files.row(owner, file_id)
+        try:
+            row = await self._files.row(owner, file_id)
+        except ApiError as error:
+            if error.status == 404:
+                error.param = "input_file_id"
+            raise
         if row.purpose != PURPOSE:
             sentence = f"The file has the purpose {row.purpose}: upload it with purpose={PURPOSE}"
             raise bad_request(sentence, "input_file_id")

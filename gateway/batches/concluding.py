@@ -15,7 +15,7 @@ from fairlane.gateway.batches.names import file_of
 from fairlane.gateway.batches.outcomes import NotRun, not_run
 from fairlane.gateway.batches.reading import Pace
 from fairlane.gateway.batches.stopping import line_or_none
-from fairlane.gateway.batches.store import problems_json
+from fairlane.gateway.batches.store import NOTHING_UNDER_WAY, problems_json
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.tasks.poll import now_ms
@@ -37,7 +37,7 @@ _WHY_NOT = {Status.EXPIRED: NotRun.EXPIRED, Status.CANCELLED: NotRun.CANCELLED, 
 
 async def settle(led: Led, status: Status, problem: Problem | None) -> None:
     """There is nothing more to run: write down how the batch will end."""
-    values: dict[str, Any] = {"outcome": status.value, "finalizing": now_ms()}
+    values: dict[str, Any] = {"outcome": status.value, "finalizing": now_ms(), **NOTHING_UNDER_WAY}
     if not led.cancelled:
         values["status"] = Status.FINALIZING
     if problem is not None:
@@ -66,6 +66,8 @@ async def end(led: Led, status: Status, **values: Any) -> None:
     """Nothing is to be done for it any more."""
     led.batch = await led.again(lambda: led.tools.store.end(led.batch, status, now_ms(), **values))
     batch = led.batch
+    not_run = batch.total - batch.completed - batch.failed
+    led.tools.metrics.batch_ended(status.value, batch.completed, batch.failed, not_run)
     counts = {"lines": batch.total, "completed": batch.completed, "failed": batch.failed}
     took_s = (batch.ended - batch.created) // 1000
     problems = [problem.message for problem in batch.problems[:1]]
@@ -82,7 +84,7 @@ async def _errors(led: Led) -> AsyncIterator[bytes]:
         return
     done = await led.again(lambda: led.tools.store.kept(batch))
     lines, pace, parts = led.lines_from(batch.line, batch.offset), Pace(), list[bytes]()
-    while (line := await line_or_none(lines)) is not None:
+    while (line := await line_or_none(led, lines)) is not None:
         if line.number not in done:
             try:
                 asked = await led.asked_in(line)
@@ -119,6 +121,9 @@ class _Files:
             except (ApiError, DatabaseUnavailable) as error:
                 facts = {**self._led.facts, "file": kind, "why": str(error)}
                 log.warning("a file of a batch is not stored yet", **facts)
+                code = error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
+                self._led.still({code: ()})
+                await self._led.tell()
                 await asyncio.sleep(min(AGAIN_S * 2 ** min(number, 10), MOST_REST_S))
                 if not await self._is_there(file_id):
                     continue

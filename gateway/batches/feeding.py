@@ -4,7 +4,7 @@ import time
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.batches.batch import Status
-from fairlane.gateway.batches.held import Held
+from fairlane.gateway.batches.held import ANYTHING, MONEY, MOST_HELD, For, Held
 from fairlane.gateway.batches.led import AGAIN_S, AT_ONCE, Led, NotNow, Stopped
 from fairlane.gateway.batches.lines import Problem, Unfit, model_in
 from fairlane.gateway.batches.outcomes import refused
@@ -30,6 +30,10 @@ AFTER_COLLECTED_MS = 30_000
 he leads who does not, so a line that he submits late is known."""
 KEPT_BEHIND_MS = 24 * 3600 * 1000
 """So long behind the end of the batch's window Redis keeps what nobody has collected, as no gateway runs."""
+MONEY_S = 10.0
+"""After which is tried again what could not be paid: more may be granted at any time."""
+UNPAID_IN_A_ROW = 8
+"""Lines that nobody can pay, and none between them that somebody can: then nothing can be paid, and not only these."""
 OF_A_MODEL = frozenset({"QUEUE_FULL", "USER_QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_UNAVAILABLE", "NO_WORKER"})
 """Refusals that say nothing of other models' lines."""
 
@@ -42,6 +46,8 @@ class Feed:
         self._lines = lines
         self._held = held
         self._work = work
+        self._unpaid = 0
+        """Lines that could not be paid since one was submitted."""
 
     async def __call__(self) -> None:
         """Submit lines while there is room in the window; where many are refused, until there is much to be written of them.
@@ -56,7 +62,7 @@ class Feed:
             lines = await self._ready(min(room, AT_ONCE)) if room > 0 and led.may_act() else []
             if not lines:
                 return
-            await all_of(self._submit(line, caller) for line in lines)
+            await all_of(self._submit(of, line, caller) for of, line in lines)
             await led.pace.step()
 
     async def at_end(self) -> bool:
@@ -64,33 +70,34 @@ class Feed:
         try:
             line = await self._next()
         except NotNow as not_now:
-            self._rest("", AGAIN_S, not_now.code)
+            self._rest(ANYTHING, AGAIN_S, not_now.code)
             return False
         if line is None:
             return True
         self._held.add(line, first=True)
         return False
 
-    async def _ready(self, most: int) -> list[Line]:
-        """Lines that may be submitted now, at most so many."""
+    async def _ready(self, most: int) -> list[tuple[For, Line]]:
+        """Lines that may be submitted now, at most so many, with what they waited for."""
         held, now = self._held, time.monotonic()
-        if held.rests("", now):
+        if held.rests(ANYTHING, now):
             return []
+        most = 1 if held.doubtful else most
         found = held.take(most, HELD_BYTES, now)
-        size = sum(len(line.text) for line in found)
-        while len(found) < most and len(held) < self._led.window and size + held.bytes <= HELD_BYTES:
+        size = sum(len(line.text) for _, line in found)
+        while len(found) < most and len(held) < MOST_HELD and size + held.bytes <= HELD_BYTES:
             try:
                 following = await self._next()
             except NotNow as not_now:
-                self._rest("", AGAIN_S, not_now.code)
+                self._rest(ANYTHING, AGAIN_S, not_now.code)
                 break
             except Stopped:
-                for line in found:
-                    held.add(line)
+                for of, line in found:
+                    held.add(line, of)
                 raise
             if following is None:
                 break
-            found.append(following)
+            found.append((ANYTHING, following))
             size += len(following.text)
         return found
 
@@ -111,11 +118,12 @@ class Feed:
             except DatabaseUnavailable as error:
                 raise NotNow("DATABASE_UNAVAILABLE") from error
             if line is None or line.number not in self._work.done:
+                self._held.goes_on(ANYTHING, time.monotonic())
                 return line
             await self._led.pace.step()
 
-    async def _submit(self, line: Line, caller: Caller) -> None:
-        """Submit a line: it is in work then, or held, or has come to something."""
+    async def _submit(self, of: For, line: Line, caller: Caller) -> None:
+        """Submit a line that waited for something: it is in work then, or held, or has come to something."""
         led = self._led
         task_id, custom_id, model = led.task_id(line.number), "", ""
         try:
@@ -123,11 +131,14 @@ class Feed:
             custom_id = asked.custom_id
             request = await led.read(asked, task_id)
             model = model_in(request.fields)
+            if self._held.rests(For(model), time.monotonic()):
+                self._held.add(line, For(model))
+                return
             await led.tools.submit(self._task(line, task_id, request, caller))
         except StoreError:
-            self._hold(line, "", "", AGAIN_S, "STORE_UNAVAILABLE")
+            self._hold(line, ANYTHING, AGAIN_S, "STORE_UNAVAILABLE")
         except DatabaseUnavailable:
-            self._hold(line, "", "", AGAIN_S, "DATABASE_UNAVAILABLE")
+            self._hold(line, ANYTHING, AGAIN_S, "DATABASE_UNAVAILABLE")
         except Unfit as unfit:  # it was looked at before: what it was read as has changed
             error = ApiError(400, unfit.code, unfit.message)
             self._work.came_to(refused(line.number, custom_id, task_id, error), task_id)
@@ -135,10 +146,16 @@ class Feed:
             if not _comes_again(error):
                 self._work.came_to(refused(line.number, custom_id, task_id, error), task_id)
                 return
-            of = model if error.code in OF_A_MODEL else ""
-            self._hold(line, model, of, (error.retry_after_ms or 1000) / 1000, error.code)
+            if isinstance(error, InsufficientQuota):
+                self._hold_unpaid(line, error.code)
+                return
+            of = For(model) if error.code in OF_A_MODEL else ANYTHING
+            self._hold(line, of, (error.retry_after_ms or 1000) / 1000, error.code)
         else:
             self._work.began(in_work(line, custom_id, task_id, request))
+            self._unpaid = 0
+            for one in (ANYTHING, For(model), of):
+                self._held.goes_on(one, time.monotonic())
 
     def _task(self, line: Line, task_id: str, request: Request, caller: Caller) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()
@@ -151,7 +168,7 @@ class Feed:
         left_ms = max(batch.expires - now, 1000)
         for one in (task, task.otherwise):
             if one is not None:
-                one.wait_ms = left_ms
+                one.wait_ms, one.whole_wait = left_ms, True
         task.keep_ms = left_ms + KEPT_BEHIND_MS
         task.after_read_ms = max(AFTER_COLLECTED_MS, 2 * current.settings.lease_ms)
         task.archive_ms, task.archive_request = 0, False
@@ -159,16 +176,20 @@ class Feed:
         task.request_id = batch.id
         return task
 
-    def _hold(self, line: Line, model: str, of: str, seconds: float, code: str) -> None:
-        self._rest(of, seconds, code)
-        self._held.add(line, model)
+    def _hold_unpaid(self, line: Line, code: str) -> None:
+        self._hold(line, MONEY, MONEY_S, code)
+        self._unpaid += 1
+        if self._unpaid >= UNPAID_IN_A_ROW:
+            self._rest(ANYTHING, MONEY_S, code)
 
-    def _rest(self, model: str, seconds: float, code: str) -> None:
-        self._held.rest(model, seconds, code, time.monotonic())
+    def _hold(self, line: Line, of: For, seconds: float, code: str) -> None:
+        self._rest(of, seconds, code)
+        self._held.add(line, of)
+
+    def _rest(self, of: For, seconds: float, code: str) -> None:
+        self._held.rest(of, seconds, code, time.monotonic())
 
 
 def _comes_again(error: ApiError) -> bool:
     """Whether a refusal only says that it is to be tried later."""
-    if isinstance(error, InsufficientQuota) or (isinstance(error, NoWorker) and error.unknown):
-        return False
-    return error.status in (429, 503)
+    return error.status in (429, 503) and not (isinstance(error, NoWorker) and error.unknown)

@@ -174,6 +174,7 @@ class Leading:
             pass  # it goes on elsewhere
         except Exception:  # what it has written stays, and it is taken again
             log.exception("a batch is left for a while", batch=batch_id, replica=self._replica)
+            self._tools.metrics.batch_left()
             self._rests[batch_id] = time.monotonic() + REST_S
         else:
             self._rests.pop(batch_id, None)

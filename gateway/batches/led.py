@@ -1,8 +1,9 @@
 """A batch that is led here, and what those need who carry it out: its row, its file, its caller, and patience."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -10,13 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.batches.batch import Batch, Status
+from fairlane.gateway.batches.batch import NO_WHYS, Batch, Status, Whys, whys_json
 from fairlane.gateway.batches.lines import Asked, Problem
 from fairlane.gateway.batches.names import line_task
 from fairlane.gateway.batches.reading import FileLines, Pace, asked_in, longest_line
 from fairlane.gateway.batches.splitting import Line
 from fairlane.gateway.batches.standing import Standing
-from fairlane.gateway.batches.store import BatchStore
+from fairlane.gateway.batches.store import NOTHING_UNDER_WAY, BatchStore
 from fairlane.gateway.batches.surfaces import READERS, Reading, Request
 from fairlane.gateway.calls.bodies import Bodies, Members, has_image
 from fairlane.gateway.current import Current
@@ -26,6 +27,7 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.queues.errors import StoreError
+from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.results import Results
 from fairlane.streaming.turns import Turns
@@ -39,6 +41,9 @@ AT_ONCE = 8
 WORKED_ON_AT_ONCE, LOOKED_AT_AT_ONCE = 2, 1
 """Batches of one process, however many it leads: the others wait for their turns, owners in turns."""
 MODELS_TOLD = 10
+TELL_S, TELL_COUNTS_S = 1.0, 5.0
+"""How often it is written down how a batch stands, at most: where what it waits for has changed, or only how many lines are under
+way. What is written with the outcomes of lines needs nothing of its own."""
 
 T = TypeVar("T")
 
@@ -57,6 +62,7 @@ class Tools:
     store: BatchStore
     native: Callable[[Caller, Members, str, Callable[[], bool]], Awaitable[bool]]
     """`Models.native`."""
+    metrics: Metrics
     working: Turns = field(default_factory=lambda: Turns(WORKED_ON_AT_ONCE))
     """Whose turn it is to submit and collect lines, of all batches of one process."""
     looking: Turns = field(default_factory=lambda: Turns(LOOKED_AT_AT_ONCE))
@@ -101,7 +107,11 @@ class Led:
         """Others led it before, who have left tasks and files that nobody here knows."""
         self.opener = (batch.key_id, batch.user)
         self.pace = Pace()
+        self.looking = False
+        """Its file is being looked at."""
         self._standing = Standing(time.monotonic())
+        self._stands: dict[str, Any] = dict(NOTHING_UNDER_WAY)
+        self._told_at = 0.0
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -165,19 +175,38 @@ class Led:
 
     # ---- how it goes ----------
 
-    def moves(self) -> None:
-        """Lines run, or have come to something."""
+    def moves(self, waiting: int = 0, running: int = 0, whys: Whys = NO_WHYS) -> None:
+        """So many lines wait or run, or some have come to something; `whys`: why others are not submitted."""
         if self._standing.moves(time.monotonic()):
             log.info("batch goes on", **self.facts)
+        self._stands = {"waiting": waiting, "running": running, "still": 0, "whys": whys_json(whys)}
 
-    def still(self, whys: Mapping[str, str]) -> None:
-        """Nothing runs and nothing can be submitted: operators are told why, where that lasts. `whys`: codes, by the models of
-        which nothing can be submitted ('': of any)."""
-        since_s = self._standing.still(time.monotonic())
-        if since_s is not None:
-            why, models = sorted({*whys.values()}), sorted(filter(None, whys))
-            facts = {"why": why, "models": models[:MODELS_TOLD], "since_s": int(since_s)}
+    def still(self, whys: Whys) -> None:
+        """Nothing runs and nothing can be done: operators are told why, where that lasts."""
+        now = time.monotonic()
+        tell_s = self._standing.still(now)
+        if tell_s is not None:
+            models = sorted({model for models in whys.values() for model in models})
+            facts = {"why": sorted(whys), "models": models[:MODELS_TOLD], "since_s": int(tell_s)}
             log.warning("batch stands still", **self.facts, **facts)
+        still = self._stands["still"] or now_ms() - int(self._standing.for_s(now) * 1000)
+        self._stands = {"waiting": 0, "running": 0, "still": still, "whys": whys_json(whys)}
+
+    @property
+    def stands(self) -> dict[str, Any]:
+        """How it stands, as columns of its row. Who writes them with others takes them from here."""
+        self._told_at = time.monotonic()
+        return self._stands
+
+    async def tell(self) -> None:
+        """Write down how it stands, where others do not know yet. Raises Overtaken."""
+        batch, stands = self.batch, self._stands
+        if all(getattr(batch, name) == value for name, value in stands.items()):
+            return
+        same = all(getattr(batch, name) == stands[name] for name in ("still", "whys"))
+        if time.monotonic() - self._told_at >= (TELL_COUNTS_S if same else TELL_S):
+            with contextlib.suppress(DatabaseUnavailable):  # told with the next look
+                self.batch = await self.tools.store.mark(batch, **self.stands)
 
     # ---- what does not always answer ----------
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fairlane.gateway.errors import ApiError, openai_answer
 from fairlane.streaming.jsontext import json_string
+from fairlane.streaming.views.usage import Counts, normalise_usage
 
 
 class NotRun(StrEnum):
@@ -29,11 +30,13 @@ class Outcome(NamedTuple):
     failed: bool
     record: bytes
     """Its line of the output file, or of the error file, with its end."""
+    used: Counts = Counts()
+    """Tokens, as its answer tells them."""
 
 
 def answered(line: int, custom_id: str, task_id: str, body: bytes) -> Outcome:
     """It was answered so."""
-    return Outcome(line, False, _record(custom_id, task_id, 200, body))
+    return Outcome(line, False, _record(custom_id, task_id, 200, body), normalise_usage(None, body))
 
 
 def refused(line: int, custom_id: str, task_id: str, error: ApiError) -> Outcome:

@@ -48,8 +48,12 @@ class Run:
     @property
     def may_leave(self) -> bool:
         """Whether another one may take it up here without beginning something anew."""
+        if self._led.cancelled:
+            return False
+        if self.batch.status is Status.VALIDATING:
+            return not self._led.looking
         ends = self._work is not None and self._work.ends
-        return self.batch.status is Status.IN_PROGRESS and not self._led.cancelled and not ends
+        return self.batch.status is Status.IN_PROGRESS and not ends
 
     def cancel(self) -> None:
         """Somebody wants it to end."""
@@ -90,10 +94,10 @@ async def _work_off(led: Led, held: Held, work: Work, feed: Feed) -> None:
             if not (work or held) and await feed.at_end():
                 return
             if collected or work:
-                held.whys.clear()
-                led.moves()
+                led.moves(len(work) - work.running, work.running, held.whys)
             else:
                 led.still(held.whys)
+            await led.tell()
             took = time.monotonic() - began
         pause = LEAST_PAUSE_S if collected or kept else min(pause * 1.5, MOST_PAUSE_S)
         # at most half of the time is a batch's

@@ -20,9 +20,13 @@ class Standing:
         self._since, self._told = now, None
         return told
 
+    def for_s(self, now: float) -> float:
+        """For how long it has not moved."""
+        return now - self._since
+
     def still(self, now: float) -> float | None:
         """It does not: since when, in seconds, if that is to be told now."""
-        since_s = now - self._since
+        since_s = self.for_s(now)
         if since_s < TOLD_AFTER_S or (self._told is not None and now - self._told < TOLD_AGAIN_S):
             return None
         self._told = now

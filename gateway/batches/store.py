@@ -6,7 +6,7 @@ have been made all the same, and is made again without harm.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select, update
@@ -17,18 +17,25 @@ from fairlane.gateway.batches.batch import UNENDED, Batch, Status
 from fairlane.gateway.batches.lines import Problem
 from fairlane.gateway.batches.outcomes import Outcome
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.inserting import insert_new
+from fairlane.gateway.database.inserting import insert_and_tell, insert_new
 from fairlane.gateway.database.tables import batch_results, batches
-from fairlane.gateway.records.batches import forget_results
+from fairlane.gateway.records.batches import forget_oldest, forget_results
 from fairlane.gateway.webhooks.announcing import announce
 from fairlane.gateway.webhooks.store import one_at_a_time
+from fairlane.streaming.views.usage import Counts
 
 CHANGE_S = 5.0
 LOOK_AT = 1000
 """Batches that have not ended of which is looked who leads them."""
+MOST_KEPT = 5000
+"""Batches of one owner: who makes many that fail at once does not fill the database for as long as ended ones are kept."""
 PAGE = 200
 PAGE_BYTES = 4 << 20
 """Of results read at once, about: of at most so many lines, and fewer where they are long."""
+
+
+NOTHING_UNDER_WAY: Final = {"waiting": 0, "running": 0, "still": 0, "whys": ""}
+"""Of the columns of a batch."""
 
 
 class Overtaken(Exception):
@@ -59,13 +66,15 @@ class BatchStore:
     # ---- callers ----------
 
     async def add(self, batch: Batch, most: int) -> None:
-        """A new batch. Raises TooMany where its owner has `most` that have not ended."""
+        """A new batch. Raises TooMany where its owner has `most` that have not ended. Of those that have, the oldest go where
+        there are more than MOST_KEPT."""
         async with self._database.writing(CHANGE_S) as connection:
             await one_at_a_time(connection, batch.owner)
             unended = select(func.count()).where(_of(batch.owner), _unended())
             if int(await connection.scalar(unended) or 0) >= most:
                 raise TooMany
             await insert_new(connection, batches, [_values(batch)])
+            await forget_oldest(connection, _of(batch.owner), MOST_KEPT)
 
     async def find(self, batch_id: str, owner: Owner | None) -> Batch | None:
         """A batch, if it is the owner's (None: whoever's it is)."""
@@ -158,24 +167,27 @@ class BatchStore:
 
     async def end(self, batch: Batch, status: Status, now_ms: int, **values: Any) -> Batch:
         """Nothing is to be done for a batch any more. Its owner's webhooks are told. Raises Overtaken."""
-        values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0}
+        values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0, **NOTHING_UNDER_WAY}
         async with self._database.writing(CHANGE_S) as connection:
             ended = await _mark(connection, batch, values)
             await announce(connection, batch.owner, f"batch.{status}", batch.id, now_ms)
         return ended
 
-    async def keep(self, batch: Batch, outcomes: Sequence[Outcome], line: int, offset: int) -> Batch:
-        """Write what came of lines, and behind which line all have come to something. What is there already is counted once, and
-        stays as it is. Raises Overtaken."""
-        rows = [{**outcome._asdict(), "batch": batch.id} for outcome in outcomes]
+    async def keep(
+        self, batch: Batch, outcomes: Sequence[Outcome], line: int, offset: int, **values: Any
+    ) -> Batch:
+        """Write what came of lines, and behind which line all have come to something; and of the batch these values. What is
+        there already is counted once, and stays as it is. Raises Overtaken."""
+        by_line = {outcome.line: outcome for outcome in reversed(outcomes)}
+        rows = [
+            {"batch": batch.id, "line": one.line, "failed": one.failed, "record": one.record}
+            for one in by_line.values()
+        ]
         async with self._database.writing() as connection:
-            await _mark(connection, batch, {"line": line, "offset": offset})  # its row is locked from here on
-            completed = await insert_new(
-                connection, batch_results, [row for row in rows if not row["failed"]]
-            )
-            failed = await insert_new(connection, batch_results, [row for row in rows if row["failed"]])
-            counts = {"completed": batches.c.completed + completed, "failed": batches.c.failed + failed}
-            return await _mark(connection, batch, counts)
+            place = {"line": line, "offset": offset, **values}
+            await _mark(connection, batch, place)  # its row is locked from here on
+            new = [by_line[key[1]] for key in await insert_and_tell(connection, batch_results, rows)]
+            return await _mark(connection, batch, _added(new))
 
     async def kept(self, batch: Batch) -> set[int]:
         """The lines that have come to something, from the first one on that had not when that was written last."""
@@ -203,6 +215,17 @@ class BatchStore:
         """Delete a part of what came of the lines of a batch, whose files are written; whether there may be more."""
         async with self._database.writing() as connection:
             return await forget_results(connection, batch_id)
+
+
+def _added(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What these add to the counts of a batch."""
+    columns, failed = batches.c, sum(outcome.failed for outcome in outcomes)
+    used = {
+        f"{name}_tokens": sum(getattr(outcome.used, name) or 0 for outcome in outcomes)
+        for name in Counts._fields
+    }
+    added = {"completed": len(outcomes) - failed, "failed": failed, **used}
+    return {name: columns[name] + count for name, count in added.items()}
 
 
 async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any]) -> Batch:

@@ -42,9 +42,13 @@ async def _findings(led: Led) -> Findings:
             raise Stopped(Status.CANCELLED)
         try:
             async with led.tools.looking.of(led.opener):  # given back while it cannot be read
+                led.looking = True
                 return await _look_at(led)
         except NotNow as not_now:
-            led.still({"": not_now.code})
+            led.still({not_now.code: ()})
+        finally:
+            led.looking = False
+        await led.tell()
         led.check()
         await asyncio.sleep(AGAIN_S)
 

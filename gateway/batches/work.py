@@ -1,6 +1,7 @@
 """The lines of a batch that wait or run as tasks, and what has come of others and is not written yet."""
 
 import asyncio
+from asyncio import to_thread
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from fairlane.gateway.batches.reading import FileLines
 from fairlane.gateway.batches.splitting import Line, LineTooLong
 from fairlane.gateway.batches.surfaces import Request, View
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import MOST_OF_A_VALUE
 from fairlane.gateway.errors import ApiError, bad_request, gateway_failed, task_failed
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.errors import StoreError
@@ -22,9 +24,9 @@ from fairlane.streaming.views.task import TaskInfo
 
 KEPT_BYTES, KEPT_AT_ONCE = 4 << 20, 500
 """Of what came of lines, and of how many: so much is written together, about, before anything else is done."""
-MOST_OF_A_RECORD = 64 << 20
-"""Bytes: what is larger fits neither the drivers of databases nor the memory of those who read it well."""
 LOOKED_FOR_AT_ONCE = 500
+LARGE = 1 << 20
+"""From so many bytes on an answer is looked at in a thread: others run meanwhile."""
 
 
 class InWork(NamedTuple):
@@ -60,6 +62,8 @@ class Work:
         self._outcomes: list[tuple[Outcome, str]] = []
         """What came of lines and is not written yet, each with its task."""
         self._outcome_bytes = 0
+        self.running = 0
+        """Lines whose tasks ran at the last look; others wait."""
         self._unrun: dict[int, int] = {}
         """Lines that will not be run, and where they begin."""
 
@@ -100,7 +104,7 @@ class Work:
 
     async def collect(self) -> int:
         """Take what came of the lines whose tasks have ended; of how many."""
-        number = 0
+        number = running = 0
         for at in range(0, len(lines := [*self._lines_in_work.values()]), LOOKED_FOR_AT_ONCE):
             part = lines[at : at + LOOKED_FOR_AT_ONCE]
             try:
@@ -113,8 +117,11 @@ class Work:
                         return number
                     number += 1
                     await self._led.pace.step()
+                elif top.state == State.EXECUTING:
+                    running += 1
                 if self.much_came:
                     await self.keep()
+        self.running = running
         return number
 
     async def keep(self) -> int:
@@ -125,7 +132,7 @@ class Work:
             return 0
         outcomes = [outcome for outcome, _ in taken]
         place = self._open_from()
-        led.batch = await led.again(lambda: led.tools.store.keep(led.batch, outcomes, *place))
+        led.batch = await led.again(lambda: led.tools.store.keep(led.batch, outcomes, *place, **led.stands))
         led.cancelled = led.cancelled or led.batch.status is Status.CANCELLING
         ids = [task_id for _, task_id in taken]
         for at in range(0, len(ids), AT_ONCE):
@@ -164,9 +171,10 @@ class Work:
         try:
             if record.state is State.COMPLETED:
                 made = await results.shown(info, line.view, _show)
-                if len(made.json) <= MOST_OF_A_RECORD:
-                    return answered(line.line, line.custom_id, task_id, made.json)
-                sentence = f"The answer is larger than {MOST_OF_A_RECORD} bytes"
+                if len(made.json) <= MOST_OF_A_VALUE:
+                    said = line.line, line.custom_id, task_id, made.json
+                    return answered(*said) if len(made.json) < LARGE else await to_thread(answered, *said)
+                sentence = f"The answer is larger than {MOST_OF_A_VALUE} bytes"
                 error = gateway_failed("OUTPUT_TOO_LARGE", sentence, task_id)
                 return refused(line.line, line.custom_id, task_id, error)
             if over and (record.state is State.CANCELLED or record.fields.get("co") == "QUEUE_TIMEOUT"):

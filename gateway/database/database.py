@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import sqlite3
 import time
+import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from threading import Thread
@@ -149,6 +150,7 @@ class Database:
             async with self._begun(engine, deadline_s) as connection:
                 yield connection
         except DatabaseUnavailable as error:
+            _empty_frames(error)
             if self.trouble is None and engine is not self._reports:
                 now_ms = time.time_ns() // 1_000_000
                 self.trouble = Trouble(now_ms, str(error), writes=engine is self._writing)
@@ -188,6 +190,7 @@ class Database:
 
 def _engine(address: Address, connections: int) -> AsyncEngine:
     pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": BUSY_S}
+    pool["hide_parameters"] = True  # else what callers asked stands in the log with a statement that failed
     if isinstance(address, Server):
         return create_async_engine(
             URL.create(
@@ -265,6 +268,18 @@ def _begin(connection: Connection) -> None:
     """A transaction that writes takes the lock at once: one that finds out later that it must write fails without waiting."""
     writes = connection.get_execution_options().get(_WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _empty_frames(error: BaseException) -> None:
+    """SQLAlchemy's frames through which this came, and what it comes from, are over and hold nothing any more: of those that look
+    at an exception some hold it themselves, and each transaction that failed left hundreds of objects to the collector."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith("sqlalchemy."):
+                with contextlib.suppress(RuntimeError):  # one that is not over
+                    frame.clear()
+        cause = cause.__cause__ or cause.__context__
 
 
 def _is_of_data(error: exc.DBAPIError) -> bool:

@@ -15,13 +15,20 @@ AT_ONCE = 500
 
 async def insert_new(connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
     """Insert the rows that are not there yet, by the table's primary key; how many those were."""
-    inserted = 0
+    return len(await insert_and_tell(connection, table, rows))
+
+
+async def insert_and_tell(
+    connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]]
+) -> list[Any]:
+    """The same; the keys of those."""
+    inserted: list[Any] = []
     key = list(table.primary_key)
     for at in range(0, len(rows), AT_ONCE):
         values = list(rows[at : at + AT_ONCE])
         insert: Any = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         statement = insert(table).values(values).on_conflict_do_nothing(index_elements=key)
-        inserted += len((await connection.execute(statement.returning(*key))).all())
+        inserted += (await connection.execute(statement.returning(*key))).all()
     return inserted
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0019"
+HEAD = "0020"
 """The revision of the newest migration."""
 MOST_OF_A_VALUE = 64 << 20
 """Bytes: what is larger fits neither the drivers nor the memory of those who read it well. Who writes looks first."""
@@ -457,6 +457,15 @@ files = Table(
 )
 """See `files/rows.py`."""
 
+file_totals = Table(
+    "file_totals",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    *(_number(name) for name in ("files", "bytes", "counted")),
+    comment="How many files there are, and their bytes: one row",
+)
+"""Changed with each row of `files`, so nobody counts those while others wait. `counted`: when they were counted last, ms."""
+
 # ---- batches (gateway/batches/) ----------
 
 batches = Table(
@@ -471,6 +480,15 @@ batches = Table(
     *(_number(name) for name in ("created", "expires", "began", "finalizing", "cancelling", "ended")),
     _text("leader"),
     *(_number(name) for name in ("lease", "epoch", "line", "offset")),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0")
+        for name in ("waiting", "running", "still")
+    ),
+    *(
+        Column(f"{name}_tokens", BigInteger, nullable=False, server_default="0")
+        for name in ("input", "cached", "output", "reasoning")
+    ),
+    Column("whys", Text, nullable=False, server_default=""),
     Index("ix_batches_user_name_key_id_id", "user_name", "key_id", "id"),
     Index("ix_batches_status_id", "status", "id"),
     Index("ix_batches_ended", "ended"),

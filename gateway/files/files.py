@@ -40,6 +40,8 @@ LEASE_MS = 5 * 60_000
 SET_ASIDE = 1024 * 1024
 """Bytes that are set aside at first for a file of unknown size; then as many again as it has."""
 REMOVE_AGAIN_MS = 60_000
+COUNT_AGAIN_MS = 3_600_000
+"""All files are counted so often, though they are added up with each change."""
 READS, WRITES = 2, 1
 """Transactions at once, of all callers: others wait in line, callers in turns."""
 WAIT_S = 30.0
@@ -67,12 +69,15 @@ class Files:
         storage: Storage,
         settings: Callable[[], FilesSettings],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        *,
+        failed: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`settings`: those that hold now; of the storage what was said at the start."""
+        """`settings`: those that hold now; of the storage what was said at the start. `failed`: `Metrics.storage_failed`."""
         self._database = database
         self._storage = storage
         self._settings = settings
         self._now = now_ms
+        self._failed = failed
         self._reads, self._writes = Turns(READS), Turns(WRITES)
         self._identified: float | None = None
         """When the storage was last seen to be the one in which the files of this database are; None: it was not, or never."""
@@ -262,6 +267,8 @@ class Files:
             if new and self._settings().enabled:
                 self._told_at = began
                 log.warning("files are not served here", storage=str(self._storage), why=str(error))
+            if self._settings().enabled:
+                self._failed("failed")
             self._identified, self._trouble = None, (time.monotonic(), _unavailable(error))
             raise self._trouble[1] from error
         if self._trouble is not None and self._settings().enabled:
@@ -280,12 +287,27 @@ class Files:
         async with self._writing(None) as connection:
             return await rows.due(connection, now, now + REMOVE_AGAIN_MS, most)
 
+    async def count_again(self) -> None:
+        """Count all files, if nobody has done so lately."""
+        now = self._now()
+        async with self._writing(None) as connection:
+            await rows.count_again(connection, now, now - COUNT_AGAIN_MS)
+
+    async def held(self) -> tuple[int, int]:
+        """Files of all owners, and their bytes."""
+        async with self._reading(None) as connection:
+            return await rows.held_by_all(connection)
+
     async def remove(self, file_id: str) -> None:
         """Remove the bytes of a file that is not there, then its row. Raises StorageError, ApiError."""
         await self.identify(
             HOLDS_S
         )  # nothing is found in a storage that has gone, and what is in it would stay
-        await self._storage.remove(file_id)
+        try:
+            await self._storage.remove(file_id)
+        except StorageError:
+            self._failed("failed")
+            raise
         async with self._writing(None) as connection:
             await rows.remove(connection, file_id)
 
@@ -305,10 +327,12 @@ class Files:
         except StorageFull as error:
             self._why = str(error)
             self._full.add(1)
+            self._failed("full")
             raise storage_full() from error
         except StorageError as error:
             self._why = str(error)
             self._failing.add(1)
+            self._failed("failed")
             raise _unavailable(error) from error
 
     async def _make_room(

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, upd
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.database.tables import files
+from fairlane.gateway.database.tables import file_totals, files
 from fairlane.queues.randomness import random_bytes
 
 ARRIVING, READY, DELETED = "arriving", "ready", "deleted"
@@ -27,6 +27,7 @@ LOCK = 0x66696C6573
 
 
 _ID = re.compile(r"file-[0-9a-f]{32}")
+_SUMS = func.count(), func.coalesce(func.sum(files.c.bytes), 0)
 
 
 class FileRow(NamedTuple):
@@ -73,10 +74,34 @@ async def held(connection: AsyncConnection, owner: Owner) -> tuple[int, int, int
     not removed yet are among them. On PostgreSQL others who ask wait until the end of the transaction, as they do on SQLite."""
     if connection.dialect.name == "postgresql":
         await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-    sums = func.count(), func.coalesce(func.sum(files.c.bytes), 0)
-    own = (await connection.execute(select(*sums).where(_of(owner)))).one()
-    every = (await connection.execute(select(*sums))).one()
-    return int(own[0]), int(own[1]), int(every[0]), int(every[1])
+    own = (await connection.execute(select(*_SUMS).where(_of(owner)))).one()
+    return int(own[0]), int(own[1]), *await held_by_all(connection)
+
+
+async def held_by_all(connection: AsyncConnection) -> tuple[int, int]:
+    """Files of all owners, and their bytes, as they are added up with each change."""
+    totals = (await connection.execute(select(file_totals.c.files, file_totals.c.bytes))).one_or_none()
+    return (int(totals[0]), int(totals[1])) if totals is not None else (0, 0)
+
+
+async def count_again(connection: AsyncConnection, now: int, before: int) -> None:
+    """Count all files, if that was done before `before` last: gateways of a release before add nothing up."""
+    columns = file_totals.c
+    due = select(columns.id).where(columns.counted < before)
+    if (
+        await connection.scalar(due.with_for_update()) is None
+    ):  # whoever changes the totals waits from here on
+        return
+    counted = (await connection.execute(select(*_SUMS))).one()
+    values = {"files": int(counted[0]), "bytes": int(counted[1]), "counted": now}
+    await connection.execute(update(file_totals).values(values))
+
+
+async def _add(connection: AsyncConnection, count: int, size: int) -> None:
+    columns = file_totals.c
+    if count or size:
+        added = {"files": columns.files + count, "bytes": columns.bytes + size}
+        await connection.execute(update(file_totals).values(added))
 
 
 async def begin(
@@ -87,11 +112,12 @@ async def begin(
     await connection.execute(
         files.insert().values({**row, "bytes": size, "created": now, "state": ARRIVING, "due": due})
     )
+    await _add(connection, 1, size)
 
 
 async def set_aside(connection: AsyncConnection, file_id: str, size: int) -> bool:
     """Set so many bytes aside for a file that arrives; whether it still does."""
-    return await _change(connection, file_id, ARRIVING, {"bytes": size})
+    return await _resize(connection, file_id, {"bytes": size})
 
 
 async def renew(connection: AsyncConnection, file_id: str, due: int) -> bool:
@@ -102,7 +128,7 @@ async def renew(connection: AsyncConnection, file_id: str, due: int) -> bool:
 async def finish(connection: AsyncConnection, row: FileRow) -> bool:
     """All of it is stored: it is there from now on. Whether it was still arriving."""
     values = {"name": row.name, "purpose": row.purpose, "bytes": row.bytes, "expires": row.expires}
-    return await _change(connection, row.id, ARRIVING, {**values, "due": row.expires, "state": READY})
+    return await _resize(connection, row.id, {**values, "due": row.expires, "state": READY})
 
 
 async def drop(connection: AsyncConnection, file_id: str, owner: Owner | None, now: int, due: int) -> bool:
@@ -121,7 +147,10 @@ async def give_up(connection: AsyncConnection, file_id: str, due: int) -> None:
 
 async def remove(connection: AsyncConnection, file_id: str) -> None:
     """The bytes of a deleted file are removed: forget it."""
-    await connection.execute(delete(files).where(files.c.id == file_id, files.c.state == DELETED))
+    gone = delete(files).where(files.c.id == file_id, files.c.state == DELETED).returning(files.c.bytes)
+    size = await connection.scalar(gone)
+    if size is not None:
+        await _add(connection, -1, -size)
 
 
 async def due(connection: AsyncConnection, now: int, next_due: int, most: int) -> Sequence[Due]:
@@ -168,6 +197,16 @@ async def page(
         wanted = wanted.where(columns.id < after if descending else columns.id > after)
     ordered = wanted.order_by(columns.id.desc() if descending else columns.id).limit(most)
     return [_row(row) for row in await connection.execute(ordered)]
+
+
+async def _resize(connection: AsyncConnection, file_id: str, values: dict[str, Any]) -> bool:
+    """Change a file that arrives, its size too; whether it still does."""
+    arrives = and_(files.c.id == file_id, files.c.state == ARRIVING)
+    before = await connection.scalar(select(files.c.bytes).where(arrives).with_for_update())
+    if before is None:
+        return False
+    await _add(connection, 0, values["bytes"] - before)
+    return await _change(connection, file_id, ARRIVING, values)
 
 
 async def _change(connection: AsyncConnection, file_id: str, state: str, values: dict[str, Any]) -> bool:

@@ -48,6 +48,12 @@ class FileSweep:
                 pass  # both tell of themselves
             except Exception:  # what is not removed now is later
                 log.exception("cannot remove old files")
+            try:
+                await self._files.count_again()
+            except (DatabaseUnavailable, ApiError):
+                pass
+            except Exception:  # they are added up all the same
+                log.exception("cannot count files")
             await asyncio.sleep(LOOK_S)
 
     async def sweep(self) -> bool:

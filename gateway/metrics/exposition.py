@@ -13,8 +13,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from fairlane import __version__
+from fairlane.gateway.metrics.database_gauges import DATABASE_GAUGES
 from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, Snapshot
-from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, rows_of
+from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, Rows, StoreGauge, rows_of
 from fairlane.queues.metrics import Counter, Histogram, Recorder
 from fairlane.queues.survey.survey import Survey
 
@@ -26,22 +27,32 @@ PROVIDER = ("gen_ai_provider_name", "fairlane")
 
 
 def expose(
-    snapshots: Sequence[Snapshot], survey: Survey | None, label: Callable[[str], str], accept: str
+    snapshots: Sequence[Snapshot],
+    survey: Survey | None,
+    label: Callable[[str], str],
+    of_database: Rows | None,
+    accept: str,
 ) -> tuple[bytes, str]:
-    """(body, content type) for a scraper that sent `accept`. `label` bounds the names of models."""
+    """(body, content type) for a scraper that sent `accept`. `label` bounds the names of models.
+    `of_database`: what that says."""
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Everything(snapshots, survey, label))
+    registry.register(_Everything(snapshots, survey, label, of_database))
     return encode(registry), content_type
 
 
 class _Everything(Collector):
     def __init__(
-        self, snapshots: Sequence[Snapshot], survey: Survey | None, label: Callable[[str], str]
+        self,
+        snapshots: Sequence[Snapshot],
+        survey: Survey | None,
+        label: Callable[[str], str],
+        of_database: Rows | None,
     ) -> None:
         self._snapshots = snapshots
         self._survey = survey
         self._label = label
+        self._of_database = of_database
 
     def collect(self) -> Iterator[Metric]:
         for series in Recorder().series:
@@ -60,6 +71,13 @@ class _Everything(Collector):
         yield limit
         yield from _processes(self._snapshots)
         yield from _shared(self._survey, self._label)
+        yield _flag(
+            "fairlane_database_survey_success",
+            "1 when the database told what it is asked for",
+            self._of_database is not None,
+        )
+        if self._of_database is not None:
+            yield from _gauges(DATABASE_GAUGES, self._of_database)
         info = GaugeMetricFamily("fairlane_build_info", "1; the version of this gateway", labels=("version",))
         info.add_metric((__version__,), 1)
         yield info
@@ -103,15 +121,21 @@ def _processes(snapshots: Iterable[Snapshot]) -> Iterator[Metric]:
 
 
 def _shared(survey: Survey | None, label: Callable[[str], str]) -> Iterator[Metric]:
-    known = GaugeMetricFamily(
-        "fairlane_survey_success", "1 when Redis told what the other shared metrics say"
+    yield _flag(
+        "fairlane_survey_success", "1 when Redis told what the other shared metrics say", survey is not None
     )
-    known.add_metric((), float(survey is not None))
-    yield known
-    if survey is None:
-        return
-    rows = rows_of(survey, label)
-    for metric in STORE_GAUGES:
+    if survey is not None:
+        yield from _gauges(STORE_GAUGES, rows_of(survey, label))
+
+
+def _flag(name: str, help_text: str, holds: bool) -> Metric:
+    gauge = GaugeMetricFamily(name, help_text)
+    gauge.add_metric((), float(holds))
+    return gauge
+
+
+def _gauges(metrics: Iterable[StoreGauge], rows: Rows) -> Iterator[Metric]:
+    for metric in metrics:
         gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
         for key, value in rows.get(metric.name, {}).items():
             gauge.add_metric(key, value)

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fairlane.gateway.metrics.database_gauges import rows_of
+from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.siblings import Siblings, snapshots_of
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
+from fairlane.gateway.metrics.store_gauges import Rows
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.survey.survey import Survey, Surveyor
@@ -13,13 +16,16 @@ from fairlane.workers.server.limits.congestion import ModelLimits
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """`gauges`: what holds now in this process; `limits`: how long models may be silent, likewise."""
+    """`gauges`: what holds now in this process; `limits`: how long models may be silent, likewise; `most_file_bytes`: what all
+    files may take together."""
 
     siblings: Siblings
     recorder: Recorder
     gauges: Callable[[], dict[str, float]]
     limits: Callable[[], dict[str, ModelLimits]]
     surveyor: Surveyor
+    database: DatabaseSurveyor
+    most_file_bytes: Callable[[], int]
 
     def own(self) -> Snapshot:
         """What this process has measured so far."""
@@ -35,3 +41,8 @@ class Scrape:
             return await self.surveyor.recent()
         except StoreError:
             return None
+
+    async def of_database(self) -> Rows | None:
+        """What the database knows, as gauges; None while it is away."""
+        survey = await self.database.recent()
+        return None if survey is None else rows_of(survey, self.most_file_bytes())

@@ -76,6 +76,7 @@ STORE_GAUGES = (
     StoreGauge("fairlane_outbox_entries", (), "Records of any kind that wait in Redis for the SQL database"),
     StoreGauge("fairlane_outbox_oldest_seconds", (), "How long the oldest of them has waited"),
     StoreGauge("fairlane_archive_entries", (), "Ended tasks that wait in Redis for the archive"),
+    StoreGauge("fairlane_archive_oldest_seconds", (), "How long the first of them has waited"),
     StoreGauge(
         "fairlane_replica_info",
         ("replica", "host", "pid", "version"),
@@ -153,6 +154,7 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
     put("fairlane_outbox_entries", (), survey.outbox)
     put("fairlane_outbox_oldest_seconds", (), survey.outbox_age_ms / 1000)
     put("fairlane_archive_entries", (), survey.archive)
+    put("fairlane_archive_oldest_seconds", (), survey.archive_age_ms / 1000)
     in_force = survey.configuration.hash if survey.configuration else ""
     put(
         "fairlane_replicas_overruled", (), sum(own.hash != in_force for own in survey.configurations.values())

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlane.gateway.accounts.opencalls import too_many_calls
-from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator import changes
@@ -46,7 +45,6 @@ class Operator:
     """Use cases. All raise StoreError."""
 
     current: Current
-    bodies: Bodies
     scheduler: Scheduler
     state: StateReader
     users: UserReader

@@ -1,6 +1,6 @@
 """`fairlane batches`: whose batches there are, how far they are, and ending one."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,7 +41,8 @@ def list_batches(
         typer.echo("there is no batch that matches")
         return
     table = make_table(
-        *("batch", "user", "status", "call", "model", "lines", "completed", "failed"), *("created", "ends by")
+        *("batch", "user", "status", "call", "model", "lines", "completed", "failed"),
+        *("waiting", "running", "created", "ends by", "waits for, or wrong"),
     )
     for one in told["batches"]:
         counts = one["counts"]
@@ -50,11 +51,25 @@ def list_batches(
             table,
             *(one["id"], one["user"], one["status"], one["endpoint"], one["model"] or "-"),
             *(counts["total"], counts["completed"], counts["failed"]),
-            *(time_of(one["createdAt"]), time_of(ended)),
+            *(one.get("linesWaiting", 0), one.get("linesRunning", 0)),
+            *(time_of(one["createdAt"]), time_of(ended), _why(one)),
         )
     print_table(table)
     if told["next"]:
         typer.echo(f"there are more: --after {told['next']}")
+
+
+def _why(batch: dict[str, Any]) -> str:
+    """What a batch waits for, or what is wrong with it. (A gateway of before tells neither all of it.)"""
+    if batch["error"]:
+        line = batch.get("errorLine")
+        return f"line {line}: {batch['error']}" if line else str(batch["error"])
+    waits = [
+        f"{one['code']} ({', '.join(one['models'])})" if one["models"] else one["code"]
+        for one in batch.get("waitsFor", ())
+    ]
+    since = batch.get("stillSince")
+    return " ".join([*waits, f"since {time_of(since)}"] if waits and since else waits)
 
 
 @app.command()

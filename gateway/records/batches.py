@@ -1,6 +1,6 @@
 """Forgets batches that have ended, and what came of their lines."""
 
-from sqlalchemy import and_, delete, func, select
+from sqlalchemy import ColumnElement, and_, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.tables import batch_results, batches
@@ -30,6 +30,20 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     if ids:
         await connection.execute(delete(batches).where(columns.id.in_(ids)))
     return bool(ids)
+
+
+async def forget_oldest(connection: AsyncConnection, whose: ColumnElement[bool], most: int) -> None:
+    """Forget some of the batches that have ended and are older than the last `most` of an owner. What came of the lines of one
+    goes first (`purge`)."""
+    columns = batches.c
+    beyond = select(columns.id).where(whose).order_by(columns.id.desc()).offset(most).limit(1)
+    if (newest := await connection.scalar(beyond)) is None:
+        return
+    left = select(batch_results.c.line).where(batch_results.c.batch == columns.id).exists()
+    old = select(columns.id).where(whose, columns.id <= newest, columns.ended > 0, ~left)
+    ids = list((await connection.execute(old.order_by(columns.id).limit(50))).scalars())
+    if ids:
+        await connection.execute(delete(batches).where(columns.id.in_(ids)))
 
 
 async def forget(connection: AsyncConnection, user: str, until: int) -> int:

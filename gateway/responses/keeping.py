@@ -51,11 +51,14 @@ class Keeping:
         database: Database,
         forgotten: Callable[[AsyncConnection, Collection[str]], Awaitable[Mapping[str, int]]],
         wrote: Callable[[Owner, int], None],
+        told: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`forgotten`: `Forgotten.of`. `wrote`: is told whose content was written, and of how many bytes (`Trimming.wrote`)."""
+        """`forgotten`: `Forgotten.of`. `wrote`: is told whose content was written, and of how many bytes (`Trimming.wrote`);
+        `told`: `Metrics.response_kept`."""
         self._database = database
         self._forgotten = forgotten
         self._wrote = wrote
+        self._told = told
         self._new: deque[Waiting] = deque()
         self._taken_back: deque[str] = deque(maxlen=MOST_TAKEN_BACK)
         self._held = 0
@@ -86,8 +89,10 @@ class Keeping:
         try:
             await self.keep_earlier(new)
         except DatabaseUnavailable:
+            self._told(0)
             self._take_back(new.row.task_id)
             raise
+        self._told(new.size)
 
     async def keep_earlier(self, new: New) -> None:
         """The same of one that may be there already, and then stays as it is. Raises DatabaseUnavailable."""

@@ -24,6 +24,7 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     Ms,
     MsOrZero,
+    Networks,
     SettingsPart,
     Windows,
 )
@@ -93,7 +94,7 @@ class EndpointSettings(SettingsPart):
     max_body_bytes: Annotated[int, Field(ge=0, le=16 * MIB)] = MIB
     """Bytes that the body of a request may have; a longer one is refused with 413."""
 
-    allow_private: Annotated[list[str], Field(max_length=64)] = Field(default=[])
+    allow_private: Networks = Field(default=[])
     """Networks (`10.1.0.0/16`) in which the address of the host may lie although it is none of the public internet. None: a name
     that leads to a private, local or metadata address is refused, whatever it led to before.
     """
@@ -173,14 +174,6 @@ class EndpointSettings(SettingsPart):
         if sum(len(name) + len(secret.get_secret_value()) for name, secret in found.items()) > MAX_CHARS:
             raise ValueError(f"may have {MAX_CHARS} characters together")
         return found
-
-    @field_validator("allow_private")
-    @classmethod
-    def _are_networks(cls, value: list[str]) -> list[str]:
-        try:
-            return [str(network) for network in read_networks(value)]
-        except ValueError:
-            raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -58,6 +58,17 @@ def _windows(text: str) -> str:
 
 Windows = Annotated[str, Field(max_length=100), AfterValidator(_windows)]
 
+
+def _networks(texts: list[str]) -> list[str]:
+    try:
+        return [str(network) for network in read_networks(texts)]
+    except ValueError:
+        raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
+
+
+Networks = Annotated[list[str], Field(max_length=64), AfterValidator(_networks)]
+"""Of private addresses, which may be called although they are none of the public internet."""
+
 MOST_FALLBACKS = 8
 TIGHTENS_FROM_MS = 2 * SECOND_MS
 TIGHTENS_TO_MS = 20 * SECOND_MS
@@ -631,7 +642,7 @@ class WebhookSettings(SettingsPart):
     time.
     """
 
-    allow_private: Annotated[list[str], Field(max_length=64)] = Field(default=[])
+    allow_private: Networks = Field(default=[])
     """Networks (`10.1.0.0/16`) in which receivers may lie although their addresses are none of the public internet. Whoever may
     call may then have requests sent there. None: a name that leads to a private, local or metadata address is refused at each
     request.
@@ -660,17 +671,9 @@ class WebhookSettings(SettingsPart):
     """Milliseconds after its event for which a delivery stands in the log, and can be sent again."""
 
     at_once: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Webhooks that a replica sends to at the same time. At most half of them is for such as fail or never took anything,
-    and three quarters are for those of one key.
+    """Webhooks that a replica sends to at the same time. At most half of them (and 32) is for such as fail or never took
+    anything, and three quarters are for those of one key.
     """
-
-    @field_validator("allow_private")
-    @classmethod
-    def _are_networks(cls, value: list[str]) -> list[str]:
-        try:
-            return [str(network) for network in read_networks(value)]
-        except ValueError:
-            raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

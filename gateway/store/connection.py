@@ -1,6 +1,7 @@
 """What a new connection to Redis must pass before anything is asked over it."""
 
 import secrets
+import time
 
 import structlog
 
@@ -14,6 +15,9 @@ from fairlane.queues.keys import Keys
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
+
+CLOCKS_S = 2.0
+"""By how much the clock of a replica may differ from Redis's before its operator is told."""
 
 
 class NewConnection:
@@ -53,6 +57,7 @@ class NewConnection:
         await self.share_secret(link)
         if self.server != before:
             await self._warn_of_memory_only(link)
+        await self._warn_of_clock(link)
         await self._configuration.bring(link)
 
     async def _warn_of_memory_only(self, link: RedisLink) -> None:
@@ -63,6 +68,20 @@ class NewConnection:
                 replica=self._replica,
                 address=self._address,
                 snapshots=bool(await _config(link, "save")),
+            )
+
+    async def _warn_of_clock(self, link: RedisLink) -> None:
+        """What stands in SQL has times of replicas: who leads a batch and until when, which upload is alive, what has expired."""
+        asked = time.time()
+        seconds, micros = await link.command("TIME")
+        took_s = time.time() - asked
+        ahead_s = asked + took_s / 2 - int(seconds) - int(micros) / 1e6
+        if abs(ahead_s) > CLOCKS_S + took_s / 2:
+            log.warning(
+                "the clock of this machine differs from Redis's: have all machines ask a time server (NTP)",
+                replica=self._replica,
+                address=self._address,
+                ahead_s=round(ahead_s, 1),
             )
 
     async def share_database(self, link: RedisLink) -> None:

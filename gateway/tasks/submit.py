@@ -93,7 +93,7 @@ class Submit:
         try:
             answer = await self._offer(task, chain)
         except StoreError:
-            self._metrics.refused(task.queue, task.model, "store_unavailable")
+            self._note(task, "store_unavailable")
             raise
         finally:
             if feed is not None:
@@ -110,8 +110,9 @@ class Submit:
             error.standing = answer.standing
             raise error
         if isinstance(answer, Refused):
-            self._metrics.refused(task.queue, task.model, answer.reason)
-            self._note_refused(task.user)
+            self._note(task, answer.reason)
+            if not task.again:
+                self._note_refused(task.user)
             known = bool(task.asked) or self._current.settings.lists(
                 task.model
             )  # a route's model is configured
@@ -125,6 +126,11 @@ class Submit:
         if task.fallbacks and answer.model != task.model:
             self._metrics.fell(task.model, answer.model, "unavailable")
         return answer
+
+    def _note(self, task: TaskSpec, reason: str) -> None:
+        """A task was refused. One that is submitted again and again is no call of its caller."""
+        if not task.again:
+            self._metrics.refused(task.queue, task.model, reason)
 
     async def _look_at_schema(self, schema: bytes, user: str) -> None:
         """Raise ApiError(400) for a schema that is none. Where nobody can tell now, its answer will be looked at."""

@@ -1,7 +1,7 @@
 -- submit: put a task into its lane, and take for the submitting replica's free slots, by the rule: an older task may come first
 -- KEYS[1]  prefix of the pool: every key derives from it
 -- ARGV[1]  task id
--- ARGV[2…] queue, model, user, priority; timeout, wait and linger, ms (0: none); payload
+-- ARGV[2…] queue, model, user, priority; timeout, wait and linger, ms (0: none; a wait below 0: so long, whatever its queue says); payload
 -- ARGV[10…] replica; slots that it has free; nonce of this call; grant length, ms; waiting tasks that a queue holds unless it is
 --          set, bytes of payloads that the pool holds; 1: the replica reads the task's events; worker whose slots these are; 1: that
 --          offers the model by its name; entries that the outbox holds
@@ -101,7 +101,11 @@ script('submit', nil, function(ARGV)
   end
   local ruled = lane.ruled or strict == '1'
   longest_wait = num(longest_wait)
-  if longest_wait > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait end
+  if wait_ms < 0 then
+    wait_ms = -wait_ms
+  elseif longest_wait > 0 then
+    wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait
+  end
   local at_once = false
   if want > 0 and not lane.barred and not parts[1] and (m == asked or not name_held_until({ an = asked })) then
     local turn, at = eligible(m, lane)

@@ -121,11 +121,8 @@ class Library:
     """The files that it is made of, in their order."""
     begins: Sequence[int]
     """The line of the text before the first of each file."""
-
-    @property
-    def commands(self) -> set[str]:
-        """The commands that the scripts run; a subcommand follows behind a space."""
-        return {f"{command} {sub}".rstrip() for command, sub in _CALL.findall(self.text)}
+    commands: frozenset[str]
+    """The commands that the scripts run; a subcommand follows behind a space."""
 
     def call(self, script: str) -> str:
         """The function that a script is."""
@@ -158,4 +155,5 @@ def load_scripts(*, test_clock: bool = False) -> Library:
     for _, text in parts:
         begins.append(line)
         line += text.count("\n")
-    return Library(name, head + body, [file for file, _ in parts], begins)
+    commands = frozenset(f"{command} {sub}".rstrip() for command, sub in _CALL.findall(body))
+    return Library(name, head + body, [file for file, _ in parts], begins, commands)

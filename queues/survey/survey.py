@@ -234,6 +234,8 @@ class Survey:
     """How long the oldest of them has waited."""
     archive: int = 0
     """Ended tasks that wait for the archive."""
+    archive_age_ms: int = 0
+    """How long the one has waited that came first."""
 
 
 class Shares:
@@ -400,6 +402,7 @@ class Surveyor:
             outbox,
             oldest,
             archive,
+            first,
             marked,
         ) = await _all(
             command("TIME"),
@@ -413,6 +416,7 @@ class Surveyor:
             command("XLEN", keys("outbox")),
             command("XRANGE", keys("outbox"), "-", "+", "COUNT", 1),
             command("XLEN", keys("archive")),
+            command("XRANGE", keys("archive"), "-", "+", "COUNT", 1),
             command("ZRANGE", keys("upstreams"), 0, MOST_UPSTREAMS - 1),
         )
         now_ms = _ms(time)
@@ -467,9 +471,15 @@ class Surveyor:
             {name: where for name, where in read_replica_info(hosts).items() if name in replicas},
             _memory(info),
             outbox,
-            max(now_ms - int(oldest[0][0].partition(b"-")[0]), 0) if oldest else 0,
+            _age(oldest, now_ms),
             archive,
+            _age(first, now_ms),
         )
+
+
+def _age(entries: Sequence[Any], now_ms: int) -> int:
+    """How long the first one of a stream has been in it, ms; 0 of an empty one."""
+    return max(now_ms - int(entries[0][0].partition(b"-")[0]), 0) if entries else 0
 
 
 def set_shares(queues: Iterable[Queue], lanes: Iterable[Lane], served: Charged) -> None:

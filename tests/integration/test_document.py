@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import warnings
 from collections.abc import AsyncIterator
@@ -34,7 +35,11 @@ TYPES = ["openaiLike", "openaiCompletion", "openaiEmbedding", "resize"]
 KEPT = {"task_result_ttl_ms": 600_000, "max_result_ttl_ms": 600_000}
 ENDLESS = "/api/admin/feed"
 OPERATOR = {"Authorization": f"Bearer {secret('ops')}"}
-EXAMPLES = {schemathesis.GenerationMode.POSITIVE: 15, schemathesis.GenerationMode.NEGATIVE: 6}
+LONG = os.environ.get("FAIRLANE_LONG") == "1"
+EXAMPLES = {
+    schemathesis.GenerationMode.POSITIVE: 40 if LONG else 6,
+    schemathesis.GenerationMode.NEGATIVE: 20 if LONG else 3,
+}
 CHECKED = [
     status_code_conformance,
     content_type_conformance,

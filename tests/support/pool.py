@@ -6,7 +6,7 @@ from typing import Any, Literal
 from tests.support.direct import Subscription, World, drive
 from tests.support.ids import numbered
 
-from fairlane.gateway.records.entries import UsageRow, read_usage
+from fairlane.gateway.records.entries import Charge, UsageRow, read_charge, read_usage
 from fairlane.queues.actor import Actor
 from fairlane.queues.chains import Advanced, Chain, ChainEnd, ChainStart, Part, Stage, StageEntry, Step
 from fairlane.queues.rules import Change, Value
@@ -252,6 +252,11 @@ class Pool:
         rows = (read_usage(fields[1], str) for _, fields in entries if fields[0] == b"usage")
         return {row.task: row for row in rows}
 
+    def charges(self) -> list[Charge]:
+        """What was paid, in order."""
+        entries = self.world.call("XRANGE", self.world.keys("outbox"), "-", "+")
+        return [charge for _, fields in entries if (charge := read_charge(fields[1]))]
+
     def cancel(self, task_id: str, *, tombstone_ms: int = 0) -> Ended:
         end = Fragment(b'"by":"client"', "")
         result: Ended = drive(
@@ -285,6 +290,15 @@ class Pool:
             ms -= step_ms
 
     # ---- looking ----------
+
+    def payload(self, task_id: str) -> bytes | None:
+        payload: bytes | None = drive(self.scheduler.payload(task_id))
+        return payload
+
+    def kept(self) -> int:
+        """Bytes that are kept of tasks that have ended, as the next sweep leaves them."""
+        self.sweep()
+        return int(self.world.call("HGET", self.world.keys("pool"), "kept") or 0)
 
     def record(self, task_id: str) -> dict[str, str]:
         flat = self.world.call("HGETALL", self.world.keys("task", id=task_id))

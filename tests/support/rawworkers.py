@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -32,6 +32,7 @@ class RawWorker:
         self.ws = ws
         self.seen: list[dict[str, Any]] = []
         self.registered: dict[str, Any] = {}
+        self.loads: Callable[[str | bytes], dict[str, Any]] = json.loads
 
     # ---- sending ----------
 
@@ -76,7 +77,7 @@ class RawWorker:
     async def recv(self, deadline_s: float | None = DEADLINE_S) -> dict[str, Any]:
         """The next frame; None as the deadline: however long it takes."""
         async with asyncio.timeout(deadline_s):
-            frame: dict[str, Any] = json.loads(await self.ws.recv())
+            frame = self.loads(await self.ws.recv())
         self.seen.append(frame)
         return frame
 

@@ -3,13 +3,14 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from sqlalchemy import func, select
 
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import usage, usage_sums, usage_users
+from fairlane.gateway.database.tables import metadata, usage, usage_sums, usage_users
 from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.ledger import Charges, PaidUsage
@@ -92,3 +93,19 @@ async def tasks_in(database: Database) -> list[str]:
         in_users = await connection.scalar(select(func.coalesce(func.sum(usage_users.c.tasks), 0)))
     assert in_days == in_users == len(found), (in_days, in_users, len(found))
     return found
+
+
+async def everything(database: Database) -> dict[str, list[Any]]:
+    """All rows of all tables."""
+    async with database.reading() as connection:
+        return {
+            table.name: list((await connection.execute(select(table))).all())
+            for table in metadata.sorted_tables
+        }
+
+
+async def carry_all(outbox: Outbox) -> None:
+    """Carry until nothing is left that this one may take."""
+    for _ in range(3):
+        while await outbox.carry():
+            pass

@@ -56,6 +56,47 @@ class RequestCounts(BaseModel):
     failed: int
 
 
+class CachedTokens(BaseModel):
+    """Of the input."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(BaseModel):
+    """Of the output."""
+
+    reasoning_tokens: int
+
+
+class BatchUsage(BaseModel):
+    """Tokens of all answers so far."""
+
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class WaitsFor(Answer):
+    """Why lines of a batch are not submitted now."""
+
+    code: str = Field(
+        description="a failure or error code, or `NOT_ITS_TURN`: other batches go first",
+        examples=["NO_WORKER"],
+    )
+    models: list[str] = Field(description="whose lines, up to ten; none: of any")
+
+
+class BatchStanding(Answer):
+    """What is under way of a batch, as it was told last."""
+
+    lines_waiting: int = Field(description="submitted, and in their queue")
+    lines_running: int
+    waits_for: list[WaitsFor] = Field(description="why others are not submitted")
+    still_since: Ms | None = Field(description="since when nothing of it runs or can be submitted")
+
+
 class Batch(BaseModel):
     """A batch, in OpenAI's form."""
 
@@ -80,7 +121,9 @@ class Batch(BaseModel):
     cancelling_at: Seconds
     cancelled_at: Seconds
     request_counts: RequestCounts
+    usage: BatchUsage
     metadata: dict[str, Any] | None
+    fairlane: BatchStanding
 
 
 class BatchList(BaseModel):
@@ -93,7 +136,7 @@ class BatchList(BaseModel):
     has_more: bool
 
 
-class AnyBatch(Answer):
+class AnyBatch(BatchStanding):
     """A batch as operators see it."""
 
     id: str
@@ -110,6 +153,8 @@ class AnyBatch(Answer):
     counts: RequestCounts
     replica: str | None = Field(description="the one that works on it")
     error: str | None = Field(description="the first thing that is wrong")
+    error_line: int | None = Field(description="in which line of its file")
+    error_param: str | None = Field(description="in which member")
 
 
 class BatchPage(Answer):

@@ -137,7 +137,7 @@ async def test_what_is_not_a_batch_is_refused_with_the_field(staged: tuple[Calle
         ({"completion_window": "1y"}, 400, "completion_window"),
         ({"completion_window": "8d"}, 400, "completion_window"),
         ({"completion_window": 24}, 400, "completion_window"),
-        ({"input_file_id": "file-none"}, 404, None),
+        ({"input_file_id": "file-none"}, 404, "input_file_id"),
         ({"input_file_id": other}, 400, "input_file_id"),
         ({"input_file_id": None}, 400, "input_file_id"),
         ({"metadata": {"a": 1}}, 400, "metadata"),

@@ -14,6 +14,7 @@ from fairlane.gateway.batches.store import BatchStore, Overtaken, TooMany
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.records.batches import forget, purge
+from fairlane.streaming.views.usage import Counts
 
 pytestmark = pytest.mark.anyio
 NOW = 1_800_000_000_000
@@ -29,7 +30,7 @@ def made(number: int = 0, user: str = "ann") -> Batch:
 
 
 def outcome(line: int, failed: bool = False) -> Outcome:
-    return Outcome(line, failed, b"%d\n" % line)
+    return Outcome(line, failed, b"%d\n" % line, Counts(line, 1, None, 2))
 
 
 async def led(store: BatchStore, leader: str, batch: Batch) -> Batch:
@@ -76,6 +77,8 @@ async def test_what_came_of_a_line_is_counted_once(database: Database) -> None:
     batch = await store.keep(batch, [outcome(1), outcome(3, failed=True)], 2, 10)
     batch = await store.keep(batch, [outcome(1, failed=True), outcome(3), outcome(2)], 4, 30)
     assert (batch.completed, batch.failed, batch.line, batch.offset) == (2, 1, 4, 30)
+    used = batch.input_tokens, batch.output_tokens, batch.cached_tokens, batch.reasoning_tokens
+    assert used == (1 + 3 + 2, 3, 0, 6)
     assert await store.kept(batch._replace(line=2)) == {2, 3}
     records = [part async for part in store.records(batch.id, failed=False)]
     assert b"".join(records) == b"1\n2\n"
@@ -100,6 +103,26 @@ async def test_many_and_long_results_are_read_in_parts(database: Database) -> No
     while await store.forget_results(batch.id):
         pass
     assert [part async for part in store.records(batch.id, failed=False)] == []
+
+
+async def test_of_those_that_ended_the_oldest_go_where_an_owner_has_many(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MOST_KEPT", 3)
+    store = BatchStore(database)
+    await store.add(other := made(0, "bob"), 10)
+    made_here = [made(number) for number in range(1, 7)]
+    for batch in made_here[:5]:
+        await store.add(batch, 10)
+        if batch is not made_here[0]:
+            taken = await led(store, "one", batch)
+            if batch is made_here[1]:
+                await store.keep(taken, [outcome(1)], 1, 0)
+            await store.end(taken, Status.FAILED, NOW)
+    await store.add(made_here[5], 10)
+    kept = [batch.id for batch in reversed(await store.page(Owner("acme", "ann"), "", 10))]
+    assert kept == [batch.id for batch in (*made_here[:2], *made_here[3:])], "one runs, of one lines are left"
+    assert await store.find(other.id, None) is not None
 
 
 async def test_a_batch_that_is_to_be_cancelled_does_not_begin(database: Database) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -83,9 +84,11 @@ async def test_lines_that_are_all_refused_are_written_a_part_at_a_time(
     written: list[int] = []
     keep = BatchStore.keep
 
-    async def noted(store: BatchStore, batch: Batch, outcomes: Sequence[Outcome], *place: int) -> Batch:
+    async def noted(
+        store: BatchStore, batch: Batch, outcomes: Sequence[Outcome], *place: int, **values: Any
+    ) -> Batch:
         written.append(len(outcomes))
-        return await keep(store, batch, outcomes, *place)
+        return await keep(store, batch, outcomes, *place, **values)
 
     monkeypatch.setattr(BatchStore, "keep", noted)
     async with stage(redis_url, tmp_path) as (caller, crew):

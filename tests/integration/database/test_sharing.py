@@ -3,16 +3,20 @@
 import contextlib
 import os
 import subprocess
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.support import prepared
 from tests.support.databases import Postgres
 from tests.support.processes import gateway_process
 from tests.support.serving import serving
 
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.store import connection
 from fairlane.queues.errors import StoreRefused
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +42,18 @@ async def test_replicas_of_one_redis_with_two_databases_are_refused(redis_url: s
         await starts(redis_url, tmp_path, database_url=one)
         with pytest.raises(StoreRefused, match=r"set database_url to theirs.*fairlane db adopt"):
             await starts(redis_url, tmp_path, database_url=two)
+
+
+async def test_a_clock_that_differs_from_that_of_redis_is_told(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ahead_s, told in ((0.0, []), (420.0, [420.0]), (-60.0, [-60.0])):
+        clock = SimpleNamespace(time=lambda ahead_s=ahead_s: time.time() + ahead_s)
+        monkeypatch.setattr(connection, "time", clock)
+        with capture_logs() as lines:
+            await starts(redis_url, tmp_path)
+        found = [line["ahead_s"] for line in lines if line["event"].startswith("the clock of this machine")]
+        assert found == pytest.approx(told, abs=1)
 
 
 async def test_a_redis_whose_database_is_gone_is_adopted_by_another(redis_url: str, tmp_path: Path) -> None:

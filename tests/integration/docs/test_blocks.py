@@ -80,7 +80,9 @@ NOT_RUN = {
     "docs/routing.md: fairlane template list --config examples/job",
     "docs/upstreams.md: fairlane serve",
     "docs/webhooks.md: curl localhost:8080/api/webhooks -H 'Content",
+    "docs/webhooks.md: curl -X POST localhost:8080/api/webhooks/$(p",
     "docs/webhooks.md: fairlane serve --config local.yaml",
+    "docs/webhooks.md: uvicorn receiver:app --port 3000",
     "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
     "docs/workers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
@@ -189,7 +191,9 @@ def read_json(here: Desk, block: Block) -> None:
 
 
 def read_js(here: Desk, block: Block) -> None:
-    here.command(block, "node", "--check", "--input-type=module", "-", text=block.text)
+    """Run what needs nothing; what imports something, or wants a page, is only read."""
+    checks = ["--check"] if re.search(r"^import ", block.text, re.MULTILINE) else []
+    here.command(block, "node", *checks, "--input-type=module", "-", text=here.local(block.text))
 
 
 def read_nginx(here: Desk, block: Block) -> None:

@@ -1,12 +1,15 @@
 """/v1/files over HTTP: what is brought is told, listed, read and deleted, each by its caller alone."""
 
+import errno
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import select
+from structlog.testing import capture_logs
 from tests.support.serving import until
 from tests.support.signing import derived, signature, token
 from tests.support.talk import Talk
@@ -17,7 +20,9 @@ from fairlane.gateway.api.files import HELD
 from fairlane.gateway.calls import bodies
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files import files as files_module
+from fairlane.gateway.files.storage import PIECE
 from fairlane.gateway.files.sweeping import FileSweep
+from fairlane.gateway.files.threads import OpenFile
 from fairlane.gateway.settings import CallerKey, FilesSettings
 
 from .uploads import FILE, PURPOSE, form, part, send, upload
@@ -89,6 +94,23 @@ async def test_a_part_of_a_file(here: Talk) -> None:
     assert beyond.status_code == 416
     assert beyond.headers["content-range"] == "bytes */1048576"
     assert (await here.http.get(url, headers={"range": "lines=1-2"})).content == whole
+
+
+async def test_a_file_that_is_cut_off_by_its_storage_leaves_no_traceback(
+    here: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = await upload(here.http, b"x" * (PIECE + 1))
+    read = OpenFile.read
+
+    def fails(file: OpenFile, size: int, at: int) -> bytes:
+        if at:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(file, size, at)
+
+    monkeypatch.setattr(OpenFile, "read", fails)
+    with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
+        await here.http.get(f"/v1/files/{told['id']}/content")
+    assert [line["event"] for line in lines if line["log_level"] != "info"] == ["the storage of files fails"]
 
 
 async def test_files_are_listed_in_pages_by_time(here: Talk) -> None:

@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 from tests.support.serving import until
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import file_totals
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import files as module
 from fairlane.gateway.files import identity
 from fairlane.gateway.files.disk import Disk, DiskWriter
-from fairlane.gateway.files.files import LEASE_MS, REMOVE_AGAIN_MS, Files
+from fairlane.gateway.files.files import COUNT_AGAIN_MS, LEASE_MS, REMOVE_AGAIN_MS, Files
 from fairlane.gateway.files.storage import StorageError, StorageFull
 from fairlane.gateway.files.sweeping import AT_ONCE, FileSweep
 from fairlane.gateway.settings import FilesSettings
@@ -53,6 +54,12 @@ class Keeping:
             found = await connection.execute(select(table.c.id, table.c.state))
             return {row.id: row.state for row in found}
 
+    async def counted(self) -> tuple[int, int]:
+        """Files and their bytes, of which each is looked at."""
+        async with self.database.reading() as connection:
+            sums = func.count(), func.coalesce(func.sum(table.c.bytes), 0)
+            return tuple((await connection.execute(select(*sums))).one())
+
     def stored(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("*/*"))
 
@@ -68,6 +75,7 @@ async def keeping(
     monkeypatch.setattr("fairlane.gateway.files.files.REPORT_S", 60.0)
     keeping = Keeping(database, tmp_path / "storage")
     yield keeping
+    assert await keeping.files.held() == await keeping.counted(), "they are added up with each change"
     await keeping.files.close()
 
 
@@ -327,6 +335,22 @@ async def test_many_are_swept_in_parts_by_several(keeping: Keeping) -> None:
     while await keeping.sweep():
         pass
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
+
+
+async def test_what_was_not_added_up_is_counted_from_time_to_time(keeping: Keeping) -> None:
+    await keeping.files.create(ANN, "x", "batch", of(b"x" * 60))
+    await keeping.files.count_again()
+    await _forget_totals(keeping)  # as a gateway of a release before leaves them
+    await keeping.files.count_again()
+    assert await keeping.files.held() == (7, 7), "that was done just now"
+    keeping.now += COUNT_AGAIN_MS + 1
+    await keeping.files.count_again()
+    assert await keeping.files.held() == (1, 60)
+
+
+async def _forget_totals(keeping: Keeping) -> None:
+    async with keeping.database.writing() as connection:
+        await connection.execute(update(file_totals).values(files=7, bytes=7))
 
 
 async def test_a_caller_has_so_many_files_and_bytes(database: Database, tmp_path: Path) -> None:

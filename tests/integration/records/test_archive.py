@@ -11,13 +11,13 @@ from sqlalchemy import func, select
 from tests.integration.metrics.scraping import scrape_when
 from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
-from tests.support.records import KEYS, NOON
+from tests.support.records import KEYS, NOON, everything
 from tests.support.servers import any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import archive, metadata
+from fairlane.gateway.database.tables import archive
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.archive import Archive, purge, write
 from fairlane.gateway.records.forgetting import Forgotten
@@ -337,15 +337,6 @@ async def test_without_the_archive_no_prompt_or_answer_comes_into_sql(
         # the outbox and the archive's stream hold none either
         for name in ("outbox", "archive"):
             assert marker not in repr(await talk.served.gateway.link.command("XRANGE", KEYS(name), "-", "+"))
-
-
-async def everything(database: Database) -> dict[str, list[Any]]:
-    """All rows of all tables."""
-    async with database.reading() as connection:
-        return {
-            table.name: list((await connection.execute(select(table))).all())
-            for table in metadata.sorted_tables
-        }
 
 
 async def test_a_later_end_counts_and_the_archive_is_purged_by_time(database: Database) -> None:

@@ -12,19 +12,19 @@ from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
 from tests.support import prepared
 from tests.support.databases import running_postgres
-from tests.support.records import DAY_MS, KEYS, NOON, carrying
+from tests.support.records import DAY_MS, KEYS, NOON, carry_all, carrying
 from tests.support.servers import any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import audit, refusals
+from fairlane.gateway.dispatching import ENDS
 from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.audit import purge as purge_acts
 from fairlane.gateway.records.comparison import Comparisons
-from fairlane.gateway.records.outbox import Outbox
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.refusals import (
     MINUTE_MS,
@@ -37,7 +37,6 @@ from fairlane.gateway.records.refusals import (
     read_page,
 )
 from fairlane.gateway.records.refusals import purge as purge_refusals
-from fairlane.gateway.runtime import ENDS
 from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.scheduler import Limits, Scheduler
@@ -59,12 +58,6 @@ def scheduler(link: RedisLink) -> Scheduler:
 async def acts(database: Database) -> list[Any]:
     async with database.reading() as connection:
         return list((await connection.execute(select(audit).order_by(audit.c.at, audit.c.id))).mappings())
-
-
-async def empty(outbox: Outbox) -> None:
-    for _ in range(3):
-        while await outbox.carry():
-            pass
 
 
 async def told(talk: Talk, page: str = "audit", **query: Any) -> dict[str, Any]:
@@ -94,7 +87,7 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
                 await outbox.carry()
         async with carrying(redis_url, database_url) as (another, _, _):
             assert await link.command("XLEN", KEYS("outbox")) == 2
-            await empty(another)
+            await carry_all(another)
         assert await link.command("XLEN", KEYS("outbox")) == 0
         drained, changed = await acts(database)
         assert {
@@ -123,7 +116,7 @@ async def test_acts_wait_in_a_journal_while_redis_is_restarted(tmp_path: Path, d
         server.stop()
         server.start()
         async with carrying(server.url, database_url) as (outbox, database, _):
-            await empty(outbox)
+            await carry_all(outbox)
             assert [row["target"] for row in await acts(database)] == ["worker w"]
 
 
@@ -265,11 +258,11 @@ async def test_refusals_are_counted_by_minute_key_and_code_each_once(
         await here.bring(now)
         await there.bring(now)
         await here.bring(now)  # there is nothing more of that minute
-        await empty(outbox)
+        await carry_all(outbox)
         minute = {(NOON, "acme", "RATE_LIMITED"): 4, (NOON, "acme", "QUEUE_FULL"): 1}
         assert await counted(database) == minute
         await here.close()  # the process ends within a minute
-        await empty(outbox)
+        await carry_all(outbox)
         assert await counted(database) == minute | {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS"): 1}
         assert set(await counted(database, key="acme", code="QUEUE_FULL")) == {(NOON, "acme", "QUEUE_FULL")}
         assert set(await counted(database, since=NOON + 1)) == {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS")}
@@ -292,7 +285,7 @@ async def test_refusals_on_a_side_of_a_change_are_told_with_it_each_once(
         entries = await link.command("XRANGE", KEYS("outbox"), "-", "+")
         for _, entry in entries:
             await link.command("XADD", KEYS("outbox"), "*", *entry)  # somebody was cut off
-        await empty(outbox)
+        await carry_all(outbox)
         compared = await Comparisons(Reading(database)).of("c1", "ops")
         assert (compared["old"]["refused"], compared["new"]["refused"]) == (1, 3)
         assert compared["new"]["refusals"] == [
@@ -325,7 +318,7 @@ async def test_an_entry_that_is_brought_twice_counts_once(
                 await refused.bring(NOON + MINUTE_MS)
         await refused.bring(NOON + MINUTE_MS)
         assert await link.command("XLEN", KEYS("outbox")) == 2
-        await empty(outbox)
+        await carry_all(outbox)
         assert await counted(database) == {(NOON, "acme", "RATE_LIMITED"): 1}
 
 
@@ -338,7 +331,7 @@ async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
         for number in range(MOST_COUNTED + 500):
             refused.count(f"k{number}", "RATE_LIMITED")
         await refused.bring(now + MINUTE_MS)
-        await empty(outbox)
+        await carry_all(outbox)
         found = await counted(database)
         assert len(found) == MOST_COUNTED + 1
         assert found[NOON, OTHER, "RATE_LIMITED"] == 500

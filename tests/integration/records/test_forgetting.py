@@ -9,12 +9,11 @@ import pytest
 from sqlalchemy import func, select
 from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
-from tests.support.records import KEYS, entry, put
+from tests.support.records import KEYS, entry, everything, put
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import archive, metadata, usage, usage_users, webhook_deliveries
+from fairlane.gateway.database.tables import archive, usage, usage_users, webhook_deliveries
 from fairlane.gateway.records.forgetting import FORGOTTEN
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import KeyQuota, PriceSettings
@@ -39,14 +38,6 @@ async def forget(talk: Talk, user: str = NAME) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
     return told
-
-
-async def everything(database: Database) -> dict[str, list[Any]]:
-    async with database.reading() as connection:
-        return {
-            table.name: list((await connection.execute(select(table))).all())
-            for table in metadata.sorted_tables
-        }
 
 
 async def carried(talk: Talk) -> None:

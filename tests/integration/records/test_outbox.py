@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select
 from structlog.testing import capture_logs
 from tests.support.databases import Postgres, running_postgres
-from tests.support.records import KEYS, NOON, carrying, entry, put, tasks_in
+from tests.support.records import KEYS, NOON, carry_all, carrying, entry, put, tasks_in
 from tests.support.serving import until
 
 from fairlane.gateway.database.database import Database
@@ -23,13 +23,6 @@ from fairlane.queues.failures import family_of
 from fairlane.queues.store.link import RedisLink
 
 pytestmark = pytest.mark.anyio
-
-
-async def empty(outbox: Outbox) -> None:
-    """Carry until nothing is left that this one may take."""
-    for _ in range(3):
-        while await outbox.carry():
-            pass
 
 
 async def left_in(link: RedisLink) -> int:
@@ -51,7 +44,7 @@ async def test_an_entry_becomes_a_row_and_is_added_up(redis_url: str, database_u
             entry("b", state="failed", code="TOTAL_TIMEOUT", tokens=(-1, -1)),
             entry("c", user="site/bob", tokens=(1, 2), more="-1 -1 1", model="*", asked="gpt-x"),
         )
-        await empty(outbox)
+        await carry_all(outbox)
         assert await left_in(link) == 0
         async with database.reading() as connection:
             row = (await connection.execute(select(usage).where(usage.c.task == "a"))).mappings().one()
@@ -158,8 +151,8 @@ async def test_killed_between_commit_and_forgetting_no_row_comes_twice(
         assert len(await tasks_in(database)) == 10
         assert await left_in(link) == 10
         async with carrying(redis_url, database_url) as (another, _, _):
-            await empty(another)
-        await empty(outbox)  # it lived after all, and goes on where it was
+            await carry_all(another)
+        await carry_all(outbox)  # it lived after all, and goes on where it was
         assert len(await tasks_in(database)) == 10
         assert await left_in(link) == 0
 
@@ -173,7 +166,7 @@ async def test_killed_before_the_commit_no_row_is_lost(
         assert len(await outbox._take()) == 10  # and dies
         assert await tasks_in(database) == []
         async with carrying(redis_url, database_url) as (another, _, _):
-            await empty(another)
+            await carry_all(another)
         assert len(await tasks_in(database)) == 10
         assert await left_in(link) == 0
 
@@ -184,7 +177,7 @@ async def test_what_another_one_has_just_taken_is_not_taken(redis_url: str, data
         await outbox.carry()
         assert len(await outbox._take()) == 1
         async with carrying(redis_url, database_url) as (another, database, _):
-            await empty(another)
+            await carry_all(another)
             assert await tasks_in(database) == []
 
 
@@ -213,9 +206,9 @@ async def test_the_same_task_again_changes_nothing(redis_url: str, database_url:
     """Redis lost its last second, and the task ended again: SQL has told somebody of the first end."""
     async with carrying(redis_url, database_url) as (outbox, database, link):
         await put(link, entry("a"))
-        await empty(outbox)
+        await carry_all(outbox)
         await put(link, entry("a", state="failed", code="X"), entry("a"), entry("b"), entry("b"))
-        await empty(outbox)
+        await carry_all(outbox)
         assert await tasks_in(database) == ["a", "b"]
         async with database.reading() as connection:
             assert list(await connection.scalars(select(usage.c.state))) == ["completed", "completed"]
@@ -224,11 +217,11 @@ async def test_the_same_task_again_changes_nothing(redis_url: str, database_url:
 async def test_a_redis_that_was_emptied_is_carried_from_again(redis_url: str, database_url: str) -> None:
     async with carrying(redis_url, database_url) as (outbox, database, link):
         await put(link, entry("a"))
-        await empty(outbox)
+        await carry_all(outbox)
         await link.command("FLUSHALL")
-        await empty(outbox)
+        await carry_all(outbox)
         await put(link, entry("b"))
-        await empty(outbox)
+        await carry_all(outbox)
         assert await tasks_in(database) == ["a", "b"]
 
 
@@ -238,13 +231,13 @@ async def test_what_cannot_be_written_holds_up_nothing_and_stays(
     async with carrying(redis_url, database_url) as (outbox, database, link):
         await put(link, entry("a"), b"\xc1 nonsense", entry("b", ended=0)[:-5], entry("c"))
         with capture_logs() as logs:
-            await empty(outbox)
+            await carry_all(outbox)
         assert await tasks_in(database) == ["a", "c"]
         assert await left_in(link) == 2
         said = [line for line in logs if line["event"].startswith("a record cannot be written")]
         assert len(said) == 2
         await put(link, entry("d"))
-        await empty(outbox)
+        await carry_all(outbox)
         assert await tasks_in(database) == ["a", "c", "d"]
 
 
@@ -261,7 +254,7 @@ async def test_tasks_of_a_change_are_added_up_by_side_once_and_forgotten_with_th
         ]
         await put(link, *entries)
         await put(link, *entries[:2])  # somebody who was cut off has written them
-        await empty(outbox)
+        await carry_all(outbox)
         async with database.reading() as connection:
             read = select(
                 *(usage_changes.c[name] for name in ("change_id", "side", "state", "moved", "tasks", "input"))
@@ -294,7 +287,7 @@ async def test_what_a_newer_release_writes_is_left_to_it(
         await put(link, b"whatever", kind="of tomorrow")
         longer = entry("a", price="1 1 1 1 1", cost="1")
         await put(link, bytes([longer[0], longer[1], longer[2] + 1]) + longer[3:] + b"\xa1x")
-        await empty(outbox)
+        await carry_all(outbox)
         assert await tasks_in(database) == ["a"]
         assert await left_in(link) == 1
 
@@ -307,7 +300,7 @@ async def test_while_the_database_is_away_entries_wait_and_the_log_says_so_once(
 async def stopped_and_started(redis_url: str, server: Postgres) -> None:
     async with carrying(redis_url, server.new("records")) as (outbox, database, link):
         await put(link, entry("a"))
-        await empty(outbox)
+        await carry_all(outbox)
         server.stop()
         await put(link, entry("b"), entry("c"))
         for _ in range(2):

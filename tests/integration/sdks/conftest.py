@@ -4,12 +4,14 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import openai
 import pytest
 from tests.support.node import installed
-from tests.support.serving import DEADLINE_S
+from tests.support.serving import DEADLINE_S, NO_TLS
 
 from fairlane.gateway.api import answering
 
+from .media import Media, media_staged
 from .openais import Sdk, python_sdk
 from .stage import Stage, staged
 
@@ -61,3 +63,16 @@ def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(program, project)
     (project / "node_modules").symlink_to(packages / "node_modules")
     return project
+
+
+@pytest.fixture
+async def media(redis_url: str, tmp_path: Path) -> AsyncIterator[Media]:
+    async with media_staged(redis_url, tmp_path) as media:
+        yield media
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[openai.DefaultAsyncHttpxClient]:
+    """Connections of one test: those that frameworks share by themselves outlive the event loop."""
+    async with openai.DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as client:
+        yield client

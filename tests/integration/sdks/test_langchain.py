@@ -1,7 +1,7 @@
 """langchain-openai: chat, stream, tools, embeddings and errors through its own classes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,6 @@ pytestmark = pytest.mark.anyio
 
 
 Chat = Callable[..., ChatOpenAI]
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[openai.DefaultAsyncHttpxClient]:
-    """Connections of one test: those that LangChain shares by itself outlive the event loop."""
-    async with openai.DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as client:
-        yield client
 
 
 def make_chat(stage: Stage, http: openai.DefaultAsyncHttpxClient) -> Chat:

@@ -1,7 +1,6 @@
 """openai-node's calls for audio, images and moderations, unmodified."""
 
 from base64 import b64decode
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,10 @@ from typing import Any
 import pytest
 from tests.support.media_upstream import HEARD, PICTURE, SPOKEN
 
-from .media import KEY, PIECES, Media, media_staged
+from .media import KEY, PIECES, Media
 from .nodes import run_node
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-@pytest.fixture
-async def media(redis_url: str, tmp_path: Path) -> AsyncIterator[Media]:
-    async with media_staged(redis_url, tmp_path) as media:
-        yield media
 
 
 @pytest.fixture

@@ -4,22 +4,15 @@ import io
 import wave
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import openai
 import pytest
 from tests.support.media_upstream import HEARD, PICTURE, SPOKEN
 
-from .media import KEY, PIECES, SOUND, Media, media_staged
+from .media import KEY, PIECES, SOUND, Media
 from .openais import Sdk, python_sdk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")]
-
-
-@pytest.fixture
-async def media(redis_url: str, tmp_path: Path) -> AsyncIterator[Media]:
-    async with media_staged(redis_url, tmp_path) as media:
-        yield media
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """LangChain and pydantic-ai, unmodified, on the Responses API: what their users see of text, tools, thoughts and failures."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -13,18 +12,10 @@ from pydantic_ai import Agent, ModelHTTPError
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
-from tests.support.serving import NO_TLS
 
 from .stage import Stage
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[openai.DefaultAsyncHttpxClient]:
-    """Connections of one test: those that the frameworks share by themselves outlive the event loop."""
-    async with openai.DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as client:
-        yield client
 
 
 # ---- LangChain ----------

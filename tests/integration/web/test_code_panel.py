@@ -15,7 +15,9 @@ from tests.integration.web.test_page_parts import run, script
 from tests.integration.web.test_playground import WORDS, ask, choose_surface, plain, say, shows, state
 from tests.support.node import installed
 from tests.support.processes import NO_PROXIES, output_of
-from tests.support.talk import Talk
+from tests.support.rawworkers import RawWorker
+from tests.support.receivers import LOCAL, receiving
+from tests.support.talk import Talk, talking
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 expect.set_options(timeout=DEADLINE_MS)
@@ -122,3 +124,46 @@ async def test_a_batch_is_made_again(talk: Talk, open_browser: OpenBrowser) -> N
     assert "completed" in told
     assert "小明|" in told
     assert "$HOME|" in told
+
+
+async def test_embeddings_are_asked_for_again_in_every_language(
+    talk: Talk, open_browser: OpenBrowser, packages: Path, tmp_path: Path
+) -> None:
+    asked = []
+
+    async def serve(worker: RawWorker) -> None:
+        while True:
+            task = await worker.recv(None)
+            if task["type"] == "task":
+                asked.append(task["payload"]["input"])
+                vectors = [{"index": index, "embedding": [index, 0.5]} for index in range(len(asked[-1]))]
+                await worker.answer(task, {"data": vectors})
+
+    async with talk.worker2(["m"]) as worker:
+        talk.later(serve(worker))
+        page = await (await open_browser(talk.served.url)).open()
+        await page.locator("#user").fill("小明")
+        await ask(page, prompt=PROMPT, surface="embeddings")
+        await expect(page.locator("#vectors-table tbody tr")).to_have_count(2)
+        told = json.loads(await run("sh", await script(page, "curl")))
+        assert told["data"][1]["embedding"] == [1, 0.5]
+        assert "1 2 [1.0, 0.5]" in await run(sys.executable, await script(page, "python"))
+        assert "1 2 [ 1, 0.5 ]" in await node(packages, tmp_path, await script(page, "node"))
+        assert asked == [[line.strip() for line in PROMPT.splitlines()]] * 4
+
+
+async def test_a_webhook_is_made_again(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
+    async with receiving() as receiver, talking(redis_url, tmp_path, webhooks=LOCAL) as talk:
+        page = await (await open_browser(talk.served.url)).open("/#webhooks")
+        await page.locator("#webhook-url").fill(f"{receiver.url}?it's")
+        await page.locator("#webhook-send").click()
+        secret = await page.locator("#webhook-secret-text").inner_text()
+        panel = page.locator("#webhook-code pre")
+        told = await run("sh", await panel.evaluate("e => e.textContent"))
+        assert '"removed":true' in told
+        await page.locator("#webhook-code input[value=python]").check(force=True)
+        text = await panel.evaluate("e => e.textContent")
+        assert secret not in text
+        told = await run(sys.executable, text)
+        assert told.startswith("whsec_")
+        assert "webhook.test" in told

@@ -258,3 +258,38 @@ async def test_embeddings_that_are_stopped_or_refused_leave_no_task(
         await page.locator("#send").click()
         await worker.answer(await worker.take(), {"data": [{"index": 0, "embedding": "AAAA"}]})
         await expect(page.locator("#ask-problem")).to_contain_text("no embeddings")
+
+
+READ_VECTORS = """async answer => {
+  const { vectorsOf } = await import("/static/playground/surfaces/embeddings.js");
+  return vectorsOf(answer);
+}"""
+ALIKE = """async ([one, other]) => {
+  const { similarity } = await import("/static/playground/surfaces/embeddings.js");
+  return similarity(one, other);
+}"""
+
+
+async def test_vectors_are_read_in_the_order_of_the_inputs_and_odd_answers_as_none(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    page = await (await open_browser(talk.served.url)).open()
+
+    def data(*pairs: tuple[Any, Any]) -> dict[str, Any]:
+        return {"data": [{"index": index, "embedding": vector} for index, vector in pairs]}
+
+    assert await page.evaluate(READ_VECTORS, data((1, [2]), (0, [1]))) == [[1], [2]]
+    odd = [
+        *(None, {}, {"data": []}, {"data": "x"}, {"data": [None]}),
+        *(data((0, "AAAA")), data((1, [1])), data((4_000_000_000, [1])), data(("length", [1]))),
+        *(data((-1, [1])), data((0.5, [1])), data((0, [1]), (0, [2]))),
+    ]
+    for answer in odd:
+        assert await page.evaluate(READ_VECTORS, answer) is None, answer
+    for pair, alike in (
+        ([[1, 0], [2, 0]], 1),
+        ([[1, 0], [0, 3]], 0),
+        ([[1], [1, 2]], None),
+        ([[0], [1]], None),
+    ):
+        assert await page.evaluate(ALIKE, pair) == alike, pair

@@ -116,6 +116,8 @@ async def test_webhooks_and_their_deliveries_are_seen(talk: Talk, open_browser: 
         await expect(log.locator("[data-delivery=waiting]")).to_have_count(1)
         await expect(log.first).to_contain_text("task.completed")
         await accessible(page)
+        for told in await page.locator(".sub.whole").all():  # its end says what to do
+            assert await told.evaluate("e => e.scrollHeight <= e.clientHeight + 1")
         await page.locator("#deliveries-state").select_option("waiting")
         await expect(log).to_have_count(1)
         await expect(log).to_contain_text("500")

@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.garbage import PlainCaller, growth
+from tests.support.garbage import PlainCaller, growth, thaw
 from tests.support.rawworkers import RawWorker, until_workers, worker_v1, worker_v2
 from tests.support.serving import DEADLINE_S, Served, serving, until
 
@@ -20,6 +20,12 @@ pytestmark = pytest.mark.anyio
 
 FEW, MANY = 10, 50
 BUSY = {"code": "UPSTREAM_ERROR", "retryable": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> Iterator[None]:
+    yield
+    thaw()
 
 
 @pytest.fixture

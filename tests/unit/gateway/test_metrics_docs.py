@@ -5,6 +5,7 @@ from pathlib import Path
 
 import yaml
 
+from fairlane.gateway.metrics.database_gauges import DATABASE_GAUGES
 from fairlane.gateway.metrics.exposition import PROVIDER
 from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES
@@ -34,6 +35,11 @@ def test_what_the_store_says_is_listed() -> None:
         "fairlane_survey_success": (),
         "fairlane_build_info": ("version",),
     }
+
+
+def test_what_the_database_says_is_listed() -> None:
+    gauges = {metric.name: metric.labels for metric in DATABASE_GAUGES}
+    assert listed("database") == {**gauges, "fairlane_database_survey_success": ()}
 
 
 def test_the_alerts_are_listed() -> None:

@@ -30,11 +30,6 @@ def left_ms(world: World, task: str, kind: str = "task") -> int:
     return left
 
 
-def kept(pool: Pool) -> int:
-    pool.sweep()
-    return int(pool.world.call("HGET", pool.world.keys("pool"), "kept") or 0)
-
-
 def end(pool: Pool, task: str, **more: Any) -> None:
     grant = pool.run(task, **{"keep_ms": 60_000, "archive_ms": 72 * HOUR_MS, **more})
     pool.finish(grant, 1, chunks=[b"x" * 5000])
@@ -48,14 +43,14 @@ def test_it_is_kept_as_long_as_the_archive_would_until_that_has_it(world: World)
     assert [task for _, task in entries(world)] == ["a"]
     assert min(left_ms(world, "a"), left_ms(world, "a", "log")) > 71 * HOUR_MS
     assert left_ms(world, "other") <= 60_000
-    both = kept(pool)
+    both = pool.kept()
     assert archived(pool, "a") == 1
     assert max(left_ms(world, "a"), left_ms(world, "a", "log")) <= 60_000
-    assert kept(pool) == both, "it is there still, and counted once"
+    assert pool.kept() == both, "it is there still, and counted once"
     assert archived(pool, "a") == 0
     assert entries(world) == []
     pool.pass_time(62_000)
-    assert kept(pool) == 0
+    assert pool.kept() == 0
 
 
 def test_it_goes_at_once_when_it_is_archived_late(world: World) -> None:
@@ -101,7 +96,7 @@ def test_beyond_the_budget_it_goes_as_others_do(world: World) -> None:
     for number in range(6):
         end(pool, f"a{number}", archive_request=True)
         pool.pass_time(1000)
-    assert kept(pool) <= 20_000
+    assert pool.kept() <= 20_000
     assert not pool.record("a0")
     assert not world.call("EXISTS", world.keys("request", id="a0"))
     assert archived(pool, "a0", "a5") == 2
@@ -116,11 +111,11 @@ def test_who_has_read_an_end_lets_it_go_earlier_once(world: World) -> None:
         drive(pool.scheduler.read_end(task))
     assert max(left_ms(world, "a"), left_ms(world, "a", "log")) <= 20_000
     assert left_ms(world, "b") > 50_000
-    both = kept(pool)
+    both = pool.kept()
     drive(pool.scheduler.read_end("a"))
-    assert kept(pool) == both
+    assert pool.kept() == both
     pool.pass_time(22_000)
-    assert 0 < kept(pool) < both
+    assert 0 < pool.kept() < both
 
 
 def test_what_was_read_before_it_was_archived_goes_early_when_it_is(world: World) -> None:

@@ -7,7 +7,6 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.gateway.records.entries import Charge, read_charge
 from fairlane.gateway.records.ledger import rows_of
 from fairlane.queues.chains import Stage
 from fairlane.queues.credits import Funds
@@ -44,10 +43,6 @@ class Account:
         balance = drive(self.pool.scheduler.balance("k:acme"))
         return balance.balance, balance.held
 
-    def charges(self) -> list[Charge]:
-        entries = self.world.call("XRANGE", self.world.keys("outbox"), "-", "+")
-        return [charge for _, fields in entries if (charge := read_charge(fields[1]))]
-
     def costs(self) -> dict[str, int | None]:
         return {name: row.cost for name, row in self.pool.recorded().items()}
 
@@ -69,7 +64,7 @@ def test_all_stages_are_one_hold_and_one_debit(account: Account) -> None:
     (grant,) = pool.take()
     pool.advance(grant, pool.end(), 3, used=(90, 40))
     assert account.stands == (1000 - 107 - 177, 0)
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert (charge.held, charge.charged) == (507, 284)
     audit(account.world, "c")
 
@@ -84,7 +79,7 @@ def test_what_is_held_grows_with_a_stage_that_may_cost_more_than_was_known(accou
     pool.advance(grant, pool.end(), 3, used=(90, 40))
     cost = 107 + 177
     assert account.stands == (1000 - cost, 0)
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert (charge.task, charge.held, charge.charged, charge.price) == ("c", 364, cost, "")
     assert [(row.id, row.amount) for row in rows_of(charge)] == [("c", -cost)]
     assert account.costs() == {"c.0": 107, "c.1": 177}
@@ -103,7 +98,7 @@ def test_a_chain_that_cannot_pay_for_its_next_stage_is_told_and_pays_what_it_had
     assert pool.advance(grant, end, used=(80, 10)).outcome == "ended"
     assert account.stands == (1000 - 107, 0)
     assert account.costs() == {"c.0": 107, "c.1": 0}
-    assert len(account.charges()) == 1
+    assert len(account.pool.charges()) == 1
     audit(account.world, "c")
 
 
@@ -143,14 +138,14 @@ def test_parts_are_held_together_and_pay_each_what_it_used(account: Account, end
         pool.finish(second, 3, state=State.FAILED, used=(11, 6))
     else:
         pool.cancel("c")
-        assert account.charges() == []
+        assert account.pool.charges() == []
         assert account.stands == (1000, 234)
         audit(account.world, "c")
         pool.finish(second, 3, state=State.CANCELLED, used=(11, 6))
     audit(account.world, "c")
     cost = 27 + (0 if ends == "failed" else 30)
     assert account.stands == (1000 - cost, 0)
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert (charge.task, charge.charged) == ("c", cost)
     assert sum(filter(None, account.costs().values())) == cost
 
@@ -187,7 +182,7 @@ def test_a_chain_that_ends_before_anything_ran_pays_nothing(account: Account) ->
     pool.start("c", parts=[b"0", b"1"], **PAID)
     pool.cancel("c")
     assert account.stands == (1000, 0)
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert (charge.held, charge.charged) == (234, 0)
     audit(account.world, "c")
 

@@ -16,11 +16,6 @@ def pool(world: World) -> Pool:
     return pool
 
 
-def payload_of(pool: Pool, task: str) -> bytes | None:
-    payload: bytes | None = drive(pool.scheduler.payload(task))
-    return payload
-
-
 def test_stages_run_one_behind_the_other_in_the_lines_of_their_models(world: World, pool: Pool) -> None:
     assert isinstance(pool.start("c", payload=b"one"), Submitted)
     (grant,) = pool.take("m")
@@ -32,7 +27,7 @@ def test_stages_run_one_behind_the_other_in_the_lines_of_their_models(world: Wor
     )
     assert (answer.outcome, answer.model) == ("moved", "n")
     audit(world, "c")
-    assert (pool.state("c"), payload_of(pool, "c")) == ("queued", b"two")
+    assert (pool.state("c"), pool.payload("c")) == ("queued", b"two")
     assert pool.events("c") == [("1-1", "start"), ("1-2", "chunk"), ("1-3", "stage"), ("1-4", "stage")]
     assert answer.event_id == f"{grant.epoch}-3"
     assert pool.take("m") == []
@@ -141,11 +136,11 @@ def test_each_stage_has_its_own_tries_limits_and_output(world: World, pool: Pool
         assert pool.requeue(grant, "failed", begun=True).outcome == "queued"
     (grant,) = pool.take()
     pool.append(grant, 4, b"{}")
-    assert payload_of(pool, "c") is None
+    assert pool.payload("c") is None
     pool.advance(grant, pool.entry(1, "n", run_ms=5000, payload=b"two"), 5, chunks=[b"{}"])
     record = pool.record("c")
     assert not {"tr", "fo", "hi", "wk", "ga"} & set(record)
-    assert (record["ab"], record["rl"], payload_of(pool, "c")) == ("3", "5000", b"two")
+    assert (record["ab"], record["rl"], pool.payload("c")) == ("3", "5000", b"two")
     for left in (2, 1, 0):
         (grant,) = pool.take("n")
         assert grant.left_ms == 5000

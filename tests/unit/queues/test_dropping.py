@@ -10,11 +10,6 @@ from fairlane.queues.tasks import State
 HOUR_MS = 3_600_000
 
 
-def kept(pool: Pool) -> int:
-    pool.sweep()
-    return int(pool.world.call("HGET", pool.world.keys("pool"), "kept") or 0)
-
-
 def end(pool: Pool, task: str, **more: Any) -> None:
     grant = pool.run(task, **{"keep_ms": 60_000, **more})
     pool.finish(grant, 1, chunks=[b"x" * 5000])
@@ -34,15 +29,15 @@ def test_what_has_ended_goes_at_once_and_is_counted_no_more(world: World) -> Non
     pool = Pool(world)
     end(pool, "a", archive_ms=72 * HOUR_MS, archive_log=True)
     end(pool, "b")
-    assert kept(pool) > 9000, "two logs of some 5,000 bytes, as the server holds them"
+    assert pool.kept() > 9000, "two logs of some 5,000 bytes, as the server holds them"
     assert drop(pool, "a")
     assert there(world, "a") == 0
     assert drop(pool, "b")
     pool.pass_time(3000)
-    left = kept(pool)
+    left = pool.kept()
     pool.pass_time(60_000)
     assert left < 8000, "of one that is kept for long it is known at once"
-    assert kept(pool) == 0
+    assert pool.kept() == 0
     assert drop(pool, "a"), "it is gone"
 
 

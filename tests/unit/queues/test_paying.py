@@ -9,7 +9,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.gateway.records.entries import MOST_TOKENS, Charge, read_charge
+from fairlane.gateway.records.entries import MOST_TOKENS, Charge
 from fairlane.queues.credits import Funds
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Refused, Short, State, Submitted
@@ -60,10 +60,6 @@ class Account:
     def today(self) -> str:
         return f"d{(self.world.now_ms // DAY_MS + 1) * DAY_MS}"
 
-    def charges(self) -> list[Charge]:
-        entries = self.world.call("XRANGE", self.world.keys("outbox"), "-", "+")
-        return [charge for _, fields in entries if (charge := read_charge(fields[1]))]
-
 
 def contents(world: World) -> dict[bytes, bytes]:
     return {name: value for name, (_, value) in world.save().items()}
@@ -80,7 +76,7 @@ def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> 
     account.pool.finish(grant, used=(80, 10, 40, 5, False))
     cost = 7 + 40 + 20 + 10 + 5
     assert account.stands == (1000 - cost, 0)
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert charge == Charge(
         *("a", account.world.now_ms, "", "acme/ann", "k:acme", PRICE),
         number=2, held=207, charged=cost, window="", window_held=0, window_charged=0,
@@ -107,7 +103,7 @@ def test_who_does_not_say_how_much_is_held_the_longest_answer_of_late_for_each(a
 
     def held(**more: Any) -> int:
         before = account.stands[1]
-        name = f"asks{len(account.charges())}"
+        name = f"asks{len(account.pool.charges())}"
         assert isinstance(account.submit(name, max_output=0, **more), Submitted)
         amount = account.stands[1] - before
         account.pool.cancel(name)
@@ -269,7 +265,7 @@ def test_a_budget_is_used_before_what_was_granted_and_comes_anew(account: Accoun
     account.pool.finish(grant, used=(100, 20))
     assert account.window(first) == (147, 0)
     assert account.stands == (1000, 0)
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert (charge.held, charge.charged) == (57, 0)
     assert (charge.window, charge.window_held, charge.window_charged) == (first, 150, 147)
     account.world.advance(DAY_MS)
@@ -293,7 +289,7 @@ def test_what_comes_back_goes_to_the_window_that_it_came_from(account: Account) 
         account.pool.cancel(name)
     assert [account.window(window) for window in windows[1:3]] == [(0, 0), (0, 0)]
     assert windows[0] not in str(drive(account.pool.scheduler.balance("k:acme")).fields)
-    assert [charge.window for charge in account.charges()] == windows[:3]
+    assert [charge.window for charge in account.pool.charges()] == windows[:3]
     audit(account.world, "abc")
 
 
@@ -522,7 +518,7 @@ def test_however_a_task_ends_it_is_paid_or_given_back_once(
     end(account)
     account.pool.pass_time(2000)
     assert whole(account) == (1000 - cost, 0)
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert charge.charged + charge.window_charged == cost
     assert charge.held + charge.window_held == 207
     assert charge.window_held == budget
@@ -549,7 +545,7 @@ def test_an_end_that_is_repeated_pays_once(account: Account) -> None:
         account.pool.cancel("a")
         account.pool.requeue(grant)
     assert account.stands == (1000 - COST, 0)
-    assert len(account.charges()) == 1
+    assert len(account.pool.charges()) == 1
 
 
 def test_a_task_of_a_key_without_a_quota_tells_what_it_costs(world: World) -> None:
@@ -571,7 +567,7 @@ def test_a_balance_that_is_gone_is_charged_in_sql_alone(account: Account) -> Non
     grant = account.run("a")
     account.world.call("DEL", account.world.keys("balance", subject="k:acme"), account.world.keys("balances"))
     account.pool.finish(grant, used=(10, 5))
-    (charge,) = account.charges()
+    (charge,) = account.pool.charges()
     assert (charge.number, charge.charged) == (0, COST)
     assert drive(account.pool.scheduler.balance("k:acme")) is None
 
@@ -607,7 +603,7 @@ def test_what_was_compared_is_put_right_once(account: Account) -> None:
     assert account.stands == (1300 - 107 - 11, 207)
     assert account.window(account.today) == (97, 0)
     account.pool.finish(grant, used=(1, 0))
-    assert account.charges()[-1].number == 51
+    assert account.pool.charges()[-1].number == 51
     audit(account.world, "ab")
 
 

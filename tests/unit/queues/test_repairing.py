@@ -24,11 +24,6 @@ def pool(world: World) -> Pool:
     return Pool(world)
 
 
-def payload_of(pool: Pool, task: str) -> bytes | None:
-    payload: bytes | None = drive(pool.scheduler.payload(task))
-    return payload
-
-
 def granted(pool: Pool, model: str = "m") -> Grant:
     (grant,) = pool.take(model)
     return grant
@@ -42,7 +37,7 @@ def test_the_task_goes_back_to_its_place_with_another_payload_and_pays_for_both(
     pool.submit("behind", **REPAIRS)
     world.advance(500)
     assert pool.repair(grant, AGAIN, (10, 5, 4, -1, True)).outcome == "queued"
-    assert payload_of(pool, "a") == AGAIN
+    assert pool.payload("a") == AGAIN
     assert pool.charged() == 10 + 2 * 5, "what its first answer used"
     audit(world, ["a", "behind"])
     again = granted(pool)
@@ -77,7 +72,7 @@ def test_it_happens_once_however_often_it_is_said(world: World, pool: Pool) -> N
     assert pool.repair(grant, AGAIN).outcome == "queued"
     charged = pool.charged()
     assert pool.repair(grant, b'{"other":1}').outcome == "stale", "its reply was lost, and it is said again"
-    assert (payload_of(pool, "a"), pool.charged()) == (AGAIN, charged)
+    assert (pool.payload("a"), pool.charged()) == (AGAIN, charged)
     again = granted(pool)
     assert pool.repair(grant, b'{"other":1}').outcome == "stale"
     assert pool.repair(again, b'{"other":1}', (30, 6)).outcome == "ended"
@@ -131,7 +126,7 @@ def test_the_archive_gets_the_request_as_it_came(world: World, pool: Pool) -> No
             grant = granted(pool)
         pool.finish(grant, seq=2 + len(payloads))
         assert drive(pool.scheduler.request(task)) == b'{"first":1}'
-        assert payload_of(pool, task) is None
+        assert pool.payload(task) is None
     audit(world, ["a", "b"])
 
 

@@ -1,29 +1,14 @@
 """Rules about who may start: pause, running tasks per queue, reserved and lent slots. Each holds from the next decision on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
-from tests.support.servers import Server
 
 from fairlane.queues.tasks import Grant, State, Submitted
-
-
-@pytest.fixture
-def ears(any_server: Server) -> Iterator[Callable[[Pool], Subscription]]:
-    """Subscriptions to replicas' channels, closed at the end."""
-    opened: list[Subscription] = []
-
-    def listen(pool: Pool) -> Subscription:
-        opened.append(pool.ears(any_server.socket_path))
-        return opened[-1]
-
-    yield listen
-    for subscription in opened:
-        subscription.close()
 
 
 def backlog(pool: Pool, queue: str, number: int, *, user: str = "", model: str = "m") -> list[str]:

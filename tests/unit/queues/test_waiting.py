@@ -1,31 +1,16 @@
 """What `submit`, `take`, `position`, `offer` and `configure` answer, and whom they wake."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import Subscription, World, drive
 from tests.support.pool import Pool
-from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Refused, State, Submitted
-
-
-@pytest.fixture
-def ears(any_server: Server) -> Iterator[Callable[[Pool], Subscription]]:
-    """Subscriptions to replicas' channels, closed at the end."""
-    opened: list[Subscription] = []
-
-    def listen(pool: Pool) -> Subscription:
-        opened.append(pool.ears(any_server.socket_path))
-        return opened[-1]
-
-    yield listen
-    for subscription in opened:
-        subscription.close()
 
 
 def ids(answer: object) -> list[str]:

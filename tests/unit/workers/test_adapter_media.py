@@ -103,6 +103,19 @@ async def test_unfinished_images_are_asked_for_and_told_as_they_come() -> None:
     assert msgspec.json.decode(result.value) == told
 
 
+async def test_no_more_unfinished_images_are_told_than_a_worker_may_send_at_once() -> None:
+    payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": 100}
+    asked = task(IMAGE, payload, stream=True)
+    done = drawn("completed", "Ug==")
+    small = [drawn("partial_image", "UA==", partial_image_index=index) for index in range(100)]
+    items, request = await ask(asked, events(*small, done), "/images/generations")
+    assert msgspec.json.decode(request.content)["partial_images"] == 3
+    assert len(items) == 4
+    large = [drawn("partial_image", "A" * 5_000_000) for _ in range(3)]
+    items, _ = await ask(asked, events(*large, done), "/images/generations")
+    assert len(items) == 2
+
+
 async def test_of_several_images_all_must_come() -> None:
     payload = {"model": "m", "prompt": "x", "n": 2, "stream": True, "partial_images": 1}
     asked = task(IMAGE, payload, stream=True)

@@ -40,6 +40,11 @@ _OF_IMAGE = ("b64_json", "url", "revised_prompt")
 _NULL = Raw(b"null")
 MAX_IMAGES_BYTES = 64 * 1024 * 1024
 """Of the finished images of one stream, as base64."""
+MOST_UNFINISHED = 3
+"""Unfinished images of a task, as OpenAI has it: a caller who asks for more is shown these."""
+MOST_UNFINISHED_BYTES = 8 * 1024 * 1024
+"""Of all of them, as base64; those beyond are not shown. They are a courtesy: many large ones at a time would be more than a
+worker may send, and its other tasks would be lost with its connection."""
 _DIGITS = 3
 _TEXTS = ("text", "srt", "vtt")
 
@@ -57,7 +62,8 @@ def media_call(task: Task, members: dict[str, Raw], model: str, boundary: str) -
     }
     body["model"] = Raw(msgspec.json.encode(model))
     wants = task.stream and bytes(members.get("stream", b"")) == b"true"
-    unfinished = _number(members.get("partial_images")) if wants and task.type in _DRAWN else 0
+    asked = _number(members.get("partial_images")) if wants and task.type in _DRAWN else 0
+    unfinished = min(asked, MOST_UNFINISHED)
     stream = unfinished > 0 or (wants and task.type == TRANSCRIPTION)
     if stream:
         body["stream"] = Raw(b"true")
@@ -162,6 +168,8 @@ class ImageReader(MediaReader):
         self._images: list[dict[str, Raw]] = []
         self._about: dict[str, Raw] = {}
         self._bytes = 0
+        self._shown = 0
+        self._shown_bytes = 0
 
     def last(self) -> Delta | Result | None:
         """The finished ones."""
@@ -181,10 +189,17 @@ class ImageReader(MediaReader):
         kind = msgspec.json.decode(found.get("type", _NULL))
         if kind in _UNFINISHED:
             told = {name: raw for name, raw in found.items() if name not in _OF_EVENT}
-            return [Delta(extra=Raw(msgspec.json.encode({"partial_image": told})))]
+            return self._show(Raw(msgspec.json.encode({"partial_image": told})))
         if kind in _FINISHED:
             self._finish(found)
         return []
+
+    def _show(self, told: Raw) -> list[Delta]:
+        self._shown += 1
+        self._shown_bytes += len(bytes(told))
+        if self._shown > MOST_UNFINISHED or self._shown_bytes > MOST_UNFINISHED_BYTES:
+            return []
+        return [Delta(extra=told)]
 
     def _finish(self, found: dict[str, Raw]) -> None:
         image = {name: found[name] for name in _OF_IMAGE if name in found}

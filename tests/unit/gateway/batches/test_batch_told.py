@@ -5,13 +5,14 @@ import json
 import pytest
 from openai.types import Batch as OpenAIBatch
 
-from fairlane.gateway.batches.batch import Batch, Status, read_window, told, told_to_operators
+from fairlane.gateway.batches.batch import Batch, Status, read_window, told, told_to_operators, whys_json
 from fairlane.gateway.batches.lines import Problem
 from fairlane.gateway.batches.names import could_be, file_of, line_task, new_batch_id
 from fairlane.gateway.batches.outcomes import NotRun, answered, not_run, refused
 from fairlane.gateway.batches.store import problems_json
 from fairlane.gateway.errors import ApiError, gateway_failed
 from fairlane.queues.ids import could_be_ours
+from fairlane.streaming.views.usage import Counts
 
 NOW = 1_800_000_000_000
 BATCH = Batch(
@@ -44,7 +45,46 @@ def test_what_is_wrong_with_a_file_is_told_by_line() -> None:
         ("invalid_json_line", 3),
         ("empty_file", None),
     ]
-    assert told_to_operators(batch)["error"] == "no JSON"
+    shown = told_to_operators(batch)
+    assert (shown["error"], shown["errorLine"], shown["errorParam"]) == ("no JSON", 3, None)
+
+
+def test_what_a_batch_has_used_and_waits_for_is_told() -> None:
+    led = BATCH._replace(
+        status=Status.IN_PROGRESS,
+        leader="a",
+        waiting=3,
+        running=2,
+        whys=whys_json({"NO_WORKER": ["m"], "RATE_LIMITED": []}),
+        input_tokens=7,
+        cached_tokens=2,
+        output_tokens=5,
+        reasoning_tokens=1,
+    )
+    used = OpenAIBatch.model_validate(told(led), strict=True).usage
+    assert used is not None
+    assert (used.input_tokens, used.output_tokens, used.total_tokens) == (7, 5, 12)
+    assert used.input_tokens_details.cached_tokens == 2
+    assert used.output_tokens_details.reasoning_tokens == 1
+    waits = [{"code": "NO_WORKER", "models": ["m"]}, {"code": "RATE_LIMITED", "models": []}]
+    standing = {"linesWaiting": 3, "linesRunning": 2, "waitsFor": waits, "stillSince": None}
+    assert told(led)["fairlane"] == standing
+    assert standing.items() <= told_to_operators(led).items()
+    nobodys = told(led._replace(leader="", still=NOW))["fairlane"]
+    assert nobodys["waitsFor"] == [{"code": "NOT_ITS_TURN", "models": []}]
+    assert nobodys["stillSince"] == NOW
+    ended = led._replace(status=Status.COMPLETED, leader="", whys="")
+    assert told(ended)["fairlane"]["waitsFor"] == []
+
+
+def test_what_an_answer_used_is_read_from_it() -> None:
+    chat = b'{"usage":{"prompt_tokens":7,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":2}}}'
+    response = (
+        b'{"usage":{"input_tokens":3,"output_tokens":4,"output_tokens_details":{"reasoning_tokens":1}}}'
+    )
+    assert answered(1, "a", TASK, chat).used == Counts(7, 5, 2, None)
+    assert answered(1, "a", TASK, response).used == Counts(3, 4, None, 1)
+    assert answered(1, "a", TASK, b"{}").used == Counts()
 
 
 def test_a_line_of_an_output_file_is_one_line() -> None:

@@ -92,20 +92,28 @@ function go(wanted, name, value) {
   location.hash = address(query);
 }
 
+/** What is wrong with a batch, and where; or what it waits for. */
+function why({ error, errorLine, waitsFor = [] }) {
+  if (error) return errorLine ? t("batches.error.line", { line: errorLine, error }) : error;
+  return waitsFor.map(({ code, models }) => (code === "NOT_ITS_TURN" ? t("batches.turn") : t("batches.waits", { what: models.length ? `${code} (${models.join(", ")})` : code }))).join(" ");
+}
+
 const batchTable = cancel =>
   new LiveTable(
     [
       { name: "batches.batch", class: "wide", sign: row => row.id, draw: row => h("div", {}, h("span", { class: "id" }, row.id), h("span", { class: "sub" }, row.endpoint)) },
       { name: "batches.owner", sign: row => `${row.user}/${row.key}`, draw: owner },
       { name: "batches.model", sign: row => row.model ?? "", draw: row => h("span", { class: "who" }, row.model ?? "") },
-      { name: "batches.state", sign: row => `${row.status}/${row.error}`, draw: row => h("div", { class: "why" }, chip("batch", row.status), row.error ? h("span", { class: "sub", title: row.error }, row.error) : null) },
+      { name: "batches.state", sign: row => `${row.status}/${why(row)}`, draw: row => h("div", { class: "why" }, chip("batch", row.status), why(row) ? h("span", { class: "sub", title: why(row) }, why(row)) : null) },
       {
         name: "batches.progress",
-        sign: row => JSON.stringify(row.counts),
-        draw: ({ counts: { total, completed, failed } }) => {
+        sign: row => JSON.stringify([row.counts, row.linesWaiting, row.linesRunning]),
+        draw: ({ counts: { total, completed, failed }, linesWaiting, linesRunning }) => {
           if (!total) return null;
           const values = { done: number(completed + failed), total: number(total), failed: number(failed) };
-          return gauge(t(failed ? "batches.counts.failed" : "batches.counts", values), (completed + failed) / total, { tone: failed === total ? "var(--bad)" : failed ? "var(--warn)" : null });
+          const done = gauge(t(failed ? "batches.counts.failed" : "batches.counts", values), (completed + failed) / total, { tone: failed === total ? "var(--bad)" : failed ? "var(--warn)" : null });
+          const way = { waiting: number(linesWaiting), running: number(linesRunning) };
+          return linesWaiting || linesRunning ? h("div", {}, done, h("span", { class: "sub" }, t("batches.under_way", way))) : done;
         },
       },
       { name: "batches.created", class: "num", sign: row => row.createdAt, draw: row => time(row.createdAt) },

@@ -9,12 +9,13 @@ export const inputsOf = text =>
 
 /** The vectors of an answer, in the order of the inputs; null for one that holds none. */
 export function vectorsOf(answer) {
-  const vectors = [];
-  for (const { index, embedding } of Array.isArray(answer?.data) ? answer.data : []) {
-    if (!Number.isInteger(index) || !Array.isArray(embedding)) return null;
-    vectors[index] = embedding;
+  const told = Array.isArray(answer?.data) ? answer.data : [];
+  const vectors = told.map(() => null);
+  for (const one of told) {
+    if (vectors[one?.index] !== null || !Array.isArray(one.embedding)) return null; // no such place, or one that is taken
+    vectors[one.index] = one.embedding;
   }
-  return vectors.length && vectors.every(Array.isArray) ? vectors : null;
+  return vectors.length ? vectors : null;
 }
 
 /** How alike two vectors are: the cosine of the angle between them, 1 for the same direction; null where one has none. */

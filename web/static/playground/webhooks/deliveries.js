@@ -38,7 +38,7 @@ export class Deliveries {
       keyOf: row => row.id,
       empty: "deliveries.empty",
       headers: this._who,
-      againMs: rows => (rows.some(({ state }) => state === "waiting") ? SOON_MS : LATER_MS),
+      againMs: rows => (rows.some(({ nextAt }) => nextAt !== null && nextAt - Date.now() < LATER_MS) ? SOON_MS : LATER_MS),
     });
     this.draw();
     this._table.read();

@@ -1,0 +1,73 @@
+"""What the scheduler and the dispatcher are told of the settings, and how tasks end that nobody ends. Pure."""
+
+from fairlane.gateway.current import Current
+from fairlane.gateway.endpoints.payloads import completed
+from fairlane.gateway.permits.gate import LEFT_UNREPORTED
+from fairlane.gateway.settings import ModelSettings, Settings
+from fairlane.queues.scheduler import Ends, Limits
+from fairlane.queues.tasks import Fragment
+from fairlane.streaming.events import cancelled_end, fragment_error
+from fairlane.workers.server.settings import DispatchSettings, OutputLimits
+
+ENDS = Ends(
+    timeout=Fragment(fragment_error("Task timeout", "TOTAL_TIMEOUT", False), "TOTAL_TIMEOUT"),
+    queue_timeout=Fragment(fragment_error("Task timeout", "QUEUE_TIMEOUT", False), "QUEUE_TIMEOUT"),
+    worker_lost=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", False), "WORKER_LOST"),
+    no_worker=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", True), "WORKER_LOST"),
+    left=cancelled_end("client"),
+    unavailable=Fragment(
+        fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
+        "MODEL_UNAVAILABLE",
+    ),
+    left_unreported=Fragment(LEFT_UNREPORTED, ""),
+    permit_unused=Fragment(
+        fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
+    ),
+)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What holds for every task."""
+    return Limits(
+        lease_ms=settings.lease_ms,
+        grant_ms=settings.grant_ack_ms,
+        max_queue_length=settings.max_queue_length,
+        max_queued_bytes=settings.max_queued_bytes,
+        max_retained_bytes=settings.max_retained_bytes,
+        max_outbox=settings.outbox_max_entries,
+    )
+
+
+def _output_limits(model: ModelSettings) -> OutputLimits:
+    return OutputLimits(
+        model.first_output_ms,
+        model.silence_ms,
+        model.first_output_least_ms,
+        model.silence_least_ms,
+        *model.tightens_ms,
+    )
+
+
+def dispatch_settings(current: Current) -> DispatchSettings:
+    """What holds for those that are given to workers."""
+    settings = current.settings
+    return DispatchSettings(
+        endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints if endpoint.offline)),
+        complete=lambda model, payload: completed(current.endpoints, model, payload),
+        flush_interval_ms=settings.stream_flush_interval_ms,
+        flush_chunks=settings.stream_flush_size,
+        flush_chars=settings.stream_flush_chars,
+        no_worker_grace_ms=settings.no_worker_grace_ms,
+        dead_after_ms=settings.dead_after_ms,
+        max_output_bytes=settings.max_output_bytes,
+        debug_events=settings.llm_debug and settings.environment != "production",
+        output_limits={
+            name: _output_limits(model)
+            for name, model in current.limiting.models.items()
+            if model.first_output_ms or model.silence_ms
+        },
+        changed_limits={
+            concerned: _output_limits(model)
+            for concerned, model in (current.rollouts.limited if current.rollouts is not None else {}).items()
+        },
+    )

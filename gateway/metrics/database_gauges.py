@@ -1,0 +1,50 @@
+"""What a survey of the database says, as gauges. Every replica says the same: query them with `max`, not with `sum`."""
+
+from collections import Counter
+
+from fairlane.gateway.batches.batch import UNENDED
+from fairlane.gateway.metrics.database_survey import DatabaseSurvey
+from fairlane.gateway.metrics.store_gauges import Rows, StoreGauge
+from fairlane.queues.metrics import OTHER
+
+MOST_REASONS = 50
+
+DATABASE_GAUGES = (
+    StoreGauge("fairlane_batches_unended", ("status",), "Batches that have not ended"),
+    StoreGauge(
+        "fairlane_batches_still",
+        ("reason",),
+        "Batches of which nothing has run nor could be submitted for a minute, by the code of what they wait for",
+    ),
+    StoreGauge(
+        "fairlane_batch_lines_under_way", ("state",), "Lines of batches that are submitted: waiting, running"
+    ),
+    StoreGauge("fairlane_files", (), "Files, also those that arrive or are still to be removed"),
+    StoreGauge("fairlane_files_bytes", (), "Bytes that they take, or are set aside for them"),
+    StoreGauge("fairlane_files_limit_bytes", (), "Bytes that they may take (files.max_bytes)"),
+    StoreGauge("fairlane_responses_held", (), "Responses that are kept; counted every ten minutes"),
+    StoreGauge("fairlane_responses_held_bytes", (), "Bytes of them"),
+)
+
+
+def rows_of(survey: DatabaseSurvey, most_file_bytes: int) -> Rows:
+    """Values by metric and labels."""
+    unended, still, lines = Counter(dict.fromkeys(UNENDED, 0)), Counter[str](), Counter(waiting=0, running=0)
+    for group in survey.batches:
+        unended[group.status] += group.number
+        lines["waiting"] += group.waiting
+        lines["running"] += group.running
+        for code in group.codes if group.still else ():
+            still[code if code in still or len(still) < MOST_REASONS else OTHER] += group.still
+    rows: Rows = {
+        "fairlane_batches_unended": {(status,): number for status, number in unended.items()},
+        "fairlane_batches_still": {(code,): number for code, number in still.items()},
+        "fairlane_batch_lines_under_way": {(state,): number for state, number in lines.items()},
+        "fairlane_files": {(): survey.files.number},
+        "fairlane_files_bytes": {(): survey.files.bytes},
+        "fairlane_files_limit_bytes": {(): most_file_bytes},
+    }
+    if survey.responses is not None:
+        rows["fairlane_responses_held"] = {(): survey.responses.number}
+        rows["fairlane_responses_held_bytes"] = {(): survey.responses.bytes}
+    return rows

@@ -1,0 +1,99 @@
+"""What the database knows that metrics tell: batches that have not ended, files, responses that are kept."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import and_, case, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.batches.batch import UNENDED, codes_of
+from fairlane.gateway.batches.standing import TOLD_AFTER_S
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import batches, responses
+from fairlane.gateway.files.rows import held_by_all
+
+EVERY_S, RESPONSES_EVERY_S = 10.0, 600.0
+"""It is read when it is asked for, and no more often; responses, which are counted, more seldom."""
+READ_S = 2.0
+
+
+class BatchGroup(NamedTuple):
+    """Batches of one status that wait for the same."""
+
+    status: str
+    codes: tuple[str, ...]
+    """What lines of them wait for."""
+    number: int
+    still: int
+    """Of them, those that have stood still for a minute."""
+    waiting: int
+    """Lines of them that are under way."""
+    running: int
+
+
+class Sums(NamedTuple):
+    """How many, and their bytes."""
+
+    number: int
+    bytes: int
+
+
+class DatabaseSurvey(NamedTuple):
+    """All of it."""
+
+    batches: Sequence[BatchGroup]
+    files: Sums
+    responses: Sums | None
+    """None: they could not be counted in time."""
+
+
+class DatabaseSurveyor:
+    """Asks. Many may ask at once: one of them does."""
+
+    def __init__(self, database: Database, now_ms: Callable[[], int]) -> None:
+        self._database = database
+        self._now_ms = now_ms
+        self._one = asyncio.Lock()
+        self._known: DatabaseSurvey | None = None
+        self._read_at = self._counted_at = -RESPONSES_EVERY_S
+        self._responses: Sums | None = None
+
+    async def recent(self) -> DatabaseSurvey | None:
+        """What is known, no older than EVERY_S; None while the database is away."""
+        async with self._one:
+            now = time.monotonic()
+            if now - self._read_at >= EVERY_S:
+                self._read_at = now
+                self._known = await self._read(now)
+            return self._known
+
+    async def _read(self, now: float) -> DatabaseSurvey | None:
+        if now - self._counted_at >= RESPONSES_EVERY_S:
+            self._counted_at, self._responses = now, await self._count_responses()
+        try:
+            async with self._database.reporting(READ_S) as connection:
+                groups = await _batches(connection, self._now_ms())
+                return DatabaseSurvey(groups, Sums(*await held_by_all(connection)), self._responses)
+        except DatabaseUnavailable:
+            return None
+
+    async def _count_responses(self) -> Sums | None:
+        sums = select(func.count(), func.coalesce(func.sum(responses.c.size), 0)).select_from(responses)
+        try:
+            async with self._database.reporting(READ_S) as connection:
+                number, size = (await connection.execute(sums)).one()
+        except DatabaseUnavailable:
+            return None
+        return Sums(int(number), int(size))
+
+
+async def _batches(connection: AsyncConnection, now_ms: int) -> list[BatchGroup]:
+    columns = batches.c
+    long = and_(columns.still > 0, columns.still < now_ms - int(TOLD_AFTER_S * 1000))
+    sums = [func.sum(case((long, 1), else_=0)), func.sum(columns.waiting), func.sum(columns.running)]
+    wanted = select(columns.status, columns.whys, func.count(), *sums).where(columns.status.in_(UNENDED))
+    rows = await connection.execute(wanted.group_by(columns.status, columns.whys))
+    return [BatchGroup(row[0], codes_of(row[1]), *(int(number) for number in row[2:])) for row in rows]
