@@ -68,9 +68,10 @@ def native_steps(
     most: int = MOST_BYTES,
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
+    kept_input: Raw | None = None,
 ) -> Iterator[Asked | None]:
     """A Responses request as a worker gets it that takes it as it is, in steps, as `chat_steps` has them: with the same options,
-    and raising likewise."""
+    and raising likewise. `kept_input`: the input as it is kept, where that is another one (files by their ids)."""
     said, known = said_of(fields), known or {}
     check_names(said)
     echo = new_echo(said, store=store)
@@ -103,7 +104,7 @@ def native_steps(
         raise too_large(most)
     kept: list[bytes] = []
     if store:
-        yield from kept_steps(said["input"], known, kept)
+        yield from kept_steps(said["input"] if kept_input is None else kept_input, known, kept)
     yield Asked(asked, payload, told, b"[%b]" % b",".join(kept), RESPONSES)
 
 

@@ -34,7 +34,11 @@ def fields_of(request: dict[str, Any]) -> dict[str, Raw]:
 
 
 def asked(*, stream: bool = False, **request: Any) -> Asked:
-    options = {name: request.pop(name) for name in ("store_", "history", "known", "most") if name in request}
+    options = {
+        name: request.pop(name)
+        for name in ("store_", "history", "known", "most", "kept_input")
+        if name in request
+    }
     options = {name.rstrip("_"): value for name, value in options.items()}
     fields = fields_of({"model": "m", "input": "hi"} | request)
     return next(one for one in native_steps(fields, stream=stream, **options) if one is not None)
@@ -192,6 +196,9 @@ def test_its_input_is_kept_as_it_was_asked() -> None:
         "custom_tool_call_output",
     ]
     assert json.loads(asked().input_items) == []
+    by_id = Raw(b'[{"role":"user","content":"by its id"}]')
+    (item,) = json.loads(asked(input=[HI], kept_input=by_id, store_=True).input_items)
+    assert item["content"][0]["text"] == "by its id"
 
 
 @given(

@@ -62,7 +62,7 @@ class Elsewhere:
     async def _keep(self) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._kept_until:
-            self._kept, self._kept_until = await self._kinds(), now + KEPT_S
+            self._kept, self._kept_until = await self._kinds(0.0), now + KEPT_S
 
     def _offers(self, models: Iterable[str] | None, task_type: str) -> bool:
         if models is None:
@@ -80,15 +80,15 @@ class Elsewhere:
             if task is not None:
                 task.cancel()
 
-    async def _kinds(self) -> set["_RemoteWorker"]:
+    async def _kinds(self, pause_s: float = SHARED_S) -> set["_RemoteWorker"]:
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), name="workers-elsewhere")
+            self._reading = asyncio.create_task(self._read(pause_s), name="workers-elsewhere")
         return await asyncio.shield(self._reading)
 
-    async def _read(self) -> set["_RemoteWorker"]:
+    async def _read(self, pause_s: float) -> set["_RemoteWorker"]:
         """The kinds of workers of other replicas; who asks within a moment shares the reading."""
         try:
-            await asyncio.sleep(SHARED_S)
+            await asyncio.sleep(pause_s)
             kinds: set[_RemoteWorker] = set()
             for name in await self._link.command("ZRANGE", self._keys("replicas"), 0, -1):
                 replica = name.decode()
