@@ -9,8 +9,14 @@ from typing import Any
 
 import openai
 import pytest
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
 from openai.types.responses import Response
+from pydantic import SecretStr
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from tests.integration.native.keys import key, secret
 from tests.support.responses_upstream import (
     SEAL,
@@ -207,6 +213,66 @@ async def test_a_loop_of_tools_with_openai_s_own_client(
         "message",
     ]
     assert not any("id" in item for item in again)
+
+
+async def test_pydantic_ai_s_loop_of_tools_takes_sealed_thoughts_back(
+    talk: Talk, sdk: AsyncOpenAI, upstream: ResponsesUpstream
+) -> None:
+    """(It sends them back for models of which it knows that they think.)"""
+    upstream.answers = [
+        [thought("Look", "a"), call("weather", '{"city": "Oslo"}')],
+        [thought("Now", "b"), message("Rain")],
+        [message("Bring a coat")],
+    ]
+    agent = Agent(OpenAIResponsesModel("gpt-5-mini", provider=OpenAIProvider(openai_client=sdk)))
+
+    @agent.tool_plain
+    def weather(city: str) -> str:
+        return f"rain in {city}"
+
+    async with works(talk, upstream, "gpt-5-mini"):
+        first = await agent.run("What is the weather?")
+        assert first.output == "Rain"
+        async with agent.run_stream("And now?", message_history=first.all_messages()) as stream:
+            assert await stream.get_output() == "Bring a coat"
+    back = [item.get("type", item.get("role")) for item in upstream.asked[2]["input"]]
+    assert [kind for kind in back if kind in ("reasoning", "function_call", "function_call_output")] == [
+        *("reasoning", "function_call", "function_call_output"),
+        "reasoning",
+    ]
+    sealed = [item["encrypted_content"] for item in upstream.asked[2]["input"] if "encrypted_content" in item]
+    assert sealed == [SEAL + "a", SEAL + "b"]
+
+
+@tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"rain in {city}"
+
+
+async def test_langchain_s_loop_of_tools_takes_sealed_thoughts_back(
+    native: None, talk: Talk, upstream: ResponsesUpstream
+) -> None:
+    upstream.answers = [[thought("Look", "a"), call("weather", '{"city": "Oslo"}')], [message("Rain")]]
+    chat = ChatOpenAI(
+        model="m",
+        base_url=f"{talk.served.url}/v1",
+        api_key=SecretStr(secret("acme")),
+        use_responses_api=True,
+        output_version="responses/v1",
+        include=["reasoning.encrypted_content"],
+        store=False,
+    )
+    bound = chat.bind_tools([weather])
+    whole: Any = None
+    async for chunk in bound.astream("What is the weather?"):
+        whole = chunk if whole is None else whole + chunk
+    result = await weather.ainvoke(whole.tool_calls[0])
+    answer = await bound.ainvoke(["What is the weather?", whole, result])
+    assert answer.text == "Rain"
+    kinds_back = [item.get("type", item.get("role")) for item in upstream.asked[1]["input"]]
+    assert kinds_back[-3:] == ["reasoning", "function_call", "function_call_output"]
+    assert upstream.asked[1]["input"][-3]["encrypted_content"] == SEAL + "a"
 
 
 async def test_what_is_kept_goes_on_natively_and_items_are_referred_to(
