@@ -32,7 +32,7 @@ from tests.support.talk import Talk, talking
 from fairlane.workers.adapters.openai import OpenAIAdapter
 from fairlane.workers.sdk import Worker
 
-from .asking import Asker, answer_with, events_of, good, refused, told_events
+from .asking import Asker, answer_with, events_of, good, refused, text_of, told_events
 
 pytestmark = pytest.mark.anyio
 ACCOUNTS = [key("acme"), key("ops", admin=True)]
@@ -335,6 +335,23 @@ async def test_a_worker_at_another_gateway_is_known_soon(
 
             await until(taken, "the worker to be known here")
     assert upstream.asked
+
+
+async def test_one_that_was_submitted_natively_is_for_no_other_worker(talk: Talk, acme: Asker) -> None:
+    async with talk.worker2(["m"]) as chat:
+        async with talk.worker2(["m"], taskTypes=["openaiResponses"]) as worker:
+            busy = talk.later(acme.ask())
+            task = await worker.take()
+            assert (task["taskType"], task["payload"]["input"]) == (
+                "openaiResponses",
+                [{"role": "user", "content": "what?"}],
+            )
+            await worker.answer(task, result={"content": "a result of a handler's own"})
+            assert text_of(await busy) == "a result of a handler's own"
+            waiting = talk.later(acme.post())
+            await worker.skip_to("task")
+        refused(await waiting, 503, "NO_WORKER")
+        await chat.nothing_more()
 
 
 async def test_every_model_that_may_run_it_must_take_it_so(
