@@ -129,7 +129,7 @@ class Feed:
         try:
             asked = await led.asked_in(line)
             custom_id = asked.custom_id
-            request = await led.read(asked)
+            request = await led.read(asked, task_id)
             model = model_in(request.fields)
             if self._held.rests(For(model), time.monotonic()):
                 self._held.add(line, For(model))

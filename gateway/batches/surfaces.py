@@ -18,6 +18,7 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
+from fairlane.gateway.calls.responses.native import native_steps
 from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.turns import Caller as Opener
@@ -42,11 +43,13 @@ class Request(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is needed to read a line's body. `opener`: whose turn a large one is."""
+    """What is needed to read a line's body. `opener`: whose turn a large one is; `native`: whether a Responses request of these
+    members goes to workers as it is."""
 
     bodies: Bodies
     most_bytes: int
     opener: Opener
+    native: Callable[[Members], Awaitable[bool]]
 
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
@@ -69,10 +72,11 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-    steps = chat_steps(fields, stream=False, most=reading.most_bytes)
+    read = native_steps if await reading.native(fields) else chat_steps
+    steps = read(fields, stream=False, most=reading.most_bytes)
     asked = await reading.bodies.take_steps(bytes(body), steps, caller=reading.opener)
     view = partial(ResponsesBodyView, echo=asked.echo)
-    return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
+    return Request(asked.task_type, asked.payload, asked.fields, view, len(asked.echo))
 
 
 def _cannot_stream() -> ApiError:
