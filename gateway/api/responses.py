@@ -3,13 +3,14 @@
 A request is a chat request in other words (gateway/calls/responses), its task one that any worker for chat runs.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
+from fairlane.gateway.api.answering import Asking, answer, asker_of, in_steps, task_of
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.kept_responses import follow
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -34,8 +35,7 @@ def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     """What a request asks for. Nothing else of the body is left, but what is to be kept of it."""
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=request.opener)
+    body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     wishes = await in_steps(tasks, request, body, wish_steps(fields))
@@ -43,10 +43,14 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     previous, background = wishes.previous, wishes.background
     keeps = kept.keeps(wishes.store, background=background, previous=previous is not None)
     owner = caller.named(fields)
-    history = await kept.history(owner, previous, most) if previous is not None else ()
+    history: Sequence[bytes] = await kept.history(owner, previous, most) if previous is not None else ()
     known = await kept.referenced(owner, wishes.references, most)
-    steps = chat_steps(fields, stream=stream, store=keeps, most=most, history=history, known=known)
-    beside = sum(map(len, history)) + sum(map(len, known.values()))
+    said_input, before = fields.get("input"), len(fields.get("input") or b"")
+    fields, history = await tasks.attachments.in_responses(asker_of(tasks, request, owner), fields, history)
+    steps = chat_steps(
+        fields, stream=stream, store=keeps, most=most, history=history, known=known, kept_input=said_input
+    )
+    beside = sum(map(len, history)) + sum(map(len, known.values())) + len(fields.get("input") or b"") - before
     asked = await in_steps(tasks, request, body, steps, beside=beside)
     task = task_of(
         *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),

@@ -22,6 +22,7 @@ from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.files.files import Files
+from fairlane.gateway.tasks.attachments import Asker, Attachments
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.gateway.tasks.submit import Submit
@@ -58,6 +59,7 @@ class Tools:
     scheduler: Scheduler
     results: Results
     files: Files
+    attachments: Attachments
     store: BatchStore
     metrics: Metrics
     working: Turns = field(default_factory=lambda: Turns(WORKED_ON_AT_ONCE))
@@ -159,10 +161,12 @@ class Led:
         """What a line asks for. Raises Unfit, and ApiError."""
         return await asked_in(line, self.batch.endpoint, self.tools.bodies, self.opener)
 
-    def read(self, asked: Asked) -> Awaitable[Request]:
-        """The request of a line. Raises what its call would be refused with."""
-        reading = Reading(self.tools.bodies, self.tools.current.settings.max_body_bytes, self.opener)
-        return READERS[self.batch.endpoint](asked.body, reading)
+    def read(self, asked: Asked, caller: Caller | None) -> Awaitable[Request]:
+        """The request of a line, with the files of `caller` that it names; None: its task is known, and needs them no more.
+        Raises what its call would be refused with."""
+        tools = self.tools
+        asker = Asker(caller, self.opener, tools.current.settings.max_body_bytes)
+        return READERS[self.batch.endpoint](asked.body, Reading(tools.bodies, tools.attachments, asker))
 
     # ---- how it goes ----------
 

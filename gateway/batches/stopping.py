@@ -103,7 +103,7 @@ async def _know(led: Led, work: Work, line: Line) -> None:
     """A line is in work, as was found."""
     try:
         asked = await led.asked_in(line)
-        request = await led.read(asked)
+        request = await led.read(asked, None)
     except (Unfit, ApiError):
         return
     work.began(in_work(line, asked.custom_id, led.task_id(line.number), request))
