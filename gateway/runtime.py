@@ -278,11 +278,20 @@ class Gateway:
         )
         attachments = Attachments(files, bodies)
         batch_store = BatchStore(self.database)
+        models = Models(
+            current,
+            self.surveyor.offered,
+            self.surveyor.workers,
+            self.dispatcher.takes,
+            self.dispatcher.took,
+            started_at,
+        )
         tools = Tools(
             *(current, bodies, submit, cancel, self.scheduler, results),
             files=files,
             attachments=attachments,
             store=batch_store,
+            native=models.native,
             metrics=self.metrics,
         )
         leading = Leading(tools, replica, going)
@@ -291,9 +300,7 @@ class Gateway:
             current=current,
             calls=self.calls,
             bodies=bodies,
-            models=Models(
-                current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
-            ),
+            models=models,
             submit=submit,
             wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
             poll=poll,

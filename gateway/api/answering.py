@@ -74,12 +74,14 @@ def task_of(
     stream: bool,
     *,
     wait: bool = True,
+    task_id: str = "",
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. Raises ApiError."""
+    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. `task_id`: as `make`
+    has it. Raises ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
     options = options_of(request, stream=stream, wait=wait)
-    task = make(tasks.current, caller, task_type, body, fields, options, said)
+    task = make(tasks.current, caller, task_type, body, fields, options, said, task_id)
     trace(request, task)
     return task
 

@@ -447,7 +447,7 @@ ROUTES = (
     ),
     _responses(
         "OpenAI's Responses: a whole response, or with `stream` its events. What a model for chat completions cannot be told is "
-        "refused, by its name."
+        "refused, by its name. Where all workers of its models take the request as it is, it goes to them so."
     ),
     _openai(
         "/v1/completions",

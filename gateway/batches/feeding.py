@@ -162,11 +162,11 @@ class Feed:
         these: it is known, and they are needed no more."""
         led = self._led
         try:
-            return await led.read(asked, caller)
+            return await led.read(asked, task_id, caller)
         except ApiError:
             if not led.resumed or await led.tools.scheduler.tops([task_id]) == [None]:
                 raise
-            return await led.read(asked, None)
+            return await led.read(asked, task_id, None)
 
     def _task(self, line: Line, task_id: str, request: Request, caller: Caller) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from functools import partial
 
 from fairlane.gateway.batches.held import MOST_HELD
 from fairlane.gateway.batches.led import AGAIN_S, AT_ONCE, Led
@@ -103,7 +104,8 @@ async def _know(led: Led, work: Work, line: Line) -> None:
     """A line is in work, as was found."""
     try:
         asked = await led.asked_in(line)
-        request = await led.read(asked, None)
+        read = partial(led.read, asked, led.task_id(line.number), None)
+        request = await led.until_answered(read)
     except (Unfit, ApiError):
         return
     work.began(in_work(line, asked.custom_id, led.task_id(line.number), request))

@@ -19,6 +19,7 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
+from fairlane.gateway.calls.responses.native import native_steps
 from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.tasks.attachments import Asker, Attachments
@@ -44,12 +45,13 @@ class Request(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is needed to read a line's body."""
+    """What is needed to read a line's body. `native`: whether a Responses request of these members goes to workers as it is."""
 
     bodies: Bodies
     attachments: Attachments
     asker: Asker
     """On whose behalf."""
+    native: Callable[[Members], Awaitable[bool]]
 
     @property
     def opener(self) -> Opener:
@@ -80,11 +82,12 @@ async def _responses(body: Raw, reading: Reading) -> Request:
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
     fields, _ = await reading.attachments.in_responses(reading.asker, fields, ())
-    steps = chat_steps(fields, stream=False, most=reading.asker.most)
+    read = native_steps if await reading.native(fields) else chat_steps
+    steps = read(fields, stream=False, most=reading.asker.most)
     beside = len(bytes(fields.get("input") or b""))
     asked = await reading.bodies.take_steps(bytes(body), steps, beside=beside, caller=reading.opener)
     view = partial(ResponsesBodyView, echo=asked.echo)
-    return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
+    return Request(asked.task_type, asked.payload, asked.fields, view, len(asked.echo))
 
 
 def _cannot_stream() -> ApiError:

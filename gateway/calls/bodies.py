@@ -270,10 +270,11 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
 
 
 def has_image(fields: Members) -> bool:
-    """True when the messages hold an image: an object of such a type. They are searched, not parsed."""
+    """True when the messages, or the items of a Responses request, hold an image: an object of such a type. They are searched,
+    not parsed."""
     if isinstance(fields, Split):
         return fields.image
-    messages = bytes(fields.get("messages") or b"")
+    messages = bytes(fields.get("messages") or fields.get("input") or b"")
     return _image_in(messages, 0, len(messages))
 
 

@@ -26,7 +26,7 @@ from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.wanted import wanted_of
-from fairlane.workers.tasktypes import MEDIA
+from fairlane.workers.tasktypes import MEDIA, RESPONSES
 
 OWN_FIELDS = (
     "async",
@@ -41,7 +41,7 @@ OWN_FIELDS = (
 )
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 
-OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding", *MEDIA})
+OPENAI_TYPES = frozenset({"openaiLike", RESPONSES, "openaiCompletion", "openaiEmbedding", *MEDIA})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
 
 WITHOUT_BOUND = frozenset({"openaiEmbedding", *MEDIA})
@@ -267,7 +267,7 @@ class _Made(NamedTuple):
                 timeout = settings.task_timeout_ms
         output = output_of(fields)
         answer = ""
-        if task_type == "openaiLike" and kind_of(payload) == "{":
+        if task_type in ("openaiLike", RESPONSES) and kind_of(payload) == "{":
             answer = _answer(settings, fields, templated=bool(options.template))
         repair = _repair(settings, rule, options.repair)
         text = text_bytes(task_type, payload, fields)
@@ -351,9 +351,13 @@ class _Made(NamedTuple):
             and rule.max_output_tokens
             and (not claimed or rule.max_output_tokens < claimed[1])
         ):
-            name = claimed[0] if claimed else _bound_of(fields)
+            name = self._bounds_by(claimed[0] if claimed else _bound_of(fields))
             return Bound(name, rule.max_output_tokens, f"The route {rule.route}", bad_request)
-        return Bound(*claimed, "The token", TokenForbids) if claimed else None
+        return Bound(self._bounds_by(claimed[0]), claimed[1], "The token", TokenForbids) if claimed else None
+
+    def _bounds_by(self, name: str) -> str:
+        """Under which name the output is bounded: Responses know one alone."""
+        return "max_output_tokens" if self.task_type == RESPONSES else name
 
 
 _NO_RULE = Rule("", "")
@@ -365,9 +369,9 @@ def _bound_of(fields: Members) -> str:
 
 
 def _answer(settings: Settings, fields: Members, *, templated: bool) -> str:
-    """What the text must be, as the body's `response_format` says it; that of a template holds unless nothing is looked at. Only
-    its form is looked at here."""
-    if "response_format" not in fields or settings.structured_output == "off":
+    """What the text must be, as the body's `response_format`, or `text` of Responses, says it; that of a template holds unless
+    nothing is looked at. Only its form is looked at here."""
+    if settings.structured_output == "off" or not (fields.keys() & {"response_format", "text"}):
         return ""
     try:
         return wanted_of(fields, unstrict=templated or settings.structured_output == "all")

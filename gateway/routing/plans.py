@@ -31,6 +31,12 @@ class Plan(NamedTuple):
     change: str = ""
     """The change of settings that concerns it, and its side of it (`TaskSpec.change`)."""
 
+    @property
+    def models(self) -> set[str]:
+        """All that may come to run it."""
+        own = {self.model, *(line.partition("\t")[0] for line in self.fallbacks.splitlines())}
+        return own if self.otherwise is None else own | self.otherwise.models
+
 
 class Plans:
     """Makes plans by one configuration."""

@@ -492,6 +492,10 @@ Offers = Annotated[
 ]
 
 
+MOST_ALLOWED_FIELDS = 100
+AllowedField = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+
+
 class UpstreamSettings(SettingsPart):
     """One server or account behind this gateway: the gateway itself starts a worker that passes tasks to it."""
 
@@ -510,8 +514,15 @@ class UpstreamSettings(SettingsPart):
 
     task_types: list[str] = []
     """Types of tasks to offer, of all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, as far as the
-    provider has them. Calls for audio, images and moderations only where they are named: `openaiTranscription`,
-    `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
+    provider has them. Only where they are named: Responses as they are (`openaiResponses`), and calls for audio, images and
+    moderations: `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`,
+    `openaiImageVariation`, `openaiModeration`.
+    """
+
+    allow_fields: list[AllowedField] = Field(default=[], max_length=MOST_ALLOWED_FIELDS)
+    """What callers may say although it can direct a request to another server, key or model, or costs more than tokens: members
+    of a body (`provider`), tools of Responses that the upstream runs (`tools.web_search`). Allow only what every caller may do
+    with this server's key.
     """
 
     slots: int = Field(default=1, ge=1, le=MOST_SLOTS_OF_A_WORKER)

@@ -1,6 +1,7 @@
 """The request that asks a model again for an answer that does not match its schema. Pure.
 
-It is the first request with two more messages: the model's own answer, and what is wrong with it.
+It is the first request with two more messages: the model's own answer, and what is wrong with it. In a Responses request they are
+two more items of its input.
 """
 
 import msgspec
@@ -22,20 +23,21 @@ _SPACES = b" \t\r\n"
 
 
 def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
-    """A chat's request that asks for its answer again; None where the payload has no list of messages, or is too
-    large.
+    """A chat's or Responses' request that asks for its answer again; None where the payload has no list of messages or items, or
+    is too large.
 
     `answer`: its text, a JSON string; `wrong`: the place, and what was expected there. What stands in the request stays as it is.
     """
     fields = members(payload) if len(payload) <= MOST_PAYLOAD_BYTES else None
-    if fields is None or kind_of(fields.get("messages")) != "[":
+    name = "messages" if fields is None or "messages" in fields else "input"
+    if fields is None or kind_of(fields.get(name)) != "[":
         return None
     # (no regular expression looks for the end: what stands before it is a caller's, and may be megabytes of spaces)
-    head = bytes(fields["messages"]).strip(_SPACES)[:-1].rstrip(_SPACES)
+    head = bytes(fields[name]).strip(_SPACES)[:-1].rstrip(_SPACES)
     told = ("assistant", shortened(msgspec.json.decode(answer, type=str))), ("user", ask_again(wrong))
     more = [msgspec.json.encode({"role": role, "content": text}) for role, text in told]
     pieces = more if head == b"[" else [b"", *more]
-    return join_object({**fields, "messages": Raw(head + b",".join(pieces) + b"]")}.items())
+    return join_object({**fields, name: Raw(head + b",".join(pieces) + b"]")}.items())
 
 
 def ask_again(wrong: str) -> str:

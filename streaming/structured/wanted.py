@@ -32,19 +32,16 @@ _UNFINISHED = frozenset({b'"length"', b'"content_filter"', b'"tool_calls"', b'"f
 
 
 def wanted_of(fields: Mapping[str, msgspec.Raw], *, unstrict: bool) -> str:
-    """What a body's `response_format` asks for, as `TaskSpec.answer` says it: '' for nothing that is looked at.
+    """What a body's `response_format`, or `text.format` of a Responses request, asks for, as `TaskSpec.answer` says it: '' for
+    nothing that is looked at.
 
     `unstrict`: also schemas without `"strict": true`, and `json_object`. Raises ValueError, with a sentence, for a schema that
     cannot be one.
     """
-    wanted = members(fields.get("response_format"))
-    if wanted is None:
-        return ""
-    kind = _text(wanted.get("type"))
+    kind, said = _format_of(fields)
     if kind == "json_object":
         return OBJECT if unstrict else ""
-    said = members(wanted.get("json_schema")) if kind == "json_schema" else None
-    if said is None or not kind_of(said.get("schema")):
+    if kind != "json_schema" or said is None or not kind_of(said.get("schema")):
         return ""
     strict = bytes(said.get("strict", b"")).strip()
     if strict != b"true" and (not unstrict or strict == b"false"):
@@ -59,8 +56,17 @@ def schema_of(answer: str, payload: bytes) -> bytes:
         return ANY_OBJECT
     if answer != OF_PAYLOAD:
         return answer.encode()
-    wanted = members((members(payload) or {}).get("response_format")) or {}
-    return bytes((members(wanted.get("json_schema")) or {}).get("schema", ANY_OBJECT))
+    _, said = _format_of(members(payload) or {})
+    return bytes((said or {}).get("schema", ANY_OBJECT))
+
+
+def _format_of(fields: Mapping[str, msgspec.Raw]) -> tuple[str, dict[str, msgspec.Raw] | None]:
+    """The type of what a body wants, and where its schema stands: beside the type in Responses, inside in a chat."""
+    if "response_format" in fields:
+        wanted = members(fields["response_format"]) or {}
+        return _text(wanted.get("type")), members(wanted.get("json_schema"))
+    wanted = members((members(fields.get("text")) or {}).get("format")) or {}
+    return _text(wanted.get("type")), wanted
 
 
 def check_form(schema: bytes) -> None:

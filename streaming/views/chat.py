@@ -6,10 +6,11 @@ from msgspec import Raw
 
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
 from fairlane.streaming.views.accumulate import PartBudget, ToolIndex, with_index
-from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
+from fairlane.streaming.views.choice import ITEMS, NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.task import TaskInfo
 
+_NOT_TOLD = NOT_EXTRA_IN_MESSAGE | {ITEMS}
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 
 
@@ -82,7 +83,7 @@ class ChatStreamView(OpenAIStreamView):
         self, index: int, of_choice: Mapping[str, bytes], of_delta: Mapping[str, bytes]
     ) -> bytes:
         pairs = others(of_choice, NOT_EXTRA)
-        delta = others(of_delta, NOT_EXTRA_IN_MESSAGE)
+        delta = others(of_delta, _NOT_TOLD)
         if not pairs and not delta:
             return b""
         return self._frame(index, join_object([("delta", join_object(delta.items())), *pairs.items()])[1:-1])
@@ -103,7 +104,8 @@ class ChatBodyView(OpenAIBodyView):
 
 def _message(choice: Choice) -> bytes:
     """Content is null where something else stands in its place, and an empty text where nothing does."""
-    replaced = choice.tool_calls or choice.refusal is not None or choice.message
+    more = others(choice.message, _NOT_TOLD)
+    replaced = choice.tool_calls or choice.refusal is not None or more
     pairs = [
         ("role", b'"assistant"'),
         ("content", choice.content or (NULL if replaced else EMPTY_STRING)),
@@ -113,4 +115,4 @@ def _message(choice: Choice) -> bytes:
         pairs.append(("reasoning_content", choice.reasoning))
     if choice.tool_calls:
         pairs.append(("tool_calls", b"[%b]" % b",".join(choice.tool_calls)))
-    return join_object([*pairs, *choice.message.items()])
+    return join_object([*pairs, *more.items()])

@@ -12,6 +12,9 @@ NOT_EXTRA = frozenset({"index", "message", "delta", "text", "finish_reason"})
 NOT_EXTRA_IN_MESSAGE = frozenset({"role", "content", "refusal", "reasoning_content", "tool_calls"})
 THOUGHTS = "thinking_blocks"
 """The member of a chat message with thoughts as Anthropic told them, which must come back so."""
+ITEMS = "response_items"
+"""The member with what OpenAI's Responses tell and chat has no word for: pieces at the places where they came. Responses alone
+tell it."""
 
 _STOP = b'"stop"'
 _TOOL_CALLS = b'"tool_calls"'

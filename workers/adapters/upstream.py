@@ -56,10 +56,10 @@ class Upstream:
 
     `base_url` is what precedes the dialect's paths, with its version (`http://localhost:11434/v1`). `models`
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
-    names through. `task_types`: what it offers, if not what its dialect says by itself: of media only what is named here, as
-    not every upstream has them. `allow_fields` are members of the body that go out although they may steer the upstream
-    elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx's own, for tests
-    or for speed. A cancelled task closes its upstream connection at once.
+    names through. `task_types`: what it offers, if not what its dialect says by itself: media and Responses only
+    where they are named here, as not every upstream has them. `allow_fields` are members of the body that go out although they
+    may steer the upstream elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx's own, for
+    tests or for speed. A cancelled task closes its upstream connection at once.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
     until it answers again; meanwhile the worker says that it is unhealthy. What the upstream tells of its models (whose they are,
@@ -361,7 +361,7 @@ def _known_types(dialect: Dialect, asked: Iterable[str] | None) -> tuple[str, ..
     if asked is None:
         return dialect.task_types
     types = tuple(dict.fromkeys(asked))
-    known = (*dialect.task_types, *dialect.media_types)
+    known = (*dialect.task_types, *dialect.named_types)
     for task_type in types:
         if task_type not in known:
             raise ValueError(

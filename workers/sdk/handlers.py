@@ -10,7 +10,7 @@ from typing import Any
 from fairlane.workers import protocol
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
-from fairlane.workers.tasktypes import ANY_TYPE, MEDIA, takes
+from fairlane.workers.tasktypes import ANY_TYPE, NAMED, takes
 
 Item = str | bytes | Delta | Usage | Result
 Handler = Callable[[Task, Context], Any]
@@ -19,7 +19,7 @@ ANY_MODEL = "*"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler with the models and task types (None: any but those of media) that it serves."""
+    """A handler with the models and task types (None: any but those that must be named) that it serves."""
 
     handler: Handler
     models: tuple[str, ...]
@@ -49,8 +49,8 @@ class Registry:
         self._routes: list[Route] = []
 
     def add(self, handler: Handler, models: Iterable[str], task_types: Iterable[str] | None) -> None:
-        """Add a handler; without task types it serves any but those of media (`tasktypes.py`). Raises `TypeError` or `ValueError`
-        with a sentence when it cannot serve as one.
+        """Add a handler; without task types it serves any but those that must be named (`tasktypes.py`). Raises `TypeError` or
+        `ValueError` with a sentence when it cannot serve as one.
         """
         if isinstance(models, str) or isinstance(task_types, str):
             raise TypeError("models and task_types are lists of names, not one name.")
@@ -98,7 +98,7 @@ class Registry:
             found.update(dict.fromkeys(route.task_types or (ANY_TYPE,)))
         if ANY_TYPE not in found:
             return list(found)
-        named = [task_type for task_type in found if task_type in MEDIA]
+        named = [task_type for task_type in found if task_type in NAMED]
         return [ANY_TYPE, *named] if named else None
 
 

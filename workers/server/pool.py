@@ -241,7 +241,7 @@ class Worker:
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
         """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types, or
-        `*` alone: every type but those of media."""
+        `*` alone: every type but those that must be named."""
         names = tuple(dict.fromkeys(models))
         self.models = (ANY,) if ANY in names else names
         types = frozenset(task_types or (ANY_TYPE,))

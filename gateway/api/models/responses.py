@@ -12,16 +12,20 @@ class _Told(BaseModel):
 
 
 class ResponsesRequest(BaseModel):
-    """As in OpenAI's reference; any worker for chat completions answers it. A member that is not named is refused."""
+    """As in OpenAI's reference; any worker for chat completions answers it, and a member that is not named is refused, but by
+    workers that take it as it is."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
     model: Model
     input: str | list[Any] = Field(
-        description="a text, or items: message, function_call, function_call_output, reasoning, item_reference"
+        description="a text, or items: message, function_call, function_call_output, reasoning, item_reference; natively others"
     )
     instructions: str | None = None
     stream: bool | None = None
-    tools: list[Any] | None = Field(None, description="functions; those that OpenAI runs are refused")
+    tools: list[Any] | None = Field(
+        None,
+        description="functions; natively others, those that OpenAI runs where the worker's operator allows them",
+    )
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = Field(None, description="`format` and `verbosity`")
@@ -34,7 +38,7 @@ class ResponsesRequest(BaseModel):
     frequency_penalty: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[str] | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = Field(None, description="auto: natively alone")
     metadata: dict[str, str] | None = None
     stream_options: dict[str, Any] | None = None
     store: bool | None = None
@@ -55,7 +59,7 @@ class ResponseUsage(_Told):
 
 class OutputItem(_Told):
     id: str
-    type: Literal["message", "function_call", "reasoning"]
+    type: str = Field(description="message, function_call, reasoning, and natively others")
 
 
 class ResponseError(_Told):
@@ -116,6 +120,7 @@ class ResponseEvent(_Told):
         "response.content_part.done",
         "response.output_text.delta",
         "response.output_text.done",
+        "response.output_text.annotation.added",
         "response.refusal.delta",
         "response.refusal.done",
         "response.reasoning_text.delta",

@@ -78,6 +78,7 @@ class Conversation:
         self._budget = budget
         self._known = known
         self._turn = _Turn()
+        self._kept_here = False
         self.messages: list[bytes] = []
         self.extended = False
         """Whether there is something among them that chat has no word for, or that many servers do not know: several texts as one
@@ -96,6 +97,12 @@ class Conversation:
             raise refused("input", "must be a text or a list of items")
         listed = self._budget.items(raw, _items, "input")
         yield from self.add(listed, "input")
+
+    def add_history(self, listed: Sequence[bytes], place: str) -> Iterator[None]:
+        """What was kept. Thoughts that another server sealed go on as what was told of them: nobody can leave them out."""
+        self._kept_here = True
+        yield from self.add(listed, place)
+        self._kept_here = False
 
     def add(self, listed: Sequence[bytes | Raw], place: str) -> Iterator[None]:
         """Items that stand at `place`."""
@@ -151,7 +158,7 @@ class Conversation:
             turn = self._turn_at(_Part.TEXT)
             turn.content = content
         else:
-            raise refused(f"{place}.role", "must be user, assistant, system or developer")
+            raise refused(f"{place}.role", f"must be one of {', '.join(shapes.ROLES)}")
 
     def _turn_at(self, part: _Part) -> _Turn:
         """The turn of the assistant that goes on with this part, or a new one: each part but calls comes once."""
@@ -207,8 +214,8 @@ class Conversation:
             for number, part in enumerate(self._budget.items(raw, decoder, at))
         ]
         turn = self._turn_at(_Part.THOUGHTS)
-        if item.encrypted_content:
-            signed = unsealed(item.encrypted_content)
+        signed = unsealed(item.encrypted_content) if item.encrypted_content else None
+        if item.encrypted_content and not (signed is None and self._kept_here):
             if signed is None:
                 raise refused(
                     f"{place}.encrypted_content", "can be read only where it was made; leave the item out"

@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     """What a Responses request asks for."""
 
     fields: Members
-    """The chat request's members."""
+    """The members of what a worker gets: of the chat request, or of the request itself."""
     payload: bytes
     """The same as a body."""
     echo: bytes
@@ -75,6 +75,8 @@ class Asked(NamedTuple):
     input_items: bytes
     """The input as a list of items, one line of JSON: without the history, references as what they mean, ids only where the
     caller said some. Only of a response that is kept; else `[]`."""
+    task_type: str = "openaiLike"
+    """Or RESPONSES: it is the request itself, and no chat (`native_steps`)."""
 
 
 def wishes_of(fields: Members) -> Wishes:
@@ -85,7 +87,7 @@ def wishes_of(fields: Members) -> Wishes:
 def wish_steps(fields: Members) -> Iterator[Wishes | None]:
     """What is to be looked up for a request of these members, in steps, between which others may run. The last one yields it.
     Raises ApiError(400)."""
-    said = _said(fields)
+    said = said_of(fields)
     store = read(said["store"], _flag, "store") if "store" in said else None
     background = "background" in said and read(said["background"], _flag, "background")
     previous = None
@@ -136,10 +138,11 @@ def chat_steps(
     `Wishes.references` names. `kept_input`: the input as it is kept, where that is another one (files by their ids).
     Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
     """
-    said, known = _said(fields), known or {}
+    said, known = said_of(fields), known or {}
+    check_names(said)
     for name, raw in said.items():
         if name not in _READ and bytes(raw).strip() not in EMPTY:
-            raise refused(name, f"is named {_OURS[name]} in Responses" if name in _OURS else NOT_HERE)
+            raise refused(name, NOT_HERE)
     echo = new_echo(said, store=store)
     chat: Members = {}
     if "model" in said:
@@ -148,7 +151,7 @@ def chat_steps(
     conversation = Conversation(budget, known)
     if "instructions" in said:
         conversation.add_instructions(said["instructions"])
-    yield from conversation.add(history, "previous_response_id")
+    yield from conversation.add_history(history, "previous_response_id")
     if "input" not in said:
         raise refused("input", "is missing")
     yield from conversation.add_input(said["input"])
@@ -186,5 +189,13 @@ def chat_steps(
     yield Asked(chat, payload, told, b"[%b]" % b",".join(kept))
 
 
-def _said(fields: Members) -> Members:
+def check_names(said: Members) -> None:
+    """Raise ApiError(400) for members of other calls, which have another name here."""
+    for name, raw in said.items():
+        if name in _OURS and bytes(raw).strip() not in EMPTY:
+            raise refused(name, f"is named {_OURS[name]} in Responses")
+
+
+def said_of(fields: Members) -> Members:
+    """The members that say something."""
     return {name: raw for name, raw in fields.items() if not is_null(raw)}

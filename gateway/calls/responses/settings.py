@@ -144,11 +144,18 @@ def _all_of(schema: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     return list({"description": NULL, "strict": b"false", **schema}.items())
 
 
+def check_include(said: Members) -> list[str]:
+    """What is asked for beside the answer, by names."""
+    if "include" not in said:
+        return []
+    if count_parts(said["include"], MOST_INCLUDED) > MOST_INCLUDED:
+        raise refused("include", f"may have at most {MOST_INCLUDED} items")
+    return read(said["include"], _names, "include")
+
+
 def read_included(said: Members, chat: Members) -> None:
     """What is to be told beside the answer."""
-    if "include" in said and count_parts(said["include"], MOST_INCLUDED) > MOST_INCLUDED:
-        raise refused("include", f"may have at most {MOST_INCLUDED} items")
-    included = read(said["include"], _names, "include") if "include" in said else []
+    included = check_include(said)
     for number, name in enumerate(included):
         if name not in INCLUDED:
             raise refused(f"include[{number}]", f"{name[:100]!r} is not told here; leave it out")

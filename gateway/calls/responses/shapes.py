@@ -4,6 +4,8 @@ from msgspec import Raw, Struct, field
 
 from fairlane.gateway.calls.reading import NULL, Known
 
+ROLES = ("user", "assistant", "system", "developer")
+
 
 class Kind(Struct):
     """What tells which item it is: messages and references may come without `type`."""

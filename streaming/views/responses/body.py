@@ -1,115 +1,43 @@
-"""The response object."""
+"""The response of a task, whatever its state."""
 
-import msgspec
-from msgspec import Struct
-
-from fairlane.queues.failures import failure_row
-from fairlane.streaming.events import Event, why_failed
-from fairlane.streaming.jsontext import NULL, json_string, members, string_or_none
+from fairlane.streaming.events import Chunk, Event
+from fairlane.streaming.jsontext import members
 from fairlane.streaming.views.blocks.stream import first_of
-from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, items_of
+from fairlane.streaming.views.choice import ITEMS
+from fairlane.streaming.views.responses.items import IN_PROGRESS, items_of
+from fairlane.streaming.views.responses.response import Ended, is_summarised, response
+from fairlane.streaming.views.responses.stream import UNDRAWN, ResponsesStreamView
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import responses_usage
 
-_REASONS = {b'"length"': b"max_output_tokens", b'"content_filter"': b"content_filter"}
-"""Why a response is not complete, by its finish reason."""
 _STATES = {"queued": b"queued", "executing": IN_PROGRESS, "failed": b"failed", "cancelled": b"cancelled"}
-
-
-_CODES = {429: b"rate_limit_exceeded", 400: b"invalid_prompt"}
-"""OpenAI's words for failures, by their status; any other one is `server_error`."""
-
-
-class _Timed(Struct, gc=False):
-    ts: int = 0
-
-
-_timed = msgspec.json.Decoder(_Timed).decode
-
-
-class Ended:
-    """How a response ended, or that it has not: what its last event says."""
-
-    __slots__ = ("at", "error", "reason", "status")
-
-    def __init__(self, status: bytes) -> None:
-        self.status = status
-        self.reason: bytes | None = None
-        """Why it is incomplete."""
-        self.error: bytes = NULL
-        self.at: bytes = NULL
-        """When it was completed, s."""
-
-    @property
-    def last(self) -> bytes:
-        """The status of its last item."""
-        return {b"completed": COMPLETED, b"queued": IN_PROGRESS, IN_PROGRESS: IN_PROGRESS}.get(
-            self.status, INCOMPLETE
-        )
-
-    @classmethod
-    def by(cls, event: Event, finish: bytes | None) -> "Ended":
-        """The end that a terminal event is. `finish`: the finish reason, a JSON string."""
-        if event.type != "done":
-            ended = cls(b"cancelled" if event.type == "cancelled" else b"failed")
-            sentence, code = why_failed(event)
-            ended.error = _error(sentence, code)
-            return ended
-        ended = cls(COMPLETED)
-        ended.reason = _REASONS.get(finish or b"")
-        if ended.reason is not None:
-            ended.status = INCOMPLETE
-        else:
-            ended.at = b"%d" % (_timed(event.data).ts // 1000)
-        return ended
-
-
-def _error(sentence: str, code: str) -> bytes:
-    """Why a response failed: OpenAI's word for it, and beside it the code that all surfaces tell."""
-    row = failure_row(code)
-    return b'{"code":"%b","message":%b,"error_code":%b}' % (
-        _CODES.get(row.openai, b"server_error"),
-        json_string(sentence),
-        json_string(row.code),
-    )
-
-
-def is_summarised(echo: bytes) -> bool:
-    """Whether thoughts are told as their summary."""
-    thinking = members((members(echo) or {}).get("reasoning")) or {}
-    return string_or_none(thinking.get("summary")) is not None
-
-
-def response(info: TaskInfo, echo: bytes, ended: Ended, output: list[bytes], usage: bytes | None) -> bytes:
-    """The response object, one line of JSON."""
-    why = NULL if ended.reason is None else b'{"reason":"%b"}' % ended.reason
-    return (
-        b'{"id":"resp_%b","object":"response","created_at":%d,"completed_at":%b,"status":"%b","error":%b,'
-        b'"incomplete_details":%b,"model":%b,"output":[%b],"usage":%b,%b'
-        % (
-            info.task_id.encode(),
-            info.created,
-            ended.at,
-            ended.status,
-            ended.error,
-            why,
-            json_string(info.model),
-            b",".join(output),
-            NULL if usage is None else usage,
-            echo[1:],
-        )
-    )
 
 
 class ResponsesBodyView(ResultView):
     """The response of a task, whatever its state. Of one that has ended it is the same as in the stream's last event, but where
-    thoughts and texts took turns, which are told together here, or the worker's result is another one than its chunks."""
+    thoughts and texts took turns, which are told together here, or the worker's result is another one than its chunks.
+
+    Chunks of which the first holds pieces of Responses (`ITEMS`, or none of them yet) are told in the order in which they came.
+    """
 
     def __init__(self, info: TaskInfo, echo: bytes) -> None:
-        super().__init__(info)
         self._echo = echo
         self._last: Event | None = None
+        super().__init__(info)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._ordered: ResponsesStreamView | None = None
+        """What chunks come to whose order is told."""
+
+    def add_chunk(self, chunk: Chunk) -> None:
+        if self._ordered is None and not self.has_chunks and _holds_pieces(chunk):
+            self._ordered = ResponsesStreamView(self.info, self._echo, starting_after=UNDRAWN)
+        if self._ordered is None:
+            super().add_chunk(chunk)
+        else:
+            self._ordered.add_chunk(chunk)
 
     def _end(self, event: Event) -> None:
         super()._end(event)
@@ -117,19 +45,25 @@ class ResponsesBodyView(ResultView):
 
     def body(self) -> bytes:
         """The response object."""
-        ended = self._state()
-        usage = responses_usage(self.usage)
-        return response(self.info, self._echo, ended, self._items(ended), usage)
+        items = self.output()
+        return response(self.info, self._echo, self._state(), items, responses_usage(self.usage))
 
     def output(self) -> list[bytes]:
         """Its output items, each one line of JSON, with their ids."""
-        return self._items(self._state())
+        if self._ordered is None or self.result is not None:
+            last, summarised = self._state().last, is_summarised(self._echo)
+            return items_of(first_of(self.choices()), self.info.task_id, last, summarised=summarised)
+        if self._last is not None:
+            self._ordered.feed(self._last)
+        return self._ordered.output()
 
     def _state(self) -> Ended:
         if self._last is None:
             return Ended(_STATES[self.status])
-        return Ended.by(self._last, first_of(self.choices()).finish or self.default_finish)
+        ordered = None if self.result is not None else self._ordered
+        finish = ordered.finish if ordered else first_of(self.choices()).finish
+        return Ended.by(self._last, finish or self.default_finish)
 
-    def _items(self, ended: Ended) -> list[bytes]:
-        choice = first_of(self.choices())
-        return items_of(choice, self.info.task_id, ended.last, summarised=is_summarised(self._echo))
+
+def _holds_pieces(chunk: Chunk) -> bool:
+    return chunk.kind == "extra" and ITEMS in (members((members(chunk.delta) or {}).get("delta")) or {})

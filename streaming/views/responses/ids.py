@@ -16,4 +16,4 @@ def task_of_response(told: str) -> str | None:
 def task_of_item(told: str) -> str | None:
     """The task that made an output item by its id, `KIND_TASK_INDEX`; None for what is no such id."""
     parts = told.split("_")
-    return parts[1] if len(parts) == 3 and parts[0] in ("msg", "fc", "rs") and parts[2].isdigit() else None
+    return parts[1] if len(parts) == 3 and parts[0].isalpha() and parts[2].isdigit() else None

@@ -5,35 +5,66 @@ from collections.abc import Mapping
 import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
-from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, kind_of, members, one_line
+from fairlane.streaming.jsontext import (
+    EMPTY_STRING,
+    count_parts,
+    items,
+    json_string,
+    kind_of,
+    members,
+    one_line,
+    string_or_none,
+)
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
-from fairlane.streaming.views.choice import THOUGHTS, Choice, choices_of_result
-from fairlane.streaming.views.responses.body import Ended, is_summarised, response
+from fairlane.streaming.views.choice import ITEMS, THOUGHTS, Choice, choices_of_result
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
-from fairlane.streaming.views.responses.thoughts import signed, text_of
+from fairlane.streaming.views.responses.response import Ended, is_summarised, response
+from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
 from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_body
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import responses_usage
 
 _QUEUED = 1
 """The number of `response.queued`."""
+MOST_PIECES = 1024
+"""Of what chat has no word for, and of annotations, in one chunk; there is none with more."""
+UNDRAWN = 1 << 60
+"""As `starting_after`: no event is drawn."""
 
 
 class _Item:
     """The item that is under way."""
 
-    __slots__ = ("call_id", "id", "kind", "logprobs", "name", "parts", "so_far", "thoughts")
+    __slots__ = (
+        "annotations",
+        "call_id",
+        "id",
+        "kind",
+        "logprobs",
+        "name",
+        "parts",
+        "phase",
+        "seal",
+        "so_far",
+        "thoughts",
+    )
 
-    def __init__(self, kind: str, item_id: bytes) -> None:
+    def __init__(self, kind: str, item_id: bytes, phase: bytes = b"") -> None:
         self.kind = kind
         self.id = item_id
+        self.phase = phase
+        """Of a message."""
         self.parts: list[bytes] = []
         """Those that are whole."""
         self.so_far = bytearray()
         """The inside of the text that is under way, or of the arguments."""
         self.logprobs: list[bytes] = []
+        self.annotations: list[bytes] = []
+        """Of the text that ends."""
         self.thoughts: list[bytes] = []
         """Signed ones."""
+        self.seal = b""
+        """Thoughts as their model's server sealed them."""
         self.call_id = self.name = EMPTY_STRING
 
 
@@ -132,9 +163,24 @@ class ResponsesStreamView(BlockStreamView):
 
     # ---- items ----------
 
-    def _begin(self, kind: str, item_id: bytes, item: bytes) -> bytes:
+    @property
+    def finish(self) -> bytes | None:
+        """The finish reason that was told, a JSON string."""
+        return self._finish
+
+    def output(self) -> list[bytes]:
+        """The items so far; before the end, the last one may be under way."""
+        item = self._item
+        if item is None:
+            return self._output
+        parts = (
+            [*item.parts, self._draw(b'"%b"' % bytes(item.so_far))] if self._open in _PARTS else item.parts
+        )
+        return [*self._output, self._whole_item(item, parts, IN_PROGRESS)]
+
+    def _begin(self, kind: str, item_id: bytes, item: bytes, phase: bytes = b"") -> bytes:
         before = self._close() + self._head()
-        self._item = _Item(kind, item_id)
+        self._item = _Item(kind, item_id, phase)
         return before + self._event(
             b"response.output_item.added", b'"output_index":%d,"item":%b' % (len(self._output), item)
         )
@@ -145,22 +191,27 @@ class ResponsesStreamView(BlockStreamView):
         if item is None:
             return b""
         frames = self._end_part()
-        if item.kind == "message":
-            whole = told.message(item.id, item.parts, status)
-        elif item.kind == "reasoning":
-            whole = told.reasoning(item.id, item.parts, item.thoughts, summarised=self._summarised)
-        else:
+        if item.kind == "call":
             if not item.so_far:
                 frames += self._arguments(told.NO_ARGUMENTS)
             arguments = b'"%b"' % bytes(item.so_far)
             frames += self._of_item(b"response.function_call_arguments.done", b'"arguments":%b' % arguments)
-            whole = told.call(item.id, item.call_id, item.name, arguments, status)
+        whole = self._whole_item(item, item.parts, status)
         self._open, self._item = "", None
         done = self._event(
             b"response.output_item.done", b'"output_index":%d,"item":%b' % (len(self._output), whole)
         )
         self._output.append(whole)
         return frames + done
+
+    def _whole_item(self, item: _Item, parts: list[bytes], status: bytes) -> bytes:
+        """An item with these parts, or with the arguments so far."""
+        if item.kind == "message":
+            return told.message(item.id, parts, status, item.phase)
+        if item.kind == "reasoning":
+            seal = item.seal or (sealed(item.thoughts) if item.thoughts else b"")
+            return told.reasoning(item.id, parts, seal, summarised=self._summarised)
+        return told.call(item.id, item.call_id, item.name, b'"%b"' % bytes(item.so_far), status)
 
     def _part_event(self, suffix: bytes, part: bytes) -> bytes:
         assert self._item is not None
@@ -176,7 +227,8 @@ class ResponsesStreamView(BlockStreamView):
         """The part that is open, with this text."""
         assert self._item is not None
         if self._open == "text":
-            return told.text_part(text, b"[%b]" % b",".join(self._item.logprobs))
+            logprobs, annotations = self._item.logprobs, self._item.annotations
+            return told.text_part(text, b"[%b]" % b",".join(logprobs), b"[%b]" % b",".join(annotations))
         if self._open == "refusal":
             return told.refusal_part(text)
         return told.summary_part(text) if self._summarised else told.reasoning_part(text)
@@ -204,7 +256,7 @@ class ResponsesStreamView(BlockStreamView):
             b"response.%b.done" % name, b'"%b":%d,"%b":%b%b' % (index, len(item.parts), member, text, more)
         ) + self._part_event(b"done", part)
         item.parts.append(part)
-        item.so_far, item.logprobs, self._open = bytearray(), [], ""
+        item.so_far, item.logprobs, item.annotations, self._open = bytearray(), [], [], ""
         return frames
 
     def _more(self, delta: bytes, more: bytes = b"") -> bytes:
@@ -224,11 +276,8 @@ class ResponsesStreamView(BlockStreamView):
         """More of what the message says."""
         before = b""
         if self._open != kind:
-            if self._item is not None and self._item.kind == "message":
-                before = self._end_part()
-            else:
-                item_id = self._ids.next(b"msg")
-                before = self._begin("message", item_id, told.message(item_id, (), IN_PROGRESS))
+            goes_on = self._item is not None and self._item.kind == "message"
+            before = self._end_part() if goes_on else self._begin_message()
             before += self._begin_part(kind)
         if kind == "refusal":
             return before + self._more(delta)
@@ -238,6 +287,10 @@ class ResponsesStreamView(BlockStreamView):
         logprobs, self._logprobs = self._logprobs, []
         self._item.logprobs += logprobs
         return before + self._more(delta, b',"logprobs":[%b]' % b",".join(logprobs))
+
+    def _begin_message(self, phase: bytes = b"") -> bytes:
+        item_id = self._ids.next(b"msg")
+        return self._begin("message", item_id, told.message(item_id, (), IN_PROGRESS, phase), phase)
 
     def _text(self, delta: bytes) -> bytes:
         return self._say("text", delta) if _says(delta) else b""
@@ -258,7 +311,9 @@ class ResponsesStreamView(BlockStreamView):
         if self._item is not None and self._item.kind == "reasoning":
             return b""
         item_id = self._ids.next(b"rs")
-        return self._begin("reasoning", item_id, told.reasoning(item_id, (), [], summarised=self._summarised))
+        return self._begin(
+            "reasoning", item_id, told.reasoning(item_id, (), b"", summarised=self._summarised)
+        )
 
     def _begin_call(self, call_id: bytes, name: bytes) -> bytes:
         item_id = self._ids.next(b"fc")
@@ -280,7 +335,52 @@ class ResponsesStreamView(BlockStreamView):
     def _extra(self, found: Mapping[str, bytes]) -> bytes:
         if kind_of(found.get("logprobs")):
             self._logprobs += told.logprobs_of(found["logprobs"])
-        return self._signed(signed(items((members(found.get("delta")) or {}).get(THOUGHTS)) or ()))
+        of_delta = members(found.get("delta")) or {}
+        frames = [self._signed(signed(items(of_delta.get(THOUGHTS)) or ()))]
+        return b"".join(frames + [self._piece(members(raw) or {}) for raw in _few(of_delta.get(ITEMS))])
+
+    def _piece(self, found: Mapping[str, bytes]) -> bytes:
+        """What an upstream's Responses tell and chat has no word for.
+
+        1 The end of what was thought, and how it is sealed. 2 The annotations of the text that ends. 3 A message begins, and what
+        it is. 4 A whole item of another kind.
+        """
+        kind = string_or_none(found.get("type"))
+        if kind is None:
+            return b""
+        if kind == b'"reasoning"':  # 1
+            seal = string_or_none(found.get("encrypted_content"))
+            frames = self._think() if seal else b""
+            if self._item is None or self._item.kind != "reasoning":
+                return b""
+            self._item.seal = one_line(seal or b"")
+            self._sealed = self._sealed or bool(seal)
+            return frames + self._close()
+        if kind == b'"output_text"':  # 2
+            return self._annotate([one_line(raw) for raw in _few(found.get("annotations"))])
+        if kind == b'"message"':  # 3
+            return self._begin_message(one_line(string_or_none(found.get("phase")) or b""))
+        self._content = True  # 4
+        frames = self._close() + self._head()
+        item = told.whole_item(found, self._ids.next(told.kind_of_id(string_or_none(found.get("id")))))
+        for name in (b"response.output_item.added", b"response.output_item.done"):
+            frames += self._event(name, b'"output_index":%d,"item":%b' % (len(self._output), item))
+        self._output.append(item)
+        return frames
+
+    def _annotate(self, annotations: list[bytes]) -> bytes:
+        if self._open != "text" or self._item is None:
+            return b""
+        index = len(self._item.parts)
+        frames = [
+            self._of_item(
+                b"response.output_text.annotation.added",
+                b'"content_index":%d,"annotation_index":%d,"annotation":%b' % (index, number, annotation),
+            )
+            for number, annotation in enumerate(annotations)
+        ]
+        self._item.annotations = annotations
+        return b"".join(frames) + self._end_part()
 
     def _signed(self, thoughts: list[bytes]) -> bytes:
         """Thoughts as they must come back: what was not shown of them is shown."""
@@ -342,6 +442,11 @@ _PARTS = {
     "summary": (b"reasoning_summary_text", b"summary_index", b"text"),
 }
 """By what is open: the name of its events, of its index, and of its text."""
+
+
+def _few(raw: bytes | None) -> list[bytes]:
+    """The items of a list that has few."""
+    return (items(raw) or []) if count_parts(raw, MOST_PIECES) <= MOST_PIECES else []
 
 
 def _says(delta: bytes) -> bool:

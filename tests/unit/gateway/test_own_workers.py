@@ -68,7 +68,10 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
         ("{provider: deepseek, models: [m]}", {}, ": deepseek wants a key: say which variable holds it"),
         (VLLM + "api_key_env: THE_KEY}", {}, ".api_key_env: the environment variable THE_KEY is not"),
         (VLLM + "api_key_env: THE_KEY}", {"THE_KEY": " "}, ".api_key_env: the environment variable THE_KEY is not"),
-        ("", {}, ": Input should be settings by their names: provider, base_url, models, task_types, slots, api_key_env"),
+        (
+            *("", {}),
+            ": Input should be settings by their names: provider, base_url, models, task_types, allow_fields, slots, api_key_env",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_named_at_its_place_without_a_secret(

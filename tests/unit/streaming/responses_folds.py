@@ -112,6 +112,8 @@ def check_order(told: list[Any]) -> None:
             part, text = None, ""
         elif kind.endswith(".delta"):
             text += data["delta"]
+        elif kind.endswith("annotation.added"):
+            assert part is not None
         else:
             assert data.get("text", data.get("refusal")) == text
     assert item is None

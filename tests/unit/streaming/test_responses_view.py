@@ -531,7 +531,7 @@ def test_ids_lead_to_their_task() -> None:
     assert task_of_response(TASK) is None
     for item in (HELLO, THOUGHT, CALL):
         assert task_of_item(item["id"]) == TASK
-    for other in ("msg_1", "item_a_0", f"msg_{TASK}_x", ""):
+    for other in ("msg_1", "item_2_a_0", f"msg_{TASK}_x", ""):
         assert task_of_item(other) is None
 
 

@@ -237,6 +237,8 @@ async def test_nothing_of_media_is_offered_unless_it_is_named() -> None:
             PROVIDERS[provider].adapter(models=["m"], api_key="k", task_types=[asked])
     settings = {"provider": "vllm", "models": ["m"], "task_types": [TRANSCRIPTION]}
     assert f"--task-type={TRANSCRIPTION}" in _arguments("ears", UpstreamSettings.model_validate(settings), 1)
+    allowed = UpstreamSettings.model_validate({**settings, "allow_fields": ["tools.web_search"]})
+    assert "--allow-field=tools.web_search" in _arguments("ears", allowed, 1)
     with pytest.raises(ValueError, match="task_types of gemini are openaiLike"):
         UpstreamSettings.model_validate({**settings, "provider": "gemini", "base_url": "http://x.test"})
 

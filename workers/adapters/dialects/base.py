@@ -54,14 +54,14 @@ class Call:
 
 
 class Dialect(Protocol):
-    """`task_types` are those that it says, and `media_types` those that it can, where somebody says that the upstream has them;
+    """`task_types` are those that it says, and `named_types` those that it can, where somebody says that the upstream has them;
     `models_path`, behind the base URL, lists the models."""
 
     @property
     def task_types(self) -> tuple[str, ...]: ...
 
     @property
-    def media_types(self) -> tuple[str, ...]: ...
+    def named_types(self) -> tuple[str, ...]: ...
 
     @property
     def models_path(self) -> str: ...

@@ -14,6 +14,8 @@ from fairlane.workers.tasktypes import covers, takes
 
 KEPT_S = 1.0
 """For so long what they told answers whoever asks before a submission: callers could have it read all the time."""
+LATELY_S = 60.0
+"""And for so long whom it is not to keep waiting: it is read anew meanwhile."""
 SHARED_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
 
@@ -27,7 +29,8 @@ class Elsewhere:
         self._me = me
         self._reading: asyncio.Task[set[_RemoteWorker]] | None = None
         self._kept: set[_RemoteWorker] = set()
-        self._kept_until = 0.0
+        self._kept_until = -LATELY_S
+        self._keeping: asyncio.Task[None] | None = None
 
     async def takes(self, grant: Grant, why: Mismatch) -> bool:
         """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
@@ -38,9 +41,30 @@ class Elsewhere:
 
     async def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
         """As `Pool.offers`, of the workers elsewhere, as they were a moment ago. Raises StoreError."""
+        await self._keep()
+        return self._offers(models, task_type)
+
+    async def offered(self, models: Iterable[str] | None, task_type: str) -> bool:
+        """The same without waiting, as they were within a minute. Raises StoreError."""
+        age = asyncio.get_running_loop().time() - self._kept_until
+        if age >= LATELY_S:
+            await self._keep()
+        elif age >= 0 and self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep(), name="workers-elsewhere-lately")
+            self._keeping.add_done_callback(self._on_kept)
+        return self._offers(models, task_type)
+
+    def _on_kept(self, task: "asyncio.Task[None]") -> None:
+        self._keeping = None
+        if not task.cancelled():
+            task.exception()  # whoever asks next reads it again
+
+    async def _keep(self) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._kept_until:
-            self._kept, self._kept_until = await self._kinds(), now + KEPT_S
+            self._kept, self._kept_until = await self._kinds(0.0), now + KEPT_S
+
+    def _offers(self, models: Iterable[str] | None, task_type: str) -> bool:
         if models is None:
             return any(not kind.draining and kind.does_type(task_type) for kind in self._kept)
         return any(kind.takes(model, task_type) for model in models for kind in self._kept)
@@ -52,18 +76,19 @@ class Elsewhere:
 
     def close(self) -> None:
         """Stop reading."""
-        if self._reading is not None:
-            self._reading.cancel()
+        for task in (self._reading, self._keeping):
+            if task is not None:
+                task.cancel()
 
-    async def _kinds(self) -> set["_RemoteWorker"]:
+    async def _kinds(self, pause_s: float = SHARED_S) -> set["_RemoteWorker"]:
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), name="workers-elsewhere")
+            self._reading = asyncio.create_task(self._read(pause_s), name="workers-elsewhere")
         return await asyncio.shield(self._reading)
 
-    async def _read(self) -> set["_RemoteWorker"]:
+    async def _read(self, pause_s: float) -> set["_RemoteWorker"]:
         """The kinds of workers of other replicas; who asks within a moment shares the reading."""
         try:
-            await asyncio.sleep(SHARED_S)
+            await asyncio.sleep(pause_s)
             kinds: set[_RemoteWorker] = set()
             for name in await self._link.command("ZRANGE", self._keys("replicas"), 0, -1):
                 replica = name.decode()

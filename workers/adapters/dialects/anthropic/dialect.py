@@ -19,7 +19,7 @@ class AnthropicDialect:
     """Chat completions as messages."""
 
     task_types: tuple[str, ...] = ("openaiLike",)
-    media_types: tuple[str, ...] = ()
+    named_types: tuple[str, ...] = ()
     models_path: str = "/models?limit=1000"
 
     def headers(self, api_key: str | None) -> dict[str, str]:

@@ -18,7 +18,7 @@ class GeminiDialect:
     """Chat completions as generated content."""
 
     task_types: tuple[str, ...] = ("openaiLike",)
-    media_types: tuple[str, ...] = ()
+    named_types: tuple[str, ...] = ()
     models_path: str = "/models?pageSize=1000"
 
     def headers(self, api_key: str | None) -> dict[str, str]:
