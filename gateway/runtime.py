@@ -73,6 +73,7 @@ from fairlane.gateway.store.configuration import ConfigurationWatch
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
 from fairlane.gateway.tasks.allowances import Allowances
+from fairlane.gateway.tasks.attachments import Attachments
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
@@ -275,6 +276,7 @@ class Gateway:
             *(self.database, storage_of(settings), lambda: current.settings.files),
             failed=self.metrics.storage_failed,
         )
+        attachments = Attachments(files, bodies)
         batch_store = BatchStore(self.database)
         models = Models(
             current,
@@ -287,6 +289,7 @@ class Gateway:
         tools = Tools(
             *(current, bodies, submit, cancel, self.scheduler, results),
             files=files,
+            attachments=attachments,
             store=batch_store,
             native=models.native,
             metrics=self.metrics,
@@ -313,6 +316,7 @@ class Gateway:
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
             responses=responses,
             files=files,
+            attachments=attachments,
         )
 
         # what operators see and do

@@ -12,6 +12,7 @@ from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.tasks.attachments import Asker
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
@@ -138,6 +139,11 @@ async def in_steps(
     """What the last of these steps yields, which say a body in other words, with so many bytes `beside` it. Those of a large one
     are taken in its turn."""
     return await tasks.bodies.take_steps(body, steps, beside=beside, caller=request.opener)
+
+
+def asker_of(tasks: Tasks, request: Request, caller: Caller) -> Asker:
+    """On whose behalf the files are read that a request names."""
+    return Asker(caller, request.opener, tasks.settings.max_body_bytes)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

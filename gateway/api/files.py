@@ -17,8 +17,8 @@ from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
 from fairlane.gateway.files.files import BLOCK, Files
-from fairlane.gateway.files.names import disposition
-from fairlane.gateway.files.rows import FileRow, is_file_id
+from fairlane.gateway.files.names import disposition, is_file_id
+from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.tasks.tasks import Tasks
 
 PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")

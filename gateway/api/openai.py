@@ -6,9 +6,10 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, answer, task_of
+from fairlane.gateway.api.answering import Asking, answer, asker_of, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.messages import model_info, model_page
+from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
@@ -57,6 +58,11 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> A
     body, fields = await read_json(tasks, request)
     wanted = read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    if read is read_chat:
+        asker = asker_of(tasks, request, caller.named(fields))
+        whole = await tasks.attachments.in_chat(asker, fields)
+        if whole is not fields:
+            fields, body = whole, object_of(whole)
     stream = wanted.streamed is not None
     task = task_of(tasks, caller, request, wanted.task_type, body, fields, said, stream)
     return Asking(task, wanted.streamed, wanted.whole)

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
+from fairlane.gateway.api.answering import Asking, answer, asker_of, in_steps, task_of
+from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.kept_responses import follow
 from fairlane.gateway.calls.bodies import Members, has_image
 from fairlane.gateway.calls.http import JSON, Request
@@ -39,8 +40,7 @@ def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     """What a request asks for. Nothing else of the body is left, but what is to be kept of it."""
-    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
-    fields = await tasks.bodies.parse(body, caller=request.opener)
+    body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     wishes = await in_steps(tasks, request, body, wish_steps(fields))
@@ -48,15 +48,17 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     previous, background = wishes.previous, wishes.background
     keeps = kept.keeps(wishes.store, background=background, previous=previous is not None)
     owner = caller.named(fields)
-    history = await kept.history(owner, previous, most) if previous is not None else ()
+    history: Sequence[bytes] = await kept.history(owner, previous, most) if previous is not None else ()
     known = await kept.referenced(owner, wishes.references, most)
+    said_input, before = fields.get("input"), len(fields.get("input") or b"")
+    fields, history = await tasks.attachments.in_responses(asker_of(tasks, request, owner), fields, history)
     task_id = new_task_id(time.time_ns() // 1_000_000)
     subject, sees = said.key if said else task_id, partial(_holds_image, fields, history, known)
     native = await tasks.models.native(owner, fields, subject, sees)
     steps = (native_steps if native else chat_steps)(
-        fields, stream=stream, store=keeps, most=most, history=history, known=known
+        fields, stream=stream, store=keeps, most=most, history=history, known=known, kept_input=said_input
     )
-    beside = sum(map(len, history)) + sum(map(len, known.values()))
+    beside = sum(map(len, history)) + sum(map(len, known.values())) + len(fields.get("input") or b"") - before
     asked = await in_steps(tasks, request, body, steps, beside=beside)
     task = task_of(
         *(tasks, caller, request, asked.task_type, asked.payload, asked.fields, said, stream),

@@ -6,7 +6,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.batches.batch import Status
 from fairlane.gateway.batches.held import ANYTHING, MONEY, MOST_HELD, For, Held
 from fairlane.gateway.batches.led import AGAIN_S, AT_ONCE, Led, NotNow, Stopped
-from fairlane.gateway.batches.lines import Problem, Unfit, model_in
+from fairlane.gateway.batches.lines import Asked, Problem, Unfit, model_in
 from fairlane.gateway.batches.outcomes import refused
 from fairlane.gateway.batches.reading import FileLines
 from fairlane.gateway.batches.splitting import Line, LineTooLong
@@ -129,7 +129,7 @@ class Feed:
         try:
             asked = await led.asked_in(line)
             custom_id = asked.custom_id
-            request = await led.read(asked, task_id)
+            request = await self._read(asked, task_id, caller)
             model = model_in(request.fields)
             if self._held.rests(For(model), time.monotonic()):
                 self._held.add(line, For(model))
@@ -156,6 +156,17 @@ class Feed:
             self._unpaid = 0
             for one in (ANYTHING, For(model), of):
                 self._held.goes_on(one, time.monotonic())
+
+    async def _read(self, asked: Asked, task_id: str, caller: Caller) -> Request:
+        """The request of a line, with the files that it names. Of one that a leader before has submitted, whatever has become of
+        these: it is known, and they are needed no more."""
+        led = self._led
+        try:
+            return await led.read(asked, task_id, caller)
+        except ApiError:
+            if not led.resumed or await led.tools.scheduler.tops([task_id]) == [None]:
+                raise
+            return await led.read(asked, task_id, None)
 
     def _task(self, line: Line, task_id: str, request: Request, caller: Caller) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()

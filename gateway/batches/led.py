@@ -23,6 +23,7 @@ from fairlane.gateway.calls.bodies import Bodies, Members, has_image
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.files.files import Files
+from fairlane.gateway.tasks.attachments import Asker, Attachments
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.gateway.tasks.submit import Submit
@@ -59,6 +60,7 @@ class Tools:
     scheduler: Scheduler
     results: Results
     files: Files
+    attachments: Attachments
     store: BatchStore
     native: Callable[[Caller, Members, str, Callable[[], bool]], Awaitable[bool]]
     """`Models.native`."""
@@ -162,10 +164,13 @@ class Led:
         """What a line asks for. Raises Unfit, and ApiError."""
         return await asked_in(line, self.batch.endpoint, self.tools.bodies, self.opener)
 
-    def read(self, asked: Asked, task_id: str) -> Awaitable[Request]:
-        """The request of a line, which that task is for. Raises what its call would be refused with."""
-        most, native = self.tools.current.settings.max_body_bytes, partial(self._native, task_id)
-        return READERS[self.batch.endpoint](asked.body, Reading(self.tools.bodies, most, self.opener, native))
+    def read(self, asked: Asked, task_id: str, caller: Caller | None) -> Awaitable[Request]:
+        """The request of a line, which that task is for, with the files of `caller` that it names; None: the task is known, and
+        needs them no more. Raises what its call would be refused with."""
+        tools = self.tools
+        asker = Asker(caller, self.opener, tools.current.settings.max_body_bytes)
+        reading = Reading(tools.bodies, tools.attachments, asker, partial(self._native, task_id))
+        return READERS[self.batch.endpoint](asked.body, reading)
 
     async def _native(self, task_id: str, fields: Members) -> bool:
         """Whether a Responses request goes to workers as it is."""

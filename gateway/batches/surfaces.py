@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from msgspec import Raw
 
 from fairlane.gateway.calls.bodies import Bodies, Members
+from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.intake import read_flag
 from fairlane.gateway.calls.openai import (
     CHAT,
@@ -21,6 +22,7 @@ from fairlane.gateway.calls.openai import (
 from fairlane.gateway.calls.responses.native import native_steps
 from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.tasks.attachments import Asker, Attachments
 from fairlane.streaming.turns import Caller as Opener
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
@@ -43,13 +45,18 @@ class Request(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is needed to read a line's body. `opener`: whose turn a large one is; `native`: whether a Responses request of these
-    members goes to workers as it is."""
+    """What is needed to read a line's body. `native`: whether a Responses request of these members goes to workers as it is."""
 
     bodies: Bodies
-    most_bytes: int
-    opener: Opener
+    attachments: Attachments
+    asker: Asker
+    """On whose behalf."""
     native: Callable[[Members], Awaitable[bool]]
+
+    @property
+    def opener(self) -> Opener:
+        """Whose turn a large one is."""
+        return self.asker.opener
 
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
@@ -57,7 +64,9 @@ async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
     wanted = read(fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
-    return Request(wanted.task_type, bytes(body), fields, wanted.whole)
+    whole = await reading.attachments.in_chat(reading.asker, fields) if read is read_chat else fields
+    payload = bytes(body) if whole is fields else object_of(whole)
+    return Request(wanted.task_type, payload, whole, wanted.whole)
 
 
 async def _responses(body: Raw, reading: Reading) -> Request:
@@ -72,9 +81,11 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
+    fields, _ = await reading.attachments.in_responses(reading.asker, fields, ())
     read = native_steps if await reading.native(fields) else chat_steps
-    steps = read(fields, stream=False, most=reading.most_bytes)
-    asked = await reading.bodies.take_steps(bytes(body), steps, caller=reading.opener)
+    steps = read(fields, stream=False, most=reading.asker.most)
+    beside = len(bytes(fields.get("input") or b""))
+    asked = await reading.bodies.take_steps(bytes(body), steps, beside=beside, caller=reading.opener)
     view = partial(ResponsesBodyView, echo=asked.echo)
     return Request(asked.task_type, asked.payload, asked.fields, view, len(asked.echo))
 

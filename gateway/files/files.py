@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,8 +21,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import identity, rows
 from fairlane.gateway.files.identity import WrongStorage
 from fairlane.gateway.files.limits import Held, Most, check_room, storage_full
-from fairlane.gateway.files.names import plain_name
-from fairlane.gateway.files.rows import FileRow, is_file_id, new_file_id
+from fairlane.gateway.files.names import is_file_id, plain_name
+from fairlane.gateway.files.rows import FileRow, new_file_id
 from fairlane.gateway.files.storage import NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.gateway.settings import FilesSettings
 from fairlane.queues.logs.sums import SummedLine
@@ -167,6 +167,11 @@ class Files:
         if found is None:
             raise not_found(file_id)
         return found
+
+    async def find_all(self, owner: Owner, file_ids: Collection[str]) -> Sequence[FileRow]:
+        """Those of these files that are there, and the owner's; some hundred ids at most."""
+        async with self._reading(owner) as connection:
+            return await rows.read_all(connection, file_ids, owner, self._now())
 
     async def list(
         self,

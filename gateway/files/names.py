@@ -1,9 +1,16 @@
-"""Names of files, as callers give them and as they are told again. Pure."""
+"""Names of files, as callers give them and as they are told again, and how ids look. Pure."""
 
+import re
 from urllib.parse import quote
 
 MOST_CHARS = 255
 UNNAMED = "file"
+_ID = re.compile(r"file-[0-9a-f]{32}")
+
+
+def is_file_id(text: str) -> bool:
+    """Whether a gateway may have made this id."""
+    return _ID.fullmatch(text) is not None
 
 
 def plain_name(name: str) -> str:

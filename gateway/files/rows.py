@@ -10,8 +10,7 @@ that leads to it, also when a gateway died in between, and nobody ever has to li
 one expires; of a deleted one the bytes are removed (again).
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, update
@@ -26,7 +25,6 @@ LOCK = 0x66696C6573
 """PostgreSQL's lock of those who make room for a file (`files` in ASCII)."""
 
 
-_ID = re.compile(r"file-[0-9a-f]{32}")
 _SUMS = func.count(), func.coalesce(func.sum(files.c.bytes), 0)
 
 
@@ -62,11 +60,6 @@ class Due(NamedTuple):
 def new_file_id(now_ms: int) -> str:
     """A new id; nobody can guess it."""
     return f"file-{now_ms & 0xFFFF_FFFF_FFFF:012x}{random_bytes(10).hex()}"
-
-
-def is_file_id(text: str) -> bool:
-    """Whether a gateway may have made this id."""
-    return _ID.fullmatch(text) is not None
 
 
 async def held(connection: AsyncConnection, owner: Owner) -> tuple[int, int, int, int]:
@@ -176,6 +169,14 @@ async def read(connection: AsyncConnection, file_id: str, owner: Owner | None, n
         wanted = wanted.where(_of(owner))
     found = (await connection.execute(wanted)).one_or_none()
     return None if found is None else _row(found)
+
+
+async def read_all(
+    connection: AsyncConnection, file_ids: Collection[str], owner: Owner, now: int
+) -> Sequence[FileRow]:
+    """Those of these files that are there, and the owner's."""
+    wanted = _rows().where(_ready(now), _of(owner), files.c.id.in_(file_ids))
+    return [_row(row) for row in await connection.execute(wanted)]
 
 
 async def page(

@@ -128,13 +128,14 @@ def chat_steps(
     most: int = MOST_BYTES,
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
+    kept_input: Raw | None = None,
 ) -> Iterator[Asked | None]:
     """The chat request of a Responses request, in steps, between which others may run: of a large request each takes a part of
     its time. The last one yields it.
 
     `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
     `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
-    `Wishes.references` names.
+    `Wishes.references` names. `kept_input`: the input as it is kept, where that is another one (files by their ids).
     Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
     """
     said, known = said_of(fields), known or {}
@@ -184,7 +185,7 @@ def chat_steps(
         raise too_large(most)
     kept: list[bytes] = []
     if store:
-        yield from kept_steps(said["input"], known, kept)
+        yield from kept_steps(said["input"] if kept_input is None else kept_input, known, kept)
     yield Asked(chat, payload, told, b"[%b]" % b",".join(kept))
 
 

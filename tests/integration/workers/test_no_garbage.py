@@ -100,6 +100,13 @@ async def embeddings(caller: PlainCaller) -> None:
     assert status == 200
 
 
+async def response(caller: PlainCaller) -> None:
+    """Which is kept."""
+    status, told = await caller.call("POST", "/v1/responses", {"model": "m", "input": "pieces"})
+    assert status == 200
+    assert b'"store":true' in told
+
+
 async def native_stream(caller: PlainCaller) -> None:
     status, body = await caller.call("POST", "/api/openai", said("pieces", stream=True))
     assert status == 200
@@ -197,7 +204,7 @@ async def refused(caller: PlainCaller) -> None:
 
 
 WAYS = [
-    native, chat, embeddings, native_stream, chat_stream, failed, failed_chat, retried, polled, replayed,
+    native, chat, embeddings, response, native_stream, chat_stream, failed, failed_chat, retried, polled, replayed,
     cancelled_by_call, refused, chain, chain_stream, failed_chain,
 ]  # fmt: skip
 

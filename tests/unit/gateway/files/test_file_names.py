@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files.limits import Held, Most, check_room
-from fairlane.gateway.files.names import MOST_CHARS, disposition, plain_name
-from fairlane.gateway.files.rows import is_file_id, new_file_id
+from fairlane.gateway.files.names import MOST_CHARS, disposition, is_file_id, plain_name
+from fairlane.gateway.files.rows import new_file_id
 from fairlane.gateway.settings import Bucket, Directory, FilesSettings, parse_storage
 
 

@@ -1,0 +1,176 @@
+"""Puts the caller's files into the requests that name them: read when a task is submitted, as nobody behind the gateway knows
+their ids. Knows nothing of HTTP."""
+
+import asyncio
+import contextlib
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Raw
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.calls.attachments import (
+    CHAT,
+    IMAGES,
+    PREFIX,
+    RESPONSES,
+    UNKNOWN,
+    Attached,
+    Form,
+    Groups,
+    Reference,
+    media_type_of,
+    named_steps,
+    put_in_steps,
+    url_bytes,
+)
+from fairlane.gateway.calls.bodies import Bodies, Members, Split
+from fairlane.gateway.calls.reading import refused
+from fairlane.gateway.errors import ApiError, too_large
+from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.rows import FileRow
+from fairlane.streaming.jsontext import items
+from fairlane.streaming.turns import Caller as Opener
+
+_MARK = b'"file_id"'
+HEAD = 4096
+"""Bytes by which a file is known."""
+LARGE = 64 * 1024
+"""From so many bytes on a file is encoded in a thread."""
+
+
+class Asker:
+    """On whose behalf files are read, and how many bytes his request may have."""
+
+    __slots__ = ("caller", "most", "opener")
+
+    def __init__(self, caller: Caller | None, opener: Opener, most: int) -> None:
+        """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is."""
+        self.caller = caller
+        self.opener = opener
+        self.most = most
+
+
+class Attachments:
+    """All raises ApiError: 400 that names the place of a file that is not there or is somebody else's, 413 for more bytes than a
+    request may have, 404 for a file of which the bytes are gone, 503; and DatabaseUnavailable."""
+
+    def __init__(self, files: Files, bodies: Bodies) -> None:
+        self._files = files
+        self._bodies = bodies
+
+    async def in_responses(
+        self, asker: Asker, fields: Members, history: Sequence[bytes]
+    ) -> tuple[Members, Sequence[bytes]]:
+        """The members of a Responses request, and the items that come before its input, with the data of the files that they
+        name. The same objects where they name none."""
+        raw = fields.get("input")
+        said = raw is not None and _MARK in bytes(raw)
+        if not said and not any(_MARK in item for item in history):
+            return fields, history
+        listed = items(raw) or [] if said else []
+        beside = sum(len(bytes(value)) for name, value in fields.items() if name != "input")
+        put = await self._put_in(
+            asker, [("previous_response_id", history), ("input", listed)], RESPONSES, beside
+        )
+        if put is None:
+            return fields, history
+        return {**fields, "input": _joined(put[1])} if listed else fields, put[0]
+
+    async def in_chat(self, asker: Asker, fields: Members) -> Members:
+        """The members of a chat request likewise."""
+        raw = fields.get("messages")
+        if raw is None or _MARK not in bytes(raw):
+            return fields
+        beside = sum(len(bytes(value)) for name, value in fields.items() if name != "messages")
+        put = await self._put_in(asker, [("messages", items(raw) or [])], CHAT, beside)
+        if put is None:
+            return fields
+        made = Split(fields) if isinstance(fields, Split) else dict(fields)
+        if isinstance(fields, Split) and isinstance(made, Split):
+            made.image = fields.image
+        made["messages"] = _joined(put[0])
+        return made
+
+    async def _put_in(
+        self, asker: Asker, groups: Groups, form: Form, beside: int
+    ) -> list[list[bytes]] | None:
+        """These lists with data; None: they name no files. `beside`: bytes that the request has besides."""
+        size = sum(len(item) for _, listed in groups for item in listed)
+        named = await self._bodies.take_steps(
+            b"", named_steps(groups, form), beside=size, caller=asker.opener
+        )
+        if not named:
+            return None
+        if asker.caller is None:
+            return await self._without(groups, form, asker.opener)
+        if asker.caller.claims is not None:
+            raise TokenForbids("A token is for tasks, not for files: use a key", f"{named[0].place}.file_id")
+        rows = {
+            row.id: row
+            for row in await self._files.find_all(asker.caller.owner, {one.file_id for one in named})
+        }
+        data = _check(named, rows, asker.most - size - beside, asker.most)
+        arriving = self._bodies.arriving
+        arriving.take(asker.opener, 2 * data)
+        try:
+            read = {one.file_id: one for one in named}  # the last place of each
+            attached = {file_id: await self._read(rows[file_id], one) for file_id, one in read.items()}
+            _check_images(named, attached)
+            steps = put_in_steps(groups, form, lambda one: attached[one.file_id])
+            return await self._bodies.take_steps(b"", steps, beside=size + data, caller=asker.opener)
+        finally:
+            arriving.give(asker.opener, 2 * data)
+
+    async def _without(self, groups: Groups, form: Form, opener: Opener) -> list[list[bytes]]:
+        return await self._bodies.take_steps(b"", put_in_steps(groups, form, _nothing), caller=opener)
+
+    async def _read(self, row: FileRow, reference: Reference) -> Attached:
+        pieces: list[bytes] = []
+        try:
+            async with contextlib.aclosing(self._files.pieces(row)) as stored:
+                async for piece in stored:
+                    pieces.append(piece)
+        except ApiError as error:
+            if error.status == 404:
+                error.param = f"{reference.place}.file_id"
+            raise
+        if row.bytes < LARGE:
+            return _encoded(row.name, pieces)
+        return await asyncio.to_thread(_encoded, row.name, pieces)
+
+
+def _check(named: Iterable[Reference], rows: Mapping[str, FileRow], room: int, most: int) -> int:
+    """How many bytes the files take that a request names. Raises ApiError where one is not there, or all are too large."""
+    size = 0
+    for one in named:
+        row = rows.get(one.file_id)
+        if row is None:
+            raise refused(
+                f"{one.place}.file_id", f"No such file: {one.file_id}. Bring it with POST /v1/files first"
+            )
+        size += url_bytes(row.bytes)
+        if size > room:
+            raise too_large(most)
+    return size
+
+
+def _check_images(named: Iterable[Reference], attached: Mapping[str, Attached]) -> None:
+    for one in named:
+        if one.image and attached[one.file_id].kind not in IMAGES:
+            raise refused(f"{one.place}.file_id", f"the file is no image of {', '.join(sorted(IMAGES))}")
+
+
+def _nothing(_: Reference) -> Attached:
+    return Attached("", UNKNOWN, PREFIX % UNKNOWN.encode())
+
+
+def _encoded(name: str, pieces: Sequence[bytes]) -> Attached:
+    data = b"".join(pieces)
+    kind = media_type_of(data[:HEAD], name)
+    return Attached(name, kind, PREFIX % kind.encode() + b64encode(data))
+
+
+def _joined(listed: Sequence[bytes]) -> Raw:
+    return Raw(b"[%b]" % b",".join(listed))

@@ -1,0 +1,140 @@
+"""Lines of batches that name files by their ids: read with the batch's owner; what is not there fails its line alone."""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.serving import until
+
+from fairlane.gateway.batches.leading import Leading
+from fairlane.gateway.files.storage import StorageError
+from fairlane.workers.sdk import Context, Task, Usage
+
+from . import crew as module
+from .crew import CHAT, RESPONSES, Caller, Crew, line, stage
+
+pytestmark = pytest.mark.anyio
+NOTES = b"some notes"
+DATA = f"data:text/plain;base64,{b64encode(NOTES).decode()}"
+
+
+class Readers(Crew):
+    """Workers that tell which files they got."""
+
+    async def echo(self, task: Task, context: Context) -> AsyncIterator[Any]:
+        content = task.payload["messages"][-1]["content"]
+        if isinstance(content, str):
+            async for part in super().echo(task, context):
+                yield part
+            return
+        text, part = content
+        self.runs[text["text"]] += 1
+        await self.go.wait()
+        yield part["file"]["file_data"]
+        yield Usage(3, 2)
+
+
+@pytest.fixture
+async def staged(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Caller, Crew]]:
+    monkeypatch.setattr(module, "Crew", Readers)
+    async with stage(redis_url, tmp_path) as found:
+        yield found
+
+
+def reads(number: int, file_id: str, endpoint: str) -> dict[str, Any]:
+    """A line that asks for a file to be read."""
+    text = f"read {number}"
+    if endpoint == CHAT:
+        parts: list[Any] = [{"type": "text", "text": text}, {"type": "file", "file": {"file_id": file_id}}]
+        said: dict[str, Any] = {"messages": [{"role": "user", "content": parts}]}
+    else:
+        parts = [{"type": "input_text", "text": text}, {"type": "input_file", "file_id": file_id}]
+        said = {"input": [{"role": "user", "content": parts}]}
+    return line(number, endpoint, **said)
+
+
+def text_of(record: dict[str, Any]) -> str:
+    body = record["response"]["body"]
+    return str(
+        body["choices"][0]["message"]["content"]
+        if "choices" in body
+        else body["output"][0]["content"][0]["text"]
+    )
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, RESPONSES])
+async def test_lines_get_the_data_and_one_without_its_file_fails_alone(
+    staged: tuple[Caller, Crew], endpoint: str
+) -> None:
+    caller, _ = staged
+    notes = await caller.upload(NOTES, "user_data")
+    gone = await caller.upload(NOTES, "user_data")
+    assert (await caller.http.delete(f"/v1/files/{gone}")).status_code == 200
+    lines = [reads(1, notes, endpoint), reads(2, gone, endpoint), reads(3, notes, endpoint)]
+    ended = await caller.reaches((await caller.batch(lines, endpoint))["id"])
+    assert ended["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    assert [text_of(record) for record in await caller.records(ended["output_file_id"])] == [DATA, DATA]
+    [failed] = await caller.records(ended["error_file_id"])
+    assert (failed["custom_id"], failed["response"]["status_code"]) == ("id-2", 400)
+    error = failed["response"]["body"]["error"]
+    place = "messages[0].content[1].file" if endpoint == CHAT else "input[0].content[1]"
+    assert error["param"] == f"{place}.file_id"
+    assert gone in error["message"]
+
+
+async def test_while_the_storage_is_away_lines_wait(
+    staged: tuple[Caller, Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, _ = staged
+    notes = await caller.upload(NOTES, "user_data")
+    storage = caller.served.gateway.tasks.files._storage
+    read, asked = storage.read, []
+
+    def away(name: str, *place: int) -> Any:
+        if name != notes:
+            return read(name, *place)
+        asked.append(name)
+        raise StorageError("away")
+
+    monkeypatch.setattr(storage, "read", away)
+    made = await caller.batch([reads(1, notes, CHAT), line(2)])
+    await until(lambda: len(asked) >= 2, "it to be tried again")
+    assert (await caller.show(made["id"]))["request_counts"]["failed"] == 0
+    monkeypatch.setattr(storage, "read", read)
+    ended = await caller.reaches(made["id"])
+    assert ended["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_line_whose_file_went_while_it_ran_is_known_to_the_next_leader(
+    staged: tuple[Caller, Crew], cancelled: bool
+) -> None:
+    caller, crew = staged
+    crew.go.clear()
+    notes = await caller.upload(NOTES, "user_data")
+    made = await caller.batch([reads(number, notes, RESPONSES) for number in range(3)], RESPONSES)
+    await until(lambda: len(crew.runs) == 3, "all to run")
+    assert (await caller.http.delete(f"/v1/files/{notes}")).status_code == 200
+    await _another_leads(caller)
+    if cancelled:
+        assert (await caller.http.post(f"/v1/batches/{made['id']}/cancel")).status_code == 200
+        ended = await caller.reaches(made["id"])
+        assert ended["status"] == "cancelled"
+    else:
+        crew.go.set()
+        ended = await caller.reaches(made["id"])
+        assert ended["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        told = [text_of(record) for record in await caller.records(ended["output_file_id"])]
+        assert told == [DATA] * 3
+    assert set(crew.runs.values()) == {1}
+
+
+async def _another_leads(caller: Caller) -> None:
+    """Whoever leads goes in the middle of it, and comes back knowing nothing."""
+    leading: Leading = caller.served.gateway.batches._hurry.__self__  # type: ignore[attr-defined]
+    await leading._leave()
+    leading.hurry()

@@ -1,0 +1,264 @@
+"""Files that requests name by their ids: what workers get, what is kept, whose they must be, what is refused."""
+
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.native.keys import key, secret
+from tests.integration.responses.asking import Asker, answer_with, good, refused
+from tests.support.rawworkers import RawWorker
+from tests.support.signing import derived, token
+from tests.support.talk import Talk, talking
+
+from fairlane.gateway.files.storage import StorageError
+
+from .uploads import upload
+
+pytestmark = pytest.mark.anyio
+ACCOUNTS = [
+    *(key("acme"), key("other"), key("ops", admin=True)),
+    key("site", delegating=True, signing=True, signing_key=derived(secret("site")).hex()),
+    key("forms", delegating=True, user_from="body.user"),
+]
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
+PDF = b"%PDF-1.7 " + b"x" * 1000
+
+
+@pytest.fixture
+def gateway(redis_url: str, tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Talk]]:
+    def make(**settings: Any) -> AbstractAsyncContextManager[Talk]:
+        return talking(redis_url, tmp_path, keys=ACCOUNTS, **settings)
+
+    return make
+
+
+@pytest.fixture
+async def talk(gateway: Callable[..., AbstractAsyncContextManager[Talk]]) -> AsyncIterator[Talk]:
+    async with gateway() as talk:
+        yield talk
+
+
+@pytest.fixture
+async def worker(talk: Talk) -> AsyncIterator[RawWorker]:
+    async with talk.worker2(["m"]) as worker:
+        yield worker
+
+
+@pytest.fixture
+async def acme(talk: Talk) -> AsyncIterator[Asker]:
+    async with talk.client(secret("acme")) as http:
+        yield Asker(http, talk)
+
+
+def url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{b64encode(data).decode()}"
+
+
+def message(*parts: Any) -> list[Any]:
+    return [{"role": "user", "content": [{"type": "input_text", "text": "see"}, *parts]}]
+
+
+async def bring(asker: Asker, data: bytes, name: str, purpose: str = "user_data") -> str:
+    told = await upload(asker.http, data, name, fields={"purpose": purpose})
+    return str(told["id"])
+
+
+async def said(asker: Asker, worker: RawWorker, items: Any, **fields: Any) -> tuple[dict[str, Any], Any]:
+    """The response, and the content of the last message that its worker got."""
+    call = asker.talk.later(asker.ask(items, **fields))
+    task = await answer_with(worker, "that")
+    return await call, task["payload"]["messages"]
+
+
+async def test_a_worker_gets_the_data(talk: Talk, acme: Asker, worker: RawWorker) -> None:
+    image = await bring(acme, PNG, "dot.bin", "vision")
+    file = await bring(acme, PDF, "letter.pdf", "assistants")
+    large = await bring(acme, b"word " * 50_000, "notes.txt", "batch")
+    items = [
+        *message({"type": "input_image", "file_id": image, "detail": "high"}),
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [
+                {"type": "input_file", "file_id": file, "filename": "mine.pdf"},
+                {"type": "input_file", "file_id": large},
+            ],
+        },
+    ]
+    _, messages = await said(acme, worker, items)
+    assert messages[0]["content"] == [
+        {"type": "text", "text": "see"},
+        {"type": "image_url", "image_url": {"url": url("image/png", PNG), "detail": "high"}},
+    ]
+    assert messages[2]["content"] == [
+        {"type": "file", "file": {"file_data": url("application/pdf", PDF), "filename": "mine.pdf"}},
+        {
+            "type": "file",
+            "file": {"file_data": url("text/plain", b"word " * 50_000), "filename": "notes.txt"},
+        },
+    ]
+
+
+async def test_what_is_kept_is_the_id_and_a_conversation_reads_it_again(
+    talk: Talk, acme: Asker, worker: RawWorker
+) -> None:
+    image = await bring(acme, PNG, "dot.png")
+    part = {"type": "input_image", "file_id": image}
+    first, messages = await said(acme, worker, message(part))
+    picture = {"type": "image_url", "image_url": {"url": url("image/png", PNG)}}
+    assert messages[0]["content"][1] == picture
+    [item] = good(await acme.call("GET", first["id"], "/input_items"))["data"]
+    assert item["content"][1] == part
+    async with talk.served.gateway.database.reading() as connection:
+        held = await connection.exec_driver_sql("SELECT length(input) FROM responses")
+        assert held.scalar_one() < len(PNG)
+    for _ in range(2):
+        _, messages = await said(acme, worker, "and?", previous_response_id=first["id"])
+        assert messages[0]["content"][1] == picture
+        assert messages[2]["content"] == "and?"
+        await acme.forget(first["id"])
+    assert (await acme.http.delete(f"/v1/files/{image}")).status_code == 200
+    answer = await acme.post("and?", previous_response_id=first["id"])
+    sentence = refused(answer, 400, param="previous_response_id[0].content[1].file_id")
+    assert image in sentence
+
+
+async def test_a_chat_takes_files_by_their_ids(talk: Talk, acme: Asker, worker: RawWorker) -> None:
+    file = await bring(acme, PDF, "letter.pdf")
+    theirs = {"type": "file", "file": {"file_id": "file-AbCdEf123"}}
+    parts = [{"type": "text", "text": "see"}, {"type": "file", "file": {"file_id": file}}, theirs]
+    body = {"model": "m", "messages": [{"role": "user", "content": parts}], "seed": 3}
+    for stream in (False, True):
+        call = talk.later(acme.http.post("/v1/chat/completions", json={**body, "stream": stream}))
+        task = await answer_with(worker, "that")
+        assert (await call).status_code == 200
+        assert task["payload"]["seed"] == 3
+        assert task["payload"]["messages"][0]["content"] == [
+            parts[0],
+            {"type": "file", "file": {"file_data": url("application/pdf", PDF), "filename": "letter.pdf"}},
+            theirs,
+        ]
+    body["messages"][0]["content"][1]["file"]["file_id"] = f"file-{'0' * 32}"  # type: ignore[index]
+    answer = await acme.http.post("/v1/chat/completions", json=body)
+    refused(answer, 400, param="messages[0].content[1].file.file_id")
+
+
+async def test_a_worker_that_takes_the_request_as_it_is_gets_the_data_in_it(talk: Talk, acme: Asker) -> None:
+    file = await bring(acme, PDF, "letter.pdf")
+    part = {"type": "input_file", "file_id": file}
+    async with talk.worker2(["m"], taskTypes=["openaiResponses"]) as worker:
+        call = talk.later(acme.ask(message(part)))
+        task = await worker.take()
+        put_in = {"type": "input_file", "file_data": url("application/pdf", PDF), "filename": "letter.pdf"}
+        assert task["payload"]["input"][0]["content"][1] == put_in
+        await worker.answer(task, result={"content": "that"})
+        [item] = good(await acme.call("GET", (await call)["id"], "/input_items"))["data"]
+        assert item["content"][1] == part
+
+
+async def test_a_file_must_be_ones_own(talk: Talk, acme: Asker, worker: RawWorker) -> None:
+    file = await bring(acme, PDF, "letter.pdf")
+    parts = message({"type": "input_file", "file_id": file})
+    param = "input[0].content[1].file_id"
+    async with (
+        talk.client(secret("other")) as other,
+        talk.client(secret("ops")) as ops,
+        talk.client(secret("site"), **{"X-Fairlane-User": "ann"}) as of_ann,
+        talk.client(secret("site"), **{"X-Fairlane-User": "bob"}) as of_bob,
+    ):
+        unknown = message({"type": "input_file", "file_id": f"file-{'0' * 32}"})
+        wanted = refused(await acme.post(unknown), 400, param=param)
+        for http in (other, ops, of_ann):
+            assert refused(await Asker(http, talk).post(parts), 400, param=param) == wanted.replace(
+                "0" * 32, file.removeprefix("file-")
+            )
+        ann, bob = Asker(of_ann, talk), Asker(of_bob, talk)
+        hers = message({"type": "input_file", "file_id": await bring(ann, PDF, "a.pdf")})
+        await said(ann, worker, hers)
+        refused(await bob.post(hers), 400, param=param)
+        async with talk.client(secret("site")) as site:
+            refused(await Asker(site, talk).post(hers), 400, param=param)
+        async with talk.client(secret("forms")) as forms:  # its users stand in bodies, and a form has none
+            asker = Asker(forms, talk)
+            its = message({"type": "input_file", "file_id": await bring(asker, PDF, "a.pdf")})
+            await said(asker, worker, its)
+            refused(await asker.post(its, user="ann"), 400, param=param)
+
+
+async def test_what_cannot_be_put_in_is_refused(
+    gateway: Callable[..., AbstractAsyncContextManager[Talk]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(max_body_bytes=20_000) as talk, talk.client(secret("acme")) as http:
+        acme = Asker(http, talk)
+        param = "input[0].content[1].file_id"
+        text = await bring(acme, b"no image", "a.png")
+        sentence = refused(
+            await acme.post(message({"type": "input_image", "file_id": text})), 400, param=param
+        )
+        assert "image/png" in sentence
+        reads = []
+        storage = talk.served.gateway.tasks.files._storage
+        read = storage.read
+
+        def noted(*args: Any) -> Any:
+            reads.append(args)
+            return read(*args)
+
+        monkeypatch.setattr(storage, "read", noted)
+        large = await bring(acme, b"x" * 16_000, "large.txt")
+        refused(await acme.post(message({"type": "input_file", "file_id": large})), 413)
+        half = {"type": "input_file", "file_id": await bring(acme, b"x" * 8_000, "half.txt")}
+        refused(await acme.post(message(half, half)), 413)
+        refused(await acme.post(message(*[half] * 101)), 400, param="input[0].content[101].file_id")
+        assert reads == [], "before anything is read"
+        for beside in ({"image_url": url("image/png", PNG)}, {}):
+            answer = await acme.post(message({"type": "input_image", "file_id": "file-AbC", **beside}))
+            assert "POST /v1/files" in refused(answer, 400, param=param)
+        answer = await acme.post(message({"type": "input_file", "file_url": "https://example.com/a.pdf"}))
+        refused(answer, 400, param="input[0].content[1].file_url")
+
+
+async def test_a_storage_that_fails_and_a_file_that_is_lost(
+    talk: Talk, acme: Asker, worker: RawWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await bring(acme, PDF, "letter.pdf")
+    parts = message({"type": "input_file", "file_id": file})
+    storage = talk.served.gateway.tasks.files._storage
+    read = storage.read
+
+    def away(*_: Any) -> Any:
+        raise StorageError("away")
+
+    monkeypatch.setattr(storage, "read", away)
+    refused(await acme.post(parts), 503, "STORAGE_UNAVAILABLE")
+    monkeypatch.setattr(storage, "read", read)
+    await storage.remove(file)
+    refused(await acme.post(parts), 404, "FILE_NOT_FOUND", "input[0].content[1].file_id")
+    assert not talk.served.gateway.tasks.bodies.arriving.total
+
+
+async def test_a_token_of_a_page_is_not_for_files(talk: Talk, worker: RawWorker) -> None:
+    """As on all calls of files."""
+    async with (
+        talk.client(secret("site"), **{"X-Fairlane-User": "ann"}) as of_ann,
+        talk.client(token(secret("site"), user="ann")) as page,
+    ):
+        file = await bring(Asker(of_ann, talk), PDF, "a.pdf")
+        asker = Asker(page, talk)
+        await said(asker, worker, "what?")
+        answer = await asker.post(message({"type": "input_file", "file_id": file}))
+        refused(answer, 403, param="input[0].content[1].file_id")
+
+
+async def test_it_makes_no_second_task_by_its_key(talk: Talk, acme: Asker, worker: RawWorker) -> None:
+    headers = {"Idempotency-Key": "mine"}
+    parts = message({"type": "input_file", "file_id": await bring(acme, PDF, "letter.pdf")})
+    first, _ = await said(acme, worker, parts, headers=headers)
+    again = await acme.post(parts, headers=headers)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert json.loads(again.content) == first
