@@ -90,10 +90,9 @@ class Pages:
         Browsers keep a file and ask each time whether it is still the same (`no-cache`, ETag, 304), so that a new version of
         the gateway is never run with files of the old one.
         """
-        source = self._sources.get(path)
-        if source is None:
+        if path not in self._sources:
             return None
-        file = _load(source)
+        file = _load(path)
         packed = file.packed if _takes_gzip(accept_encoding) else None
         etag = file.etag if packed is None else f"{file.etag}-gz"
         headers = [
@@ -135,7 +134,8 @@ def _ending(name: str) -> str:
 
 
 @cache
-def _load(source: Traversable) -> _File:
+def _load(path: str) -> _File:
+    source = _sources()[path]
     body = source.read_bytes()
     packed = gzip.compress(body, 6, mtime=0) if len(body) >= SMALLEST_GZIP else None
     return _File(TYPES[_ending(source.name)], body, packed, hashlib.sha256(body).hexdigest()[:20])
