@@ -31,6 +31,10 @@ TAKEN_AT_ONCE = 10
 RELEASE_S = 2.0
 REST_S = 10.0
 """How long a batch is left alone of which something failed that nobody thought of."""
+OTHERS_S = 4 * LOOK_S
+"""How long one whose files cannot be read here is left to others."""
+LACKS_AGAIN_S = 600.0
+"""How often that is: where there are no others, each time makes a line in the log."""
 
 
 class Leading:
@@ -47,6 +51,8 @@ class Leading:
         """When those that are led here were taken."""
         self._last: dict[str, float] = {}
         """When others that have not ended gave up their seats here."""
+        self._left: dict[str, float] = {}
+        """When those that have not ended were left to others, as their files could not be read here."""
         self._until = 0.0
         """Until when the leases hold for sure, by the clock of this process."""
         self._renew_at = 0.0
@@ -108,6 +114,7 @@ class Leading:
             run = self._runs.get(one.id)
             if run is not None and one.status is Status.CANCELLING:
                 run.cancel()
+        await self._leave_to_others({one.id for one in found})
         waiting = [one for one in found if self._may_take(one)]
         known = {one.id for one in waiting}
         self._last = {batch_id: at for batch_id, at in self._last.items() if batch_id in known}
@@ -122,22 +129,38 @@ class Leading:
         else:
             self.hurry()
 
+    async def _leave_to_others(self, unended: set[str]) -> None:
+        """Lead those no more that stand still for files which another replica may have, if its storage is not the one here."""
+        now = time.monotonic()
+        self._left = {batch_id: at for batch_id, at in self._left.items() if batch_id in unended}
+        for batch_id, run in [*self._runs.items()]:
+            if run.lacks_files and now - self._left.get(batch_id, -LACKS_AGAIN_S) >= LACKS_AGAIN_S:
+                self._left[batch_id] = now
+                await self._give_back(batch_id)
+
+    async def _give_back(self, batch_id: str) -> None:
+        """Lead this one no more: others may take it at once. What it has submitted runs on."""
+        await end_tasks(self._tasks.get(batch_id))
+        await self._tools.store.release(self._replica, batch_id)
+
     async def _make_room(self, waiting: int) -> None:
-        """End the turns of some for so many that wait. What they have submitted runs on."""
+        """End the turns of some for so many that wait."""
         now = time.monotonic()
         seats = [
             Seat(batch_id, run.owner, self._since[batch_id], run.may_leave)
             for batch_id, run in self._runs.items()
         ]
         for batch_id in who_leaves(seats, waiting, now):
-            await end_tasks(self._tasks.get(batch_id))
             self._last[batch_id] = now
-            await self._tools.store.release(self._replica, batch_id)
+            await self._give_back(batch_id)
             self.hurry()
 
     def _may_take(self, one: Waiting) -> bool:
-        if one.id in self._runs or self._rests.get(one.id, 0.0) > time.monotonic():
+        now = time.monotonic()
+        if one.id in self._runs or self._rests.get(one.id, 0.0) > now:
             return False
+        if now - self._left.get(one.id, -OTHERS_S) < OTHERS_S and one.status is not Status.CANCELLING:
+            return False  # which takes no files, mostly
         # its own from before: a run that failed
         return not one.leader or one.leader == self._replica or one.lease < now_ms()
 

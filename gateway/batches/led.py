@@ -111,6 +111,8 @@ class Led:
         self.pace = Pace()
         self.looking = False
         """Its file is being looked at."""
+        self.lacks_files = False
+        """It stands still, as was told, for files that cannot be read or written here: perhaps elsewhere."""
         self._standing = Standing(time.monotonic())
         self._stands: dict[str, Any] = dict(NOTHING_UNDER_WAY)
         self._told_at = 0.0
@@ -184,6 +186,7 @@ class Led:
         """So many lines wait or run, or some have come to something; `whys`: why others are not submitted."""
         if self._standing.moves(time.monotonic()):
             log.info("batch goes on", **self.facts)
+        self.lacks_files = False
         self._stands = {"waiting": waiting, "running": running, "still": 0, "whys": whys_json(whys)}
 
     def still(self, whys: Whys) -> None:
@@ -194,6 +197,7 @@ class Led:
             models = sorted({model for models in whys.values() for model in models})
             facts = {"why": sorted(whys), "models": models[:MODELS_TOLD], "since_s": int(tell_s)}
             log.warning("batch stands still", **self.facts, **facts)
+            self.lacks_files = "STORAGE_UNAVAILABLE" in whys
         still = self._stands["still"] or now_ms() - int(self._standing.for_s(now) * 1000)
         self._stands = {"waiting": 0, "running": 0, "still": still, "whys": whys_json(whys)}
 

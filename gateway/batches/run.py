@@ -55,6 +55,11 @@ class Run:
         ends = self._work is not None and self._work.ends
         return self.batch.status is Status.IN_PROGRESS and not ends
 
+    @property
+    def lacks_files(self) -> bool:
+        """Whether it stands still for files that another one may have, whose storage is not the one here, or reaches it."""
+        return self._led.lacks_files
+
     def cancel(self) -> None:
         """Somebody wants it to end."""
         self._led.cancelled = True
@@ -62,7 +67,7 @@ class Run:
     async def __call__(self) -> None:
         """Carry it out to its end. May be cancelled at any instant."""
         led = self._led
-        if led.batch.status is Status.VALIDATING and not await validate(led):
+        if not led.batch.began and not await validate(led):
             return
         if not led.batch.outcome:
             await self._all_lines()

@@ -140,16 +140,44 @@ async def test_a_storage_that_is_away_is_waited_for_and_cancelling_does_not_wait
             [folder] = [mark.parent for mark in tmp_path.glob("**/fairlane-storage")]  # noqa: ASYNC240
             folder.rename(tmp_path / "away")
             cancelled, waits = [await caller.create(file_id) for file_id in ids]
-            await until(lambda: "batch stands still" in [one["event"] for one in logs], "the log to tell it")
+            told = {cancelled["id"], waits["id"]}
+            await until(
+                lambda: told == {one["batch"] for one in logs if one["event"] == "batch stands still"},
+                "the log to tell it of both",
+            )
             await caller.http.post(f"/v1/batches/{cancelled['id']}/cancel")
             assert (await caller.reaches(cancelled["id"]))["status"] == "cancelled"
             assert (await caller.show(waits["id"]))["status"] == "validating"
             (tmp_path / "away").rename(folder)
             assert (await caller.reaches(waits["id"]))["request_counts"]["completed"] == 1
-    [still] = [one for one in logs if one["event"] == "batch stands still" and one["batch"] == waits["id"]]
-    assert still["why"] == ["STORAGE_UNAVAILABLE"]
+    whys = [one["why"] for one in logs if one["event"] == "batch stands still"]
+    assert all(why == ["STORAGE_UNAVAILABLE"] for why in whys)
     events = [one["event"] for one in logs]
     assert events.count("files are not served here") == events.count("files are served here again") == 1
+
+
+async def test_a_replica_that_has_not_the_files_leaves_a_batch_to_one_that_has(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "TOLD_AFTER_S", 1e9)
+    settings = {"models": {"echo": {}}, "database_url": f"sqlite:///{tmp_path}/shared.db"}
+    right, wrong = ({"storage": str(tmp_path / name)} for name in ("right", "wrong"))
+    async with serving(redis_url, tmp_path, files=right, **settings) as there, http_client(there.url) as http:
+        file_id = await Caller(http, there).upload(file_of([line(1)]))
+    crew = Crew()
+    with capture_logs() as logs:
+        async with (
+            serving(redis_url, tmp_path, files=wrong, **settings) as here,
+            http_client(here.url) as http,
+        ):
+            caller = Caller(http, here)
+            made = await caller.create(file_id)
+            await until(lambda: "files are not served here" in [one["event"] for one in logs], "it to be led")
+            async with serving(redis_url, tmp_path, files=right, **settings) as there, working(there, crew):
+                assert (await caller.show(made["id"]))["status"] == "validating"
+                monkeypatch.setattr(standing, "TOLD_AFTER_S", 0.0)
+                ended = await caller.reaches(made["id"])
+    assert ended["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
 
 
 async def test_a_batch_without_a_worker_is_told_to_stand_still(
