@@ -6,15 +6,16 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import FunctionType
 from urllib.parse import urlsplit
 
 from tests.support.serving import DEADLINE_S
 
 
 async def garbage_of(work: Callable[[], Awaitable[None]]) -> Counter[str]:
-    """The types of the objects that only the collector could free after `work`, with how many there are of each. Of those that
-    were there before, none counts: on a busy machine a gateway of an earlier test may become garbage only now. They are frozen
-    until `thaw`: to look through all of them takes the collector 0.3 s."""
+    """The types of the objects that only the collector could free after `work`, functions with their names, and how many there
+    are of each. Of those that were there before, none counts: on a busy machine a gateway of an earlier test may become garbage
+    only now. They are frozen until `thaw`: to look through all of them takes the collector 0.3 s."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -22,11 +23,17 @@ async def garbage_of(work: Callable[[], Awaitable[None]]) -> Counter[str]:
         await work()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return Counter(f"{type(found).__module__}.{type(found).__qualname__}" for found in gc.garbage)
+        return Counter(_named(found) for found in gc.garbage)
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+def _named(found: object) -> str:
+    kind = type(found)  # of a proxy, too
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return f"{name} {getattr(found, '__qualname__', '')}" if kind is FunctionType else name
 
 
 def thaw() -> None:

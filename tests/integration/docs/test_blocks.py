@@ -77,6 +77,7 @@ NOT_RUN = {
     "docs/providers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/quickstart.md: fairlane worker ollama --model llama3.2 --sl",
     "docs/quickstart.md: make run",
+    "docs/responses.md: OPENAI_API_KEY=sk-PUT_YOURS_HERE fairlane wo",
     "docs/routing.md: fairlane template list --config examples/job",
     "docs/upstreams.md: fairlane serve",
     "docs/webhooks.md: curl localhost:8080/api/webhooks -H 'Content",
