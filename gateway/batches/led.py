@@ -114,7 +114,8 @@ class Led:
         self.lacks_files = False
         """It stands still, as was told, for files that cannot be read or written here: perhaps elsewhere."""
         self._standing = Standing(time.monotonic())
-        self._stands: dict[str, Any] = dict(NOTHING_UNDER_WAY)
+        # what the leader before said holds until this one knows better: seats change each minute, where many wait
+        self._stands: dict[str, Any] = {**NOTHING_UNDER_WAY, "still": batch.still, "whys": batch.whys}
         self._told_at = 0.0
 
     @property

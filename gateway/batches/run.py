@@ -99,7 +99,7 @@ async def _work_off(led: Led, held: Held, work: Work, feed: Feed) -> None:
             if not (work or held) and await feed.at_end():
                 return
             if collected or work:
-                led.moves(len(work) - work.running, work.running, held.whys)
+                led.moves(work.waiting, work.running, held.whys)
             else:
                 led.still(held.whys)
             await led.tell()

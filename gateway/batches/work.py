@@ -74,6 +74,11 @@ class Work:
         return line in self._lines_in_work
 
     @property
+    def waiting(self) -> int:
+        """Lines whose tasks wait, likewise. (Where the store did not answer a look, some that ran then have ended.)"""
+        return max(len(self) - self.running, 0)
+
+    @property
     def needs(self) -> int:
         """Bytes that answers need of requests."""
         return sum(line.needs for line in self._lines_in_work.values())
