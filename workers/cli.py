@@ -142,7 +142,7 @@ AllowField = Annotated[
     list[str] | None,
     typer.Option(
         help="A member of the body that callers may set although it can direct the request to another server, key or "
-        "model (provider, fallbacks, …), or although it is unknown; may be repeated."
+        "model (provider, fallbacks, …), costs more than tokens (tools.web_search), or is unknown; may be repeated."
     ),
 ]
 UpstreamName = Annotated[

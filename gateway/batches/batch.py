@@ -28,7 +28,7 @@ class Status(StrEnum):
 ENDED: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED})
 UNENDED: Final = tuple(status.value for status in Status if status not in ENDED)
 NOT_ITS_TURN: Final = "NOT_ITS_TURN"
-"""Why one waits that nobody leads: other batches of its caller go first, or all who lead batches have their hands full."""
+"""Why one waits that nobody leads: it is new, others of its caller go first, or all who lead batches have their hands full."""
 
 Whys = Mapping[str, Sequence[str]]
 """Why lines are not submitted: codes, each with its models; none: it is not for a model."""

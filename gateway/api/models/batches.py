@@ -82,7 +82,7 @@ class WaitsFor(Answer):
     """Why lines of a batch are not submitted now."""
 
     code: str = Field(
-        description="a failure or error code, or `NOT_ITS_TURN`: other batches go first",
+        description="a failure or error code, or `NOT_ITS_TURN`: nobody leads it yet, as other batches go first",
         examples=["NO_WORKER"],
     )
     models: list[str] = Field(description="whose lines, up to ten; none: of any")

@@ -134,7 +134,9 @@ async def test_a_webhook_is_changed_switched_off_and_on_and_deleted(
 
     await row.locator("[data-action=rotate]").click()
     await agree(page)
-    await expect(page.locator("#webhook-secret .hint")).to_contain_text("signs too until")
+    await expect(page.locator("#webhook-secret .hint")).to_contain_text(
+        "are signed with the secret before, too"
+    )
     assert await page.locator("#webhook-secret-text").inner_text() != first
 
     await row.locator("[data-action=switch]").click()

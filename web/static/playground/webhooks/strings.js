@@ -29,7 +29,7 @@ export default {
 
     "secret.title": "Its secret",
     "secret.once": "With it your receiver at {url} knows that a request is the gateway's. It is shown this once: copy it now.",
-    "secret.until": "The secret before signs too until {at}. Change your receiver until then.",
+    "secret.until": "Until {at} requests are signed with the secret before, too: change your receiver by then.",
     "secret.copy": "Copy the secret",
     "secret.kept": "I have copied it",
 
@@ -105,7 +105,7 @@ export default {
     "code.webhook.make": "make the webhook: its secret is told this once",
     "code.webhook.test": "have it tell a test",
     "code.webhook.deliveries": "what became of it",
-    "code.webhook.rotate": "another secret; the one before signs too for a day",
+    "code.webhook.rotate": "another secret; for a day requests are signed with the one before, too",
     "code.webhook.delete": "delete it",
   },
   zh: {

@@ -132,7 +132,9 @@ def _part(raw: Raw, place: str, allowed: Collection[str]) -> _Members:
     part = _object.decode(raw)
     _exact(part, place)
     if FILE_ID not in allowed and not is_null(part.get(FILE_ID, Raw(b"null"))):
-        raise refused(f"{place}: {FILE_ID} would be a file of the upstream's account; send the file itself")
+        raise refused(
+            f"{place}: {FILE_ID} would be a file of the upstream's account; name one of POST /v1/files, or send the file itself"
+        )
     return part
 
 
