@@ -96,7 +96,12 @@ async def test_rows_of_a_transaction_are_written_in_one_order_everywhere(
     """Keys that are repeated at two replicas have both write the same rows: in two orders each may wait for the other."""
     written: list[str] = []
     values = module._values
-    monkeypatch.setattr(module, "_values", lambda one: written.append(one.row.task_id) or values(one))
+
+    def noted(one: New) -> dict[str, object]:
+        written.append(one.row.task_id)
+        return values(one)
+
+    monkeypatch.setattr(module, "_values", noted)
     await asyncio.gather(*(keeping.keep_earlier(new(task_id)) for task_id in "cab"))
     assert written == ["a", "b", "c"]
 

@@ -19,6 +19,7 @@ from fairlane.gateway.calls.attachments import (
     put_in_steps,
     url_bytes,
 )
+from fairlane.gateway.calls.reading import MOST_PARTS
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.tasks import attachments as tasks
 
@@ -142,10 +143,10 @@ async def test_very_many_items_are_refused_before_they_are_taken_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[Any] = []
-    monkeypatch.setattr(tasks, "items", lambda raw: taken.append(raw) or [])
+    monkeypatch.setattr(tasks, "items", taken.append)
     never: Any = None
     attachments = tasks.Attachments(never, never)
-    many = msgspec.Raw(b'["file_id"%b]' % (b",1" * tasks.MOST_PARTS))
+    many = msgspec.Raw(b'["file_id"%b]' % (b",1" * MOST_PARTS))
     for call, name in (
         (attachments.in_responses(never, {"input": many}, ()), "input"),
         (attachments.in_chat(never, {"messages": many}), "messages"),
