@@ -4,7 +4,7 @@ import time
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.batches.batch import Status
-from fairlane.gateway.batches.held import ANYTHING, MONEY, MOST_HELD, For, Held
+from fairlane.gateway.batches.held import ANYTHING, HELD_BYTES, MONEY, MOST_HELD, For, Held
 from fairlane.gateway.batches.led import AGAIN_S, AT_ONCE, Led, NotNow, Stopped
 from fairlane.gateway.batches.lines import Asked, Problem, Unfit, model_in
 from fairlane.gateway.batches.outcomes import refused
@@ -15,14 +15,13 @@ from fairlane.gateway.batches.work import Work, in_work
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker
+from fairlane.gateway.tasks.attachments import MARK
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import all_of
 from fairlane.queues.tasks import TaskSpec
 
-HELD_BYTES = 4 << 20
-"""Of lines that wait to be submitted again, or are to be submitted at the same time: then no further ones are read."""
 NEEDED_BYTES = 16 << 20
 """Of what answers need of the requests that wait or run: then no further ones are submitted."""
 AFTER_COLLECTED_MS = 30_000
@@ -129,6 +128,11 @@ class Feed:
         try:
             asked = await led.asked_in(line)
             custom_id = asked.custom_id
+            if MARK in line.text:  # of one that waits for its model no files are read
+                model = model_in(await led.tools.bodies.parse(asked.body, caller=led.opener))
+                if self._held.rests(For(model), time.monotonic()):
+                    self._held.add(line, For(model))
+                    return
             request = await self._read(asked, task_id, caller)
             model = model_in(request.fields)
             if self._held.rests(For(model), time.monotonic()):
@@ -161,12 +165,9 @@ class Feed:
         """The request of a line, with the files that it names. Of one that a leader before has submitted, whatever has become of
         these: it is known, and they are needed no more."""
         led = self._led
-        try:
-            return await led.read(asked, task_id, caller)
-        except ApiError:
-            if not led.resumed or await led.tools.scheduler.tops([task_id]) == [None]:
-                raise
-            return await led.read(asked, task_id, None)
+        names = led.resumed and MARK in bytes(asked.body)
+        known = names and await led.tools.scheduler.tops([task_id]) != [None]
+        return await led.read(asked, task_id, None if known else caller)
 
     def _task(self, line: Line, task_id: str, request: Request, caller: Caller) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()

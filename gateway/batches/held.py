@@ -16,6 +16,8 @@ LEAST_REST_S, MOST_REST_S = 1.0, 60.0
 MOST_RESTS = 1000
 MOST_HELD = 5000
 """Lines that wait for a model that cannot be had, or for money, before those behind them wait, too."""
+HELD_BYTES = 4 << 20
+"""Of lines that wait to be submitted again, or are to be submitted at the same time: then no further ones are read."""
 MODELS_TOLD = 10
 
 

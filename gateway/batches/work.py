@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairlane.gateway.batches.batch import Status
-from fairlane.gateway.batches.held import Held
+from fairlane.gateway.batches.held import HELD_BYTES, Held
 from fairlane.gateway.batches.led import AT_ONCE, Led
 from fairlane.gateway.batches.outcomes import Outcome, answered, refused
 from fairlane.gateway.batches.reading import FileLines
@@ -196,8 +196,13 @@ class Work:
 
     async def _read_again(self, line: InWork) -> None:
         """Nothing is known of a line's task: read it again from the file, to be submitted. Where the file has it no more, it has
-        failed."""
+        failed. A store that was emptied has lost all of them: no more are read at a time than may be held."""
+        if self._held.bytes > HELD_BYTES and not self.ends:
+            return
         del self._lines_in_work[line.line]
+        if self.ends:
+            self._unrun[line.line] = line.offset
+            return
         lines, found = self._led.lines_from(line.line, line.offset), None
         try:
             found = await lines.next()

@@ -14,6 +14,8 @@ from fairlane.streaming.jsontext import count_parts, items, join_object, json_st
 
 MOST_FILES = 100
 """Of one request."""
+MOST_MEMBERS = 100
+"""Of an item, and of a part: what has more names no file."""
 PREFIX: Final = b"data:%b;base64,"
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What models see."""
@@ -139,7 +141,7 @@ def _each(listed: Sequence[bytes], place: str, form: Form, use: Use, made: list[
 
 
 def _item(item: bytes, place: str, form: Form, use: Use) -> bytes:
-    found = members(item)
+    found = _members(item)
     if found is None:
         return item
     changed: dict[str, bytes | Raw] = {}
@@ -155,6 +157,11 @@ def _item(item: bytes, place: str, form: Form, use: Use) -> bytes:
         if any(new is not old for new, old in zip(told, listed, strict=True)):
             changed[name] = b"[%b]" % b",".join(told)
     return _joined({**found, **changed}) if changed else item
+
+
+def _members(raw: bytes | None) -> dict[str, Raw] | None:
+    """The members of an object that has few: one of a million would hold up all others."""
+    return members(raw) if count_parts(raw, MOST_MEMBERS) <= MOST_MEMBERS else None
 
 
 def _joined(pairs: dict[str, bytes | Raw]) -> bytes:
@@ -184,7 +191,7 @@ def _file(found: dict[str, Raw], attached: Attached) -> bytes:
 
 def _responses_part(part: bytes, place: str, use: Use) -> bytes:
     """`input_image` and `input_file`."""
-    found = members(part) or {}
+    found = _members(part) or {}
     kind = _string(found.get("type"))
     if kind == "input_image" and (file_id := _id_in(found, "image_url")):
         attached = use(Reference(place, file_id, True))
@@ -200,8 +207,8 @@ def _responses_part(part: bytes, place: str, use: Use) -> bytes:
 
 def _chat_part(part: bytes, place: str, use: Use) -> bytes:
     """`file`."""
-    found = members(part) or {}
-    file = members(found.get("file"))
+    found = _members(part) or {}
+    file = _members(found.get("file"))
     if file is None or _string(found.get("type")) != "file" or not (file_id := _id_in(file, "file_data")):
         return part
     attached = use(Reference(f"{place}.file", file_id, False))

@@ -191,6 +191,9 @@ class Keeping:
         async with self._database.writing() as connection:
             known = await self._forgotten(connection, {new.row.user for new in page}) if page else {}
             wanted = [new for new in page if new.row.created > known.get(new.row.user, -1)]
+            wanted.sort(
+                key=lambda new: new.row.task_id
+            )  # in one order everywhere: else two may wait for each other
             if wanted:
                 insert = _INSERT[connection.dialect.name]
                 await connection.execute(insert, [_values(new) for new in wanted])

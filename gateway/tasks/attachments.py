@@ -26,14 +26,15 @@ from fairlane.gateway.calls.attachments import (
     url_bytes,
 )
 from fairlane.gateway.calls.bodies import Bodies, Members, Split
-from fairlane.gateway.calls.reading import refused
+from fairlane.gateway.calls.reading import MOST_PARTS, refused
 from fairlane.gateway.errors import ApiError, too_large
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.rows import FileRow
-from fairlane.streaming.jsontext import items
+from fairlane.streaming.jsontext import count_parts, items
 from fairlane.streaming.turns import Caller as Opener
 
-_MARK = b'"file_id"'
+MARK = b'"file_id"'
+"""What names a file has it."""
 HEAD = 4096
 """Bytes by which a file is known."""
 LARGE = 64 * 1024
@@ -66,10 +67,10 @@ class Attachments:
         """The members of a Responses request, and the items that come before its input, with the data of the files that they
         name. The same objects where they name none."""
         raw = fields.get("input")
-        said = raw is not None and _MARK in bytes(raw)
-        if not said and not any(_MARK in item for item in history):
+        said = raw is not None and MARK in bytes(raw)
+        if not said and not any(MARK in item for item in history):
             return fields, history
-        listed = items(raw) or [] if said else []
+        listed = _listed(raw, "input") if said else []
         beside = sum(len(bytes(value)) for name, value in fields.items() if name != "input")
         put = await self._put_in(
             asker, [("previous_response_id", history), ("input", listed)], RESPONSES, beside
@@ -81,10 +82,10 @@ class Attachments:
     async def in_chat(self, asker: Asker, fields: Members) -> Members:
         """The members of a chat request likewise."""
         raw = fields.get("messages")
-        if raw is None or _MARK not in bytes(raw):
+        if raw is None or MARK not in bytes(raw):
             return fields
         beside = sum(len(bytes(value)) for name, value in fields.items() if name != "messages")
-        put = await self._put_in(asker, [("messages", items(raw) or [])], CHAT, beside)
+        put = await self._put_in(asker, [("messages", _listed(raw, "messages"))], CHAT, beside)
         if put is None:
             return fields
         made = Split(fields) if isinstance(fields, Split) else dict(fields)
@@ -139,6 +140,13 @@ class Attachments:
         if row.bytes < LARGE:
             return _encoded(row.name, pieces)
         return await asyncio.to_thread(_encoded, row.name, pieces)
+
+
+def _listed(raw: Raw | None, name: str) -> list[bytes]:
+    """The items of a list. Raises ApiError(400) before more than can be read are taken apart: 16 MiB may hold millions."""
+    if count_parts(raw, MOST_PARTS) > MOST_PARTS:
+        raise refused(name, f"has more than {MOST_PARTS} items")
+    return items(raw) or []
 
 
 def _check(named: Iterable[Reference], rows: Mapping[str, FileRow], room: int, most: int) -> int:

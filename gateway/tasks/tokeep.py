@@ -97,6 +97,9 @@ class ToKeep:
         record = await use.scheduler.position(task_id)
         if record is None or not record.archives_log:  # SQL has its log, or never will
             return await use.store.row(task_id, now_ms())
+        there = await use.store.row(task_id, now_ms())
+        if there is not None:  # as nearly always: what is long is not sent to SQL by each who joins
+            return there
         info, created = record_info(task_id, record), issued_ms(task_id)
         row = new.row._replace(
             task_id=task_id,

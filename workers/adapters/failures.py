@@ -12,6 +12,7 @@
 | no connection in time, TLS included              | CONNECT_TIMEOUT    | yes       |
 | 409, 500, 502, 520, 521, 523, a refused or broken connection | UPSTREAM_ERROR | yes |
 | 404 that knows no such path (`_NO_PATH`)         | UPSTREAM_ERROR     | no        |
+| the same of `/responses`                         | TYPE_NOT_OFFERED   | no        |
 | a model that it does not have, and its caller did not choose | UPSTREAM_ERROR | no |
 | no output, silence, no end in time (`clock.py`) | FIRST_TOKEN_TIMEOUT, STREAM_STALLED, TOTAL_TIMEOUT | yes |
 | other 4xx                                        | BAD_REQUEST        | no        |
@@ -200,7 +201,8 @@ def _failure(said: UpstreamError, status: int | None, pause_s: float | None, ask
     sentence = "The upstream failed" if status is None else f"The upstream answered {status}"
     if misdirected:
         sentence = f"The worker's base URL may be wrong (most end with /v1): {asked.url} answered {status}"
-        if asked.url.endswith(RESPONSES_PATH):
+        if asked.url.endswith(RESPONSES_PATH):  # what else the upstream has may work well
+            code = "TYPE_NOT_OFFERED"
             sentence = f"The upstream may have no Responses, and the worker names openaiResponses: {asked.url} answered {status}"
     elif code == "UPSTREAM_ERROR" and no_model:
         answered = "refused it" if status is None else f"answered {status}"

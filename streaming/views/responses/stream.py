@@ -28,6 +28,10 @@ _QUEUED = 1
 """The number of `response.queued`."""
 MOST_PIECES = 1024
 """Of what chat has no word for, and of annotations, in one chunk; there is none with more."""
+MOST_IN_ALL = 20_000
+"""Of these pieces in one answer; further ones are left out. A log of 16 MiB could hold a million, each an item for itself."""
+MOST_MEMBERS = 1024
+"""Of such a piece; one with more is left out."""
 UNDRAWN = 1 << 60
 """As `starting_after`: no event is drawn."""
 
@@ -103,6 +107,8 @@ class ResponsesStreamView(BlockStreamView):
         """What stands before the number of each delta of the open part, and between it and the delta."""
         self._sealed = False
         """Signed thoughts were told."""
+        self._pieces = 0
+        """That were told."""
 
     def open(self) -> bytes:
         """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
@@ -337,7 +343,10 @@ class ResponsesStreamView(BlockStreamView):
             self._logprobs += told.logprobs_of(found["logprobs"])
         of_delta = members(found.get("delta")) or {}
         frames = [self._signed(signed(items(of_delta.get(THOUGHTS)) or ()))]
-        return b"".join(frames + [self._piece(members(raw) or {}) for raw in _few(of_delta.get(ITEMS))])
+        pieces = _few(of_delta.get(ITEMS))[: MOST_IN_ALL - self._pieces]
+        self._pieces += len(pieces)
+        few = [raw for raw in pieces if count_parts(raw, MOST_MEMBERS) <= MOST_MEMBERS]
+        return b"".join(frames + [self._piece(members(raw) or {}) for raw in few])
 
     def _piece(self, found: Mapping[str, bytes]) -> bytes:
         """What an upstream's Responses tell and chat has no word for.

@@ -9,6 +9,7 @@ import pytest
 from tests.support.serving import until
 
 from fairlane.gateway.batches.leading import Leading
+from fairlane.gateway.batches.led import AT_ONCE
 from fairlane.gateway.files.storage import StorageError
 from fairlane.workers.sdk import Context, Task, Usage
 
@@ -138,3 +139,61 @@ async def _another_leads(caller: Caller) -> None:
     leading: Leading = caller.served.gateway.batches._hurry.__self__  # type: ignore[attr-defined]
     await leading._leave()
     leading.hurry()
+
+
+def counted(caller: Caller, monkeypatch: pytest.MonkeyPatch, file_id: str) -> list[str]:
+    """Each time that the bytes of a file are read."""
+    storage = caller.served.gateway.tasks.files._storage
+    read, times = storage.read, list[str]()
+
+    def noted(name: str, *place: int) -> Any:
+        times.extend([name] * (name == file_id))
+        return read(name, *place)
+
+    monkeypatch.setattr(storage, "read", noted)
+    return times
+
+
+async def test_files_are_not_read_for_lines_whose_model_cannot_be_had(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(redis_url, tmp_path, models={"echo": {}, "lonely": {}}) as (caller, _):
+        notes = await caller.upload(NOTES, "user_data")
+        times = counted(caller, monkeypatch, notes)
+        lines = [reads(number, notes, CHAT) for number in range(50)]
+        for one in lines:
+            one["body"]["model"] = "lonely"
+        made = await caller.batch(lines)
+
+        async def still() -> bool:
+            return bool((await caller.show(made["id"]))["fairlane"]["stillSince"])
+
+        await until(still, "it to stand still")
+        assert len(times) < 2 * AT_ONCE
+        await caller.http.post(f"/v1/batches/{made['id']}/cancel")
+        await caller.reaches(made["id"])
+
+
+async def test_who_takes_a_batch_over_reads_no_files_of_lines_in_work(
+    staged: tuple[Caller, Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, crew = staged
+    notes = await caller.upload(NOTES, "user_data")
+    times = counted(caller, monkeypatch, notes)
+    crew.go.clear()
+    made = await caller.batch([reads(number, notes, CHAT) for number in range(6)])
+    await until(lambda: sum(crew.runs.values()) == 6, "lines to run")
+    assert len(times) == 6
+    leading = next(part for part in caller.served.gateway._parts if isinstance(part, Leading))
+    leading._tasks[made["id"]].cancel()
+
+    def found_again() -> bool:
+        run = leading._runs.get(made["id"])
+        return run is not None and run.batch.epoch == 2 and run._work is not None and len(run._work) == 6
+
+    await until(found_again, "the next one to find its lines")
+    crew.go.set()
+    ended = await caller.reaches(made["id"])
+    assert ended["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+    assert len(times) == 6
+    assert set(crew.runs.values()) == {1}

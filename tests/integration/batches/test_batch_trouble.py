@@ -12,8 +12,9 @@ from tests.support.proxy import ReplyProxy
 from tests.support.servers import Server
 from tests.support.serving import http_client, serving, until
 
-from fairlane.gateway.batches import led, standing
+from fairlane.gateway.batches import led, standing, work
 from fairlane.gateway.batches.batch import Batch
+from fairlane.gateway.batches.held import Held
 from fairlane.gateway.batches.led import AT_ONCE
 from fairlane.gateway.batches.outcomes import Outcome
 from fairlane.gateway.batches.store import BatchStore
@@ -114,6 +115,29 @@ async def test_a_batch_ends_whose_file_and_tasks_are_both_gone(redis_url: str, t
         assert ended["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
         for record in await caller.records(ended["error_file_id"]):
             assert record["response"]["body"]["error"]["code"] == "FILE_NOT_FOUND"
+
+
+async def test_of_lines_that_the_store_has_lost_few_are_held_at_a_time(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "HELD_BYTES", 0)
+    held, add = list[int](), Held.add
+
+    def noted(lines: Held, *args: Any, **options: Any) -> None:
+        add(lines, *args, **options)
+        held.append(len(lines))
+
+    async with stage(redis_url, tmp_path, slots=1) as (caller, crew):
+        crew.go.clear()
+        made = await caller.batch([line(number, model="patient") for number in range(8)])
+        await until(lambda: crew.running == 1, "a line to run")
+        monkeypatch.setattr(Held, "add", noted)
+        await caller.served.gateway.link.command("FLUSHALL")
+        crew.go.set()
+        ended = await caller.reaches(made["id"], deadline_s=60)
+        assert ended["request_counts"] == {"total": 8, "completed": 8, "failed": 0}
+        assert len(held) >= 7
+        assert max(held) == 1
 
 
 async def test_a_line_that_became_too_long_ends_its_batch(

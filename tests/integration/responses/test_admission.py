@@ -304,6 +304,19 @@ async def test_who_joins_by_a_key_is_told_when_the_row_is_there(
     assert await acme.get(f"resp_{task['taskId']}") == answers[0]
 
 
+async def test_who_joins_later_sends_sql_nothing(
+    talk: Talk, acme: Asker, worker: RawWorker, sql: Sql
+) -> None:
+    headers = {"Idempotency-Key": "mine"}
+    first = talk.later(acme.post(background=True, headers=headers))
+    good(await first)
+    commits = sql.commits
+    again = [good(await acme.post(background=True, headers=headers)) for _ in range(3)]
+    assert {one["id"] for one in again} == {good(await first)["id"]}
+    assert sql.commits == commits
+    await answer_with(worker, "once")
+
+
 async def test_a_row_that_is_gone_is_not_made_anew_by_a_key(
     talk: Talk, acme: Asker, worker: RawWorker
 ) -> None:

@@ -90,6 +90,22 @@ async def tasks_in(database: Database) -> list[str]:
         return [*(await connection.execute(select(responses.c.task).order_by(responses.c.task))).scalars()]
 
 
+async def test_rows_of_a_transaction_are_written_in_one_order_everywhere(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that are repeated at two replicas have both write the same rows: in two orders each may wait for the other."""
+    written: list[str] = []
+    values = module._values
+
+    def noted(one: New) -> dict[str, object]:
+        written.append(one.row.task_id)
+        return values(one)
+
+    monkeypatch.setattr(module, "_values", noted)
+    await asyncio.gather(*(keeping.keep_earlier(new(task_id)) for task_id in "cab"))
+    assert written == ["a", "b", "c"]
+
+
 async def test_one_whose_caller_leaves_is_written_all_the_same(keeping: Keeping, database: Database) -> None:
     left = asyncio.create_task(keeping.keep(new("a")))
     await asyncio.sleep(0)

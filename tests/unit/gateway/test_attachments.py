@@ -4,6 +4,7 @@ import json
 from base64 import b64encode
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlane.gateway.calls import attachments as module
@@ -18,7 +19,9 @@ from fairlane.gateway.calls.attachments import (
     put_in_steps,
     url_bytes,
 )
+from fairlane.gateway.calls.reading import MOST_PARTS
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.tasks import attachments as tasks
 
 A, B = f"file-{'a' * 32}", f"file-{'b' * 32}"
 URL = b"data:application/pdf;base64,AAAA"
@@ -119,6 +122,39 @@ def test_a_request_names_so_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_items_with_too_many_parts_are_left_to_whoever_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_PARTS", 2)
     assert named([{"content": [{"type": "input_file", "file_id": A}] * 3}], RESPONSES) == []
+
+
+@pytest.mark.parametrize("form", [RESPONSES, CHAT])
+def test_objects_of_very_many_members_are_not_taken_apart(
+    form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_MEMBERS", 4)
+    part: dict[str, Any] = {"type": "input_file", "file_id": A}
+    if form is CHAT:
+        part = {"type": "file", "file": {"file_id": A}}
+    more = {f"m{number}": 1 for number in range(4)}
+    assert len(named([{"content": [part]}], form)) == 1
+    assert named([{"content": [part], **more}, {"content": [{**part, **more}]}], form) == []
+    assert named([{"content": [{"type": "file", "file": {"file_id": A, **more}}]}], form) == []
+
+
+@pytest.mark.anyio
+async def test_very_many_items_are_refused_before_they_are_taken_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(tasks, "items", taken.append)
+    never: Any = None
+    attachments = tasks.Attachments(never, never)
+    many = msgspec.Raw(b'["file_id"%b]' % (b",1" * MOST_PARTS))
+    for call, name in (
+        (attachments.in_responses(never, {"input": many}, ()), "input"),
+        (attachments.in_chat(never, {"messages": many}), "messages"),
+    ):
+        with pytest.raises(ApiError) as refused:
+            await call
+        assert (refused.value.status, refused.value.param) == (400, name)
+    assert not taken
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ from fairlane.streaming.views import (
     ChatStreamView,
     MessagesBodyView,
     MessagesStreamView,
+    ResponsesBodyView,
     ResponsesStreamView,
     ResultView,
 )
 from fairlane.streaming.views.choice import ITEMS
+from fairlane.streaming.views.responses import stream
 from fairlane.workers.adapters.dialects.responses.answer import RESPONSE_ITEMS, ResponsesReader
 from fairlane.workers.sdk import Delta, Usage
 
@@ -208,6 +210,20 @@ def test_pieces_that_are_none_say_nothing() -> None:
     output = told[-1]["response"]["output"]
     assert [item["type"] for item in output] == ["message", "odd"]
     assert output[1]["id"] == f"item_{TASK}_0"
+
+
+def test_an_answer_has_so_many_pieces_and_each_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_IN_ALL", 5)
+    monkeypatch.setattr(stream, "MOST_MEMBERS", 3)
+    wide = {"type": "wide", **{f"m{number}": 1 for number in range(3)}}
+    log = Log().start().chunk("extra", {"delta": {ITEMS: []}})
+    for _ in range(3):
+        log.chunk("extra", {"delta": {ITEMS: [{"type": "odd"}, wide]}})
+    log.text("Hi").done()
+    told = events(log)[-1]["response"]
+    assert [item["type"] for item in told["output"]] == ["odd", "odd", "odd", "message"]
+    whole = json.loads(fold(ResponsesBodyView(INFO, ECHO), log.events).body())
+    assert whole["output"] == told["output"]
 
 
 def test_what_a_result_says_is_shown_instead_of_pieces() -> None:

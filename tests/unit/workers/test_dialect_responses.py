@@ -351,6 +351,11 @@ def test_an_answer_is_bounded() -> None:
         whole(response([message("x", number=n) for n in range(1025)]))
     with pytest.raises(ValueError, match="bytes"):
         whole(response([{**SEARCHED, "result": "x" * MOST_ITEM}]))
+    reader, said = ResponsesReader(), {"type": "response.output_text.delta", "delta": ""}
+    for part in range(-1, 1023):  # (some servers count from there)
+        assert reader.read(json.dumps({**said, "content_index": part}).encode()) == []
+    with pytest.raises(ValueError, match="parts"):
+        reader.read(json.dumps({**said, "content_index": 1023}).encode())
     told = summed(whole(response([thought("Hm", "x" * MOST_SEALED)])))
     assert told["pieces"] == [{"type": "reasoning"}]
     assert told["reasoning"] == "Hm"

@@ -112,6 +112,13 @@ class _Open:
         self.part = 0
         self.done = False
 
+    def says(self, part: int) -> None:
+        """Something of this part of a message has come, be it nothing. Raises ValueError where there are too many parts: events
+        that say nothing are no output, and so nothing else bounds them."""
+        if len(self.said) >= MOST_CHOICES and part not in self.said:
+            raise ValueError(f"an item of more than {MOST_CHOICES} parts")
+        self.said.add(part)
+
 
 class ResponsesReader:
     """Reads one response. See `Reader`."""
@@ -144,7 +151,7 @@ class ResponsesReader:
             raise StreamError(said.error)
         at = said.output_index
         if said.type in _SAYINGS and isinstance(said.delta, str):
-            self._item(at).said.add(said.content_index)
+            self._item(at).says(said.content_index)
             if said.type == "response.refusal.delta":
                 return [Delta(refusal=said.delta)] if said.delta else []
             return _text(said.delta, said.logprobs)
