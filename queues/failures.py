@@ -137,7 +137,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Family.REQUEST, native=401),  # its key was taken away meanwhile
     "ENDPOINT_GONE": FailureRow(404, "ENDPOINT_GONE", Family.REQUEST),  # while its task waited
     "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Family.REQUEST, native=404),
-    "TYPE_NOT_OFFERED": FailureRow(404, "TYPE_NOT_OFFERED", Family.REQUEST, worker=True),  # its workers make no audio, or no images
+    "TYPE_NOT_OFFERED": FailureRow(404, "TYPE_NOT_OFFERED", Family.REQUEST, worker=True),  # its workers do not do that
 }
 # fmt: on
 

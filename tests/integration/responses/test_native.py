@@ -490,7 +490,7 @@ async def test_an_upstream_without_responses_is_told_to_its_operator(
     native: None, acme: Asker, upstream: ResponsesUpstream
 ) -> None:
     upstream.missing = True
-    sentence = refused(await acme.post(), 502, "UPSTREAM_ERROR")
+    sentence = refused(await acme.post(), 404, "TYPE_NOT_OFFERED")
     assert "openaiResponses" in sentence
 
 

@@ -324,7 +324,7 @@ def test_a_response_that_ends_otherwise_may_be_tried_again() -> None:
 
 def test_an_upstream_without_responses_is_told_so() -> None:
     failed = from_status(404, b'{"detail":"Not Found"}', None, Asked("http://x/v1/responses", "m"))
-    assert failed.code == "UPSTREAM_ERROR"
+    assert failed.code == "TYPE_NOT_OFFERED"
     assert "openaiResponses" in failed.message
 
 
