@@ -32,7 +32,8 @@ async def test_a_task_says_attempt_model_stream_and_time(served: Served, callers
 
 async def test_the_example_of_the_protocol_happens_as_it_is_written(served: Served, callers: Callers) -> None:
     document = (Path(protocol.__file__).parent / "PROTOCOL.md").read_text()
-    lines = re.findall(r"^([→←]) (.*)$", document, re.MULTILINE)
+    example = document.partition("### Example")[2].partition("\n### ")[0]
+    lines = re.findall(r"^([→←]) (.*)$", example, re.MULTILINE)
     assert len(lines) == 8
     frames = [(arrow, json.loads(line)) for arrow, line in lines]
     [payload] = [frame["payload"] for _, frame in frames if frame["type"] == "task"]
