@@ -215,10 +215,20 @@ def _engine(address: Address, connections: int) -> AsyncEngine:
             **pool,
         )
     url = URL.create("sqlite+aiosqlite", database=str(address.path))
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_S}, **pool)
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_S, "factory": Closing}, **pool)
     event.listen(engine.sync_engine, "connect", _prepare_file)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
+
+
+class Closing(sqlite3.Connection):
+    """Gives up its transaction when it is closed. SQLite itself does that only when the last cursor has gone, and what was
+    cancelled amid a statement leaves one in its traceback: nobody could write until the collector came by."""
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
 
 
 def _wait_for(threads: list[Thread]) -> None:
