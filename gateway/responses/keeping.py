@@ -115,11 +115,14 @@ class Keeping:
         if new is not None:
             self._held += new.size
             kept.add_done_callback(partial(self._let_go, new.size))
-        self._new.append((new, kept))
+        waiting = new, kept
+        self._new.append(waiting)
         self._wanted.set()
         await asyncio.wait((kept,), timeout=KEEP_S)
         if not kept.done():
             kept.cancel()
+            with contextlib.suppress(ValueError):  # it is being written
+                self._new.remove(waiting)
             raise DatabaseUnavailable(f"{self._database.address}: nothing written within {KEEP_S:.0f} s")
         kept.result()
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import uvicorn
-from tests.support.serving import until
+from tests.support.upstream import listening
 
 SEAL = "gAAAAA-sealed-"
 """What thoughts are sealed with here: others cannot be read."""
@@ -194,16 +193,5 @@ async def _whole(send: Any, status: int, body: Any) -> None:
 async def responses_upstream() -> AsyncIterator[ResponsesUpstream]:
     """One that listens on a free port."""
     app = ResponsesUpstream()
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-    task = asyncio.create_task(server.serve())
-    try:
-        await until(lambda: server.started)
-        app.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    async with listening(app) as app.url:
         yield app
-    finally:
-        server.should_exit = True
-        await task

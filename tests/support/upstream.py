@@ -67,9 +67,8 @@ async def _answer(send: Any, body: bytes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def upstream(name: str) -> AsyncIterator[Upstream]:
-    """One that listens on a free port."""
-    app = Upstream(name)
+async def listening(app: Any) -> AsyncIterator[str]:
+    """Serve an ASGI application on a free port, at this URL."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1
     )
@@ -78,8 +77,15 @@ async def upstream(name: str) -> AsyncIterator[Upstream]:
     task = asyncio.create_task(server.serve())
     try:
         await until(lambda: server.started)
-        app.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
-        yield app
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
     finally:
         server.should_exit = True
         await task
+
+
+@contextlib.asynccontextmanager
+async def upstream(name: str) -> AsyncIterator[Upstream]:
+    """One that listens on a free port."""
+    app = Upstream(name)
+    async with listening(app) as app.url:
+        yield app

@@ -206,6 +206,7 @@ async def test_while_sql_is_away_callers_are_told_in_time(
         await waiting
     with pytest.raises(DatabaseUnavailable, match="nothing written within"):
         await keeping.keep(new("b"))
+    assert not keeping._new, "what was given up is not held any more"
     monkeypatch.setattr(database, "writing", writing)
 
 
