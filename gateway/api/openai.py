@@ -14,6 +14,7 @@ from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
 from fairlane.gateway.errors import model_not_found
+from fairlane.gateway.tasks.attachments import MARK
 from fairlane.gateway.tasks.tasks import Tasks
 
 
@@ -58,7 +59,7 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> A
     body, fields = await read_json(tasks, request)
     wanted = read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    if read is read_chat:
+    if read is read_chat and MARK in body:  # of most that is all that is looked for
         asker = asker_of(tasks, request, caller.named(fields))
         whole = await tasks.attachments.in_chat(asker, fields)
         if whole is not fields:
