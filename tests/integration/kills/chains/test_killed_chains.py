@@ -156,6 +156,7 @@ async def test_whatever_is_killed_each_chain_ends_once(
             assert [int(n or 0) for n in store.hmget(KEYS("pool"), *names)] == [ends[n] for n in names]
             for run in crowd.runs.values():
                 check_run(store, run, rows[run.task_id])
-    assert ends["completed"] > sum(ends.values()) / 2
+    # most, of many; of a few it is a matter of the machine's speed whom the killed workers had
+    assert ends["completed"] > sum(ends.values()) / (2 if LONG else 4)
     for gateway in gateways:
         assert "a balance was not what the ledger says" not in gateway.log
