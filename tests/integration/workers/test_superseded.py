@@ -115,8 +115,9 @@ async def test_a_version_1_worker_gets_no_task_that_it_still_runs(
             await mate.answer(again, "new")
             assert await answer.ok() == "new"
             after = [callers.ask(), callers.ask()]  # both slots are free again
-            for free in (worker, mate):
-                await free.answer(await free.expect("task"), "after")
+            given = [(free, await free.expect("task")) for free in (worker, mate)]
+            for free, task in given:
+                await free.answer(task, "after")
             assert [await a.ok() for a in after] == ["after", "after"]
 
 
