@@ -69,6 +69,7 @@ async def test_a_file_that_is_taken_away_ends_its_batch(redis_url: str, tmp_path
         many = [line(number, model="patient", pad="p" * 20_000) for number in range(200)]
         made = await caller.batch(many)
         await caller.reaches(made["id"], "in_progress")
+        await until(lambda: crew.running == 1, "a line to run")
         assert (await caller.http.delete(f"/v1/files/{made['input_file_id']}")).status_code == 200
         crew.go.set()
         ended = await caller.reaches(made["id"], deadline_s=60)
