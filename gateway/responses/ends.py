@@ -181,8 +181,11 @@ async def _write(connection: AsyncConnection, collected: Sequence[Collected]) ->
 
 def told_by(view: ResponsesBodyView) -> tuple[str, bytes]:
     """The status and the output that a view of a whole log tells."""
-    return msgspec.json.decode(view.body(), type=_Body).status, b"[%b]" % b",".join(view.output())
+    return _read_body(view.body()).status, b"[%b]" % b",".join(view.output())
 
 
 class _Body(msgspec.Struct):
     status: str
+
+
+_read_body = msgspec.json.Decoder(_Body).decode

@@ -21,6 +21,8 @@ from tests.support.processes import GatewayProcess
 from tests.support.servers import running_server
 from tests.support.serving import http_client, until
 
+from fairlane.workers.server.cancel import TOMBSTONE_MS
+
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE_S = 0.2
 LIBRARY_LINE = "Invalid UTF-8 sequence received from client."
@@ -32,6 +34,15 @@ GRACE_S = 60.0
 KEPT_MS = 70_000
 HOUR_MS = 3_600_000
 """At most, by the settings of a run."""
+
+
+def _longest_kept(state: bytes | None, by_key: bytes | None, of: bytes | None) -> int:
+    """For how long, in ms, a record of these fields may stay when its task is over."""
+    if state == b"gone":
+        return TOMBSTONE_MS
+    if of in (b"http", b"permit"):
+        return HOUR_MS
+    return KEPT_MS if by_key else 0
 
 
 class Stage:
@@ -60,16 +71,19 @@ class Stage:
             await asyncio.sleep(SAMPLE_S)
 
     def keys(self) -> Counter[str]:
-        """The keys in Redis by kind, as `queues/keys.py` begins them. What is kept of ended tasks for those who come again with
-        their idempotency key, a minute at least, or to a task of an endpoint, an hour, counts as `kept`: it goes by itself."""
+        """The keys in Redis by kind, as `queues/keys.py` begins them.
+
+        `kept` are records that go by themselves: of ended tasks for those who come again with their idempotency key, a minute at
+        least, or to a task of an endpoint, an hour; marks that refuse a submit which its gateway gave up, should it come late.
+        """
         kinds: Counter[str] = Counter()
         for name in self._store.scan_iter(count=1000):
             prefix, _, rest = name.partition(b"}:")
             kind, _, task = rest.partition(b":")
             if kind in (b"t", b"e"):
-                ended, by_key, of = self._store.hmget(prefix + b"}:t:" + task, "ed", "ik", "ty")
-                longest = HOUR_MS if of in (b"http", b"permit") else KEPT_MS if by_key else 0
-                if ended and 0 < self._store.pttl(name) <= longest:
+                state, ended, by_key, of = self._store.hmget(prefix + b"}:t:" + task, "st", "ed", "ik", "ty")
+                over = ended or state == b"gone"
+                if over and 0 < self._store.pttl(name) <= _longest_kept(state, by_key, of):
                     kind = b"kept"
             kinds[kind.decode("utf-8", "replace")] += 1
         return kinds

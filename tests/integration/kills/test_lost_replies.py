@@ -65,8 +65,8 @@ class Life:
     async def _gateway(self) -> AsyncIterator[tuple[Served, ReplyProxy]]:
         async with ReplyProxy(self._server.socket_path, lambda n: n == self._lost) as proxy:
             url = f"redis://127.0.0.1:{proxy.port}/{self._database}"
-            leases = {"lease_ms": 4000, "grant_ack_ms": 2000, "no_worker_grace_ms": 5000}
-            async with serving(url, self._folder, redis_timeout_ms=3000, **leases) as served:
+            leases = {"lease_ms": 12000, "grant_ack_ms": 6000, "no_worker_grace_ms": 5000}
+            async with serving(url, self._folder, redis_timeout_ms=2000, **leases) as served:
                 yield served, proxy
 
     @staticmethod
