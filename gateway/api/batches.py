@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 
 from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheCaller, TheOperator, answer, refusals
-from fairlane.gateway.api.hot import with_limits
+from fairlane.gateway.api.hot.describing import with_limits
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.batches import AnyBatch, Batch, BatchList, BatchPage, NewBatch
 from fairlane.gateway.api.queries import Count, Filter
