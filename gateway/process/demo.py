@@ -146,7 +146,8 @@ def connected(url: str) -> set[str]:
 
 
 def announce(url: str, over: threading.Event) -> None:
-    """Print what to try as soon as both models' workers are there, or what is wrong after `READY_S`; nothing if it is `over` before."""
+    """Print what to try as soon as the workers of both models are there, or what is wrong after `READY_S`; nothing if it is
+    `over` before."""
     for _ in range(round(READY_S / LOOK_S)):
         if connected(url) >= NAMES:
             print(banner(url), flush=True)
