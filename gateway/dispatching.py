@@ -58,6 +58,7 @@ def dispatch_settings(current: Current) -> DispatchSettings:
         flush_chunks=settings.stream_flush_size,
         flush_chars=settings.stream_flush_chars,
         no_worker_grace_ms=settings.no_worker_grace_ms,
+        expected=settings.listed_models,
         dead_after_ms=settings.dead_after_ms,
         max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",

@@ -18,6 +18,7 @@ from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskE
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
 from fairlane.workers.sdk.rehearsal import rehearse
 from fairlane.workers.sdk.values import as_json
+from fairlane.workers.tasktypes import RESPONSES
 
 if TYPE_CHECKING:
     from fairlane.workers.adapters.trial import Finding
@@ -231,6 +232,7 @@ def check_command(
     base_url: BaseUrl = None,
     upstream_model: UpstreamModels = None,
     api_key_env: KeyEnv = None,
+    task_type: TaskTypes = None,
     allow_field: AllowField = None,
     ttft_ms: Ttft = 30_000,
     idle_ms: Idle = 30_000,
@@ -252,7 +254,8 @@ def check_command(
 
     Takes the options of the provider's own command. Says of each request whether it worked, how fast, what the
     provider told of its usage, and with which failure code a task would have ended. It costs some hundred
-    tokens for each model. Exit code 0 when answers and streams work, and what --require names; else 1.
+    tokens for each model. Exit code 0 when answers and streams work, Responses where --task-type openaiResponses offers them,
+    and what --require names; else 1.
 
     Example: DEEPSEEK_API_KEY=… fairlane worker check deepseek --model deepseek-chat
     """
@@ -260,12 +263,18 @@ def check_command(
         _stop(f"{provider!r} is not a provider; there are {', '.join(PROVIDERS)}.")
     if ANY_MODEL in model:
         _stop("A check needs the names of models; * is none.")
-    needed = {"answer", "stream", *(require or ())}
-    if unknown := needed - {*CHECKS, *(["image"] if image else [])}:
-        hint = " (it takes --image)" if "image" in unknown else ""
-        _stop(f"There is no check {', '.join(sorted(unknown))}{hint}; there are {', '.join(CHECKS)}, image.")
     times = ttft_ms, idle_ms, total_ms
-    adapter = _adapter(PROVIDERS[provider], model, base_url, upstream_model, api_key_env, allow_field, times)
+    adapter = _adapter(
+        PROVIDERS[provider], model, base_url, upstream_model, api_key_env, allow_field, times, task_type
+    )
+    if "openaiLike" not in adapter.task_types:
+        _stop("A check begins with chats: name --task-type openaiLike, too.")
+    responses = ["responses"] if RESPONSES in adapter.task_types else []
+    needed = {"answer", "stream", *responses, *(require or ())}
+    if unknown := needed - {*CHECKS, *(["image"] if image else []), *responses}:
+        hints = [f" ({check} takes {option})" for check, option in WITH_OPTIONS.items() if check in unknown]
+        there_are = ", ".join((*CHECKS, *WITH_OPTIONS))
+        _stop(f"There is no check {', '.join(sorted(unknown))}{''.join(hints)}; there are {there_are}.")
     for noisy in ("httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
@@ -276,6 +285,8 @@ def check_command(
 
 
 CHECKS = ("models", "answer", "stream", "tools", "json", "refusal")
+WITH_OPTIONS = {"image": "--image", "responses": "--task-type openaiResponses"}
+"""Further ones, and what has them made."""
 
 
 async def _check(
@@ -320,7 +331,7 @@ def _line(finding: "Finding") -> str:
     elif finding.check in ("answer", "stream") and finding.works:
         parts.append("no usage told")
     word = "works" if finding.works else "no"
-    return f"  {finding.check:8} {word:6} {finding.ms:>6} ms  {'; '.join(parts)}"
+    return f"  {finding.check:9} {word:6} {finding.ms:>6} ms  {'; '.join(parts)}"
 
 
 def _adapter(

@@ -137,9 +137,13 @@ class Files:
         now = self._now()
         file_id = file_id or new_file_id(now)
         aside = min(size, limit)
-        async with self._writing(owner) as connection:
-            await self._make_room(connection, owner, 1, aside, refused=refused)
-            await rows.begin(connection, file_id, owner, aside, now, now + LEASE_MS)
+        try:
+            async with self._writing(owner) as connection:
+                await self._make_room(connection, owner, 1, aside, refused=refused)
+                await rows.begin(connection, file_id, owner, aside, now, now + LEASE_MS)
+        except asyncio.CancelledError:  # amid its commit the row may be there all the same
+            await self._take_back(file_id)
+            raise
         alive = asyncio.create_task(self._keep_alive(file_id, owner), name="arriving file")
         finished = False
         try:
@@ -383,8 +387,9 @@ class Files:
         async def take_back() -> None:
             with contextlib.suppress(DatabaseUnavailable, ApiError):
                 async with self._writing(None) as connection:
-                    await rows.give_up(connection, file_id, self._now() + REMOVE_AGAIN_MS)
-                await self._remove_soon(file_id)
+                    left = await rows.give_up(connection, file_id, self._now() + REMOVE_AGAIN_MS)
+                if left:
+                    await self._remove_soon(file_id)
 
         task = asyncio.create_task(take_back(), name="take back a file")
         self._taking_back.add(task)

@@ -132,10 +132,11 @@ async def drop(connection: AsyncConnection, file_id: str, owner: Owner | None, n
     return (await connection.execute(update(files).where(is_there).values(values))).rowcount > 0
 
 
-async def give_up(connection: AsyncConnection, file_id: str, due: int) -> None:
-    """Whatever has come of a file is to be removed; one that is ready stays."""
+async def give_up(connection: AsyncConnection, file_id: str, due: int) -> bool:
+    """Whatever has come of a file is to be removed; one that is ready stays. Whether there is such a row."""
     is_it = and_(files.c.id == file_id, files.c.state != READY)
-    await connection.execute(update(files).where(is_it).values({"state": DELETED, "due": due}))
+    left = update(files).where(is_it).values({"state": DELETED, "due": due})
+    return (await connection.execute(left)).rowcount > 0
 
 
 async def remove(connection: AsyncConnection, file_id: str) -> None:

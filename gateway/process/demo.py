@@ -14,7 +14,7 @@ from typing import Any
 
 from fairlane.gateway.process.start import run
 from fairlane.gateway.process.workers import OwnWorker
-from fairlane.gateway.settings import ChainSettings, Settings
+from fairlane.gateway.settings import ChainSettings, ModelSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ MODELS = (
     SimulatedModel("demo-small", slots=1, ttft_ms=400, tokens_per_second=20),
 )
 """`demo-small` has one slot, so that a second request shows what waiting looks like."""
+NAMES = {model.name for model in MODELS}
 
 CHAIN: dict[str, Any] = {
     "title": "An article: notes on each point, side by side, an outline of them, and the text",
@@ -71,7 +72,15 @@ LOOK_S = 0.1
 def demo_settings(port: int, data_dir: Path) -> Settings:
     """Settings of the demo: they depend on nothing else, above all not on a configuration that lies around."""
     chains = {"article": ChainSettings.model_validate(CHAIN)}
-    return Settings(port=port, data_dir=data_dir, log_level="warning", drain_ms=2000, chains=chains)
+    return Settings(
+        port=port,
+        data_dir=data_dir,
+        log_level="warning",
+        drain_ms=2000,
+        chains=chains,
+        models={name: ModelSettings() for name in NAMES},
+        no_worker_grace_ms=READY_S * 1000,  # who is faster than the workers waits for them
+    )
 
 
 def demo_workers(_: Settings) -> dict[str, OwnWorker]:
@@ -126,20 +135,21 @@ To watch queues and workers: {command} status --gateway {url}
 """
 
 
-def offered(url: str) -> set[str]:
-    """The models that the gateway offers now; none while it does not answer."""
+def connected(url: str) -> set[str]:
+    """The names of the workers that are connected; none while the gateway does not answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(f"{url}/v1/models", timeout=1) as answer:
-            return {model["id"] for model in json.load(answer)["data"]}
+        with direct.open(f"{url}/api/admin/state", timeout=1) as answer:
+            return {worker["name"] for worker in json.load(answer)["workers"]}
     except OSError:
         return set()
 
 
 def announce(url: str, over: threading.Event) -> None:
-    """Print what to try as soon as both models answer, or what is wrong after `READY_S`; nothing if it is `over` before."""
+    """Print what to try as soon as the workers of both models are there, or what is wrong after `READY_S`; nothing if it is
+    `over` before."""
     for _ in range(round(READY_S / LOOK_S)):
-        if offered(url).issuperset(model.name for model in MODELS):
+        if connected(url) >= NAMES:
             print(banner(url), flush=True)
             return
         if over.wait(LOOK_S):

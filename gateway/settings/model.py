@@ -241,12 +241,13 @@ class Settings(BaseModel):
 
     lease_ms: Ms = 15 * SECOND_MS
     """Milliseconds until the slot of a lost replica is free again; renewed three times within it. Longer
-    survives longer stalls, shorter frees slots sooner.
+    survives longer stalls, shorter frees slots sooner. Well above `redis_timeout_ms`: else one lost reply of Redis ends the
+    leases of tasks that run, and they run a second time.
     """
 
     grant_ack_ms: Ms = 3 * SECOND_MS
     """Milliseconds a grant holds until its first renewal, so that a grant whose reply was lost is soon given
-    out again.
+    out again. Above `redis_timeout_ms`: else one lost reply of Redis gives a task to a second worker while the first has it.
     """
 
     stream_flush_interval_ms: int = Field(default=40, ge=0, le=1000)
@@ -303,8 +304,9 @@ class Settings(BaseModel):
     """
 
     no_worker_grace_ms: MsOrZero = 0
-    """Milliseconds a task is accepted after the last worker of its model has left. 0 answers `No worker
-    available` at once; some seconds let a sole worker restart unnoticed.
+    """Milliseconds a task is accepted after the last worker of its model has left, and for a model that `models` or
+    `upstreams` name also after the gateway has started. 0 answers `No worker available` at once; some seconds let a
+    sole worker restart unnoticed, or connect.
     """
 
     linger_ms: MsOrZero = 30 * SECOND_MS
@@ -331,7 +333,7 @@ class Settings(BaseModel):
 
     redis_timeout_ms: Ms = SECOND_MS
     """Milliseconds a Redis command may take. Short and never repeated by the client, so that a dead Redis is
-    an error and not a hang.
+    an error and not a hang. Below `grant_ack_ms` and `lease_ms`: raise these with it.
     """
 
     log_format: Literal["auto", "json", "human"] = "auto"
@@ -851,6 +853,11 @@ def _led_to(settings: Settings) -> dict[str, set[str]]:
 def notes(settings: Settings) -> list[str]:
     """What is allowed but may not do what was meant, one sentence each."""
     found = []
+    if settings.grant_ack_ms <= settings.redis_timeout_ms:
+        found.append(
+            f"grant_ack_ms ({settings.grant_ack_ms}) is not above redis_timeout_ms ({settings.redis_timeout_ms}): one lost "
+            "reply of Redis gives a task to a second worker while the first has it"
+        )
     limited = {name: model.concurrency for name, model in settings.models.items() if model.concurrency}
     for name, queue in settings.queues.items():
         if queue.reserved and not limited:

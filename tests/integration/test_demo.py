@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def demo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, f"http://127.0.0.1:{port}"
         finally:
             process.kill()
+
+
+def test_who_calls_as_soon_as_the_port_is_open_waits_for_the_models(
+    demo: tuple[subprocess.Popen[str], str],
+) -> None:
+    process, url = demo
+    with httpx.Client(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
+        while process.poll() is None:
+            try:
+                answered = answers(client, url)
+                break
+            except httpx.ConnectError:
+                time.sleep(0.02)  # the port is not open yet
+        assert answered
 
 
 def answers(client: httpx.Client, url: str) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 
 from fairlane.workers.adapters.upstream import Upstream
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
+from fairlane.workers.tasktypes import RESPONSES
 
 MOST_TOKENS = 1024
 """Of each answer; models that think need some."""
@@ -100,34 +101,46 @@ class _Heard:
 
 
 async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerator[Finding, None]:
-    """One finding after the other: models, answer, stream, tools, json, image (if asked for), refusal."""
+    """One finding after the other: models, answer, stream, tools, json, image (if asked for), responses (if it offers them),
+    refusal. It offers chats."""
     yield await _models(adapter, model)
-    plans: list[tuple[str, str, bool, dict[str, Any], Callable[[_Heard], tuple[bool, str]]]] = [
-        ("answer", "Reply with the word OK.", False, {}, _said_something),
-        ("stream", "Count from 1 to 40, separated by spaces.", True, {}, _said_something),
-        ("tools", "What is the weather in Paris? Use the tool.", False, {"tools": [_TOOL]}, _called),
+    plans: list[tuple[str, dict[str, Any], bool, Callable[[_Heard], tuple[bool, str]]]] = [
+        ("answer", _chat("Reply with the word OK."), False, _said_something),
+        ("stream", _chat("Count from 1 to 40, separated by spaces."), True, _said_something),
+        ("tools", _chat("What is the weather in Paris? Use the tool.", tools=[_TOOL]), False, _called),
         (
-            *("json", "Answer with a JSON object with one member: ok, which is true.", False),
-            {"response_format": {"type": "json_object"}},
+            "json",
+            _chat(
+                "Answer with a JSON object with one member: ok, which is true.",
+                response_format={"type": "json_object"},
+            ),
+            False,
             _is_object,
         ),
     ]
-    for name, prompt, stream, more, judge in plans:
-        yield await _try(adapter, name, model, prompt, stream, more, judge)
     if image:
         parts = [
             {"type": "text", "text": "Which colour is this image? One word."},
             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_red_png()}"}},
         ]
-        yield await _try(adapter, "image", model, parts, False, {}, _said_something)
-    few = {"max_completion_tokens": 16}
-    refusal = await _try(adapter, "refusal", NO_MODEL, "Hi.", True, few, _said_something)
+        plans.append(("image", _chat(parts), False, _said_something))
+    for name, payload, stream, judge in plans:
+        yield await _try(adapter, name, model, payload, stream, judge)
+    if RESPONSES in adapter.task_types:
+        request = {"input": "Reply with the word OK.", "max_output_tokens": MOST_TOKENS}
+        yield await _try(adapter, "responses", model, request, True, _said_something, RESPONSES)
+    few = _chat("Hi.", max_completion_tokens=16)
+    refusal = await _try(adapter, "refusal", NO_MODEL, few, True, _said_something)
     if refusal.failure is None:
         refusal.works, refusal.says = False, f"answers for a model that it does not have ({NO_MODEL})"
     else:
         refusal.works = refusal.failure.code in _REFUSALS and not refusal.failure.retryable
         refusal.says = "an unknown model is refused" if refusal.works else ""
     yield refusal
+
+
+def _chat(prompt: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": prompt}], "max_completion_tokens": MOST_TOKENS, **more}
 
 
 async def _models(adapter: Upstream, model: str) -> Finding:
@@ -146,18 +159,13 @@ async def _try(
     adapter: Upstream,
     name: str,
     model: str,
-    prompt: Any,
+    payload: dict[str, Any],
     stream: bool,
-    more: dict[str, Any],
     judge: Callable[[_Heard], tuple[bool, str]],
+    task_type: str = "openaiLike",
 ) -> Finding:
-    payload = {
-        "messages": [{"role": "user", "content": prompt}],
-        "max_completion_tokens": MOST_TOKENS,
-        **more,
-    }
     raw = msgspec.json.encode(payload)
-    task = Task(task_id="check", type="openaiLike", model=model, payload_bytes=raw, stream=stream)
+    task = Task(task_id="check", type=task_type, model=model, payload_bytes=raw, stream=stream)
     loop = asyncio.get_running_loop()
     began = loop.time()
     heard = _Heard()
@@ -165,7 +173,7 @@ async def _try(
     try:
         async with contextlib.aclosing(adapter(task, _context(task))) as items:
             async for item in items:
-                assert not isinstance(item, bytes)  # a chat has none
+                assert not isinstance(item, bytes)  # texts have none
                 _hear(heard, item, loop.time() - began)
                 if len(heard.content) + len(heard.reasoning) > MOST_TEXT:
                     raise TaskError(
@@ -175,7 +183,7 @@ async def _try(
     except TaskError as error:
         finding.failure = _failed(error)
     except msgspec.DecodeError as error:
-        finding.failure = Failed("JSON_PARSE_FAILED", f"The answer is no chat completion: {error}.", False)
+        finding.failure = Failed("JSON_PARSE_FAILED", f"The answer cannot be read: {error}.", False)
     finding.ms = _ms(loop.time() - began)
     if heard.usage is not None:
         finding.usage = msgspec.json.decode(heard.usage.as_json())

@@ -1,6 +1,6 @@
 """What the workers' side of a gateway is told by its settings. Durations in ms."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, fields
 
 from fairlane.queues.keys import is_reserved
@@ -37,6 +37,8 @@ class DispatchSettings:
     ack_ms: int = 5000
     cancel_grace_ms: int = 5000
     no_worker_grace_ms: int = 0
+    expected: Set[str] = frozenset()
+    """Models whose workers are waited for from the start on, as if they had left then."""
     dead_after_ms: int = 30_000
     payload_cache_bytes: int = 64 << 20
     max_output_bytes: int = 16 << 20

@@ -1,12 +1,14 @@
 """The lives of files, on each kind of database: whole or not there, in whatever moment something stops; and room for all."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.support.serving import until
 
 from fairlane.gateway.accounts.owner import Owner
@@ -203,6 +205,25 @@ async def test_a_writer_that_is_taken_for_dead_is_told_so(keeping: Keeping) -> N
     with pytest.raises(ApiError) as lost:
         await sleeps()
     assert (lost.value.status, lost.value.code) == (503, "FILE_LOST")
+    assert (await keeping.rows(), keeping.stored()) == ({}, [])
+
+
+async def test_of_a_call_that_is_cancelled_amid_the_commit_of_its_row_nothing_is_left(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keeping.files.identify()
+    writing = keeping.database.writing
+
+    @contextlib.asynccontextmanager
+    async def cancelled_behind_the_commit(deadline_s: float) -> AsyncIterator[AsyncConnection]:
+        async with writing(deadline_s) as connection:
+            yield connection
+        monkeypatch.setattr(keeping.database, "writing", writing)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(keeping.database, "writing", cancelled_behind_the_commit)
+    with pytest.raises(asyncio.CancelledError):
+        await keeping.files.create(ANN, "x", "batch", of(b"x"))
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 

@@ -90,6 +90,20 @@ async def test_within_the_no_worker_grace_tasks_wait_for_the_worker_to_come_back
             assert (await call).json() == {"a": 1}
 
 
+async def test_within_the_no_worker_grace_of_a_start_tasks_wait_for_the_worker_of_a_configured_model(
+    gateway: Start,
+) -> None:
+    upstreams = {"one": {"provider": "openai", "base_url": "http://127.0.0.1:9", "models": ["theirs"]}}
+    async with gateway(no_worker_grace_ms=60_000, models={"m": {}}, upstreams=upstreams) as talk:
+        calls = [talk.sync(model=model) for model in ("m", "theirs")]
+        await talk.waiting(2)
+        assert (await talk.sync(model="unknown")).status_code == 503
+        async with talk.worker2(["m", "theirs"]) as worker:
+            for _ in calls:
+                await worker.answer(await worker.take(), {"a": 1})
+            assert [(await call).json() for call in calls] == [{"a": 1}, {"a": 1}]
+
+
 async def test_a_failure_has_a_family_wherever_its_code_is_told(gateway: Start) -> None:
     """The worker speaks of the code as an older release named it."""
     info = {"code": "SILENCE_TIMEOUT", "retryable": False}

@@ -55,7 +55,7 @@ class Offers:
         self._settings = settings
         self.hurry = asyncio.Event()
         """Set when all is to be told again at the next opportunity."""
-        self._offered: set[str] = set()
+        self._offered = set(settings.expected) if settings.no_worker_grace_ms else set()
         self._due = 0.0
         self._presence = Presence()
         self._lines = FewLines()
