@@ -106,6 +106,13 @@ class Talk:
         body: dict[str, Any] = answer.json()
         return body
 
+    async def row(self, task_id: str) -> dict[str, Any]:
+        """What an operator sees of a task."""
+        answer = await self.http.get(f"/api/admin/tasks/{task_id}")
+        assert answer.status_code == 200, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
+
     async def waiting(self, number: int) -> None:
         """Return when so many tasks wait."""
         await self._counted(number, lambda state: state["counts"]["queued"], "tasks to wait")
