@@ -106,6 +106,13 @@ class Talk:
         body: dict[str, Any] = answer.json()
         return body
 
+    async def row(self, task_id: str) -> dict[str, Any]:
+        """What an operator sees of a task."""
+        answer = await self.http.get(f"/api/admin/tasks/{task_id}")
+        assert answer.status_code == 200, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
+
     async def waiting(self, number: int) -> None:
         """Return when so many tasks wait."""
         await self._counted(number, lambda state: state["counts"]["queued"], "tasks to wait")
@@ -128,7 +135,14 @@ class Talk:
 @contextlib.asynccontextmanager
 async def talking(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncIterator[Talk]:
     """A gateway with these settings, and a caller of it."""
-    async with serving(redis_url, tmp_path, **settings) as served, http_client(served.url) as http:
+    async with serving(redis_url, tmp_path, **settings) as served, caller_of(served) as talk:
+        yield talk
+
+
+@contextlib.asynccontextmanager
+async def caller_of(served: Served) -> AsyncIterator[Talk]:
+    """A caller of a gateway that runs already. What it still does at the end is ended."""
+    async with http_client(served.url) as http:
         talk = Talk(served, http)
         try:
             yield talk
@@ -136,3 +150,18 @@ async def talking(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncItera
             for task in talk._tasks:
                 task.cancel()
             await asyncio.gather(*talk._tasks, return_exceptions=True)
+
+
+async def end_all(served: Served) -> None:
+    """Return when no worker, no call and no task is left of the tests until now. Tasks that have not ended are cancelled."""
+    gateway = served.gateway
+
+    async def ended() -> bool:
+        tasks = await gateway.link.command("ZRANGE", gateway.keys("look"), 0, -1)
+        for task in tasks:
+            await gateway.tasks.cancel.end(task.decode(), "admin")
+        return not tasks
+
+    await until(lambda: not len(gateway.dispatcher.pool), "the workers to be gone")
+    await until(lambda: not len(gateway.calls), "the calls to be over")
+    await until(ended, "the tasks to end")

@@ -35,9 +35,9 @@ class HostRewritingProxy(Proxy):
 
 @pytest.mark.parametrize("subprotocols", [None, [SUBPROTOCOL]])
 async def test_with_keys_no_worker_connects_without_a_token(
-    gateway: Start, subprotocols: list[str] | None
+    shared_gateway: Start, subprotocols: list[str] | None
 ) -> None:
-    async with gateway(keys=[key("alice")], workers=[]) as talk:
+    async with shared_gateway(keys=[key("alice")], workers=[]) as talk:
         async with HostRewritingProxy(talk) as proxy:
             with pytest.raises(InvalidStatus) as refused:
                 async with connect(

@@ -47,8 +47,10 @@ async def submit(client: httpx.AsyncClient, **body: Any) -> str:
         {"X-Fairlane-User": "acme"},
     ],
 )
-async def test_without_a_valid_key_every_call_is_a_401(gateway: Start, headers: dict[str, str]) -> None:
-    async with gateway(keys=KEYS) as talk, talk.worker():
+async def test_without_a_valid_key_every_call_is_a_401(
+    shared_gateway: Start, headers: dict[str, str]
+) -> None:
+    async with shared_gateway(keys=KEYS) as talk, talk.worker():
         task_id = new_task_id(1_780_000_000_000)
         for method, path in (
             ("POST", "/api/openai"),
@@ -72,9 +74,9 @@ async def test_without_a_valid_key_every_call_is_a_401(gateway: Start, headers: 
         assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
 
 
-async def test_anothers_task_answers_exactly_like_an_unknown_one(gateway: Start) -> None:
+async def test_anothers_task_answers_exactly_like_an_unknown_one(shared_gateway: Start) -> None:
     async with (
-        gateway(keys=KEYS) as talk,
+        shared_gateway(keys=KEYS) as talk,
         talk.worker() as worker,
         talk.client(secret("acme")) as acme,
         talk.client(secret("other")) as other,
@@ -99,13 +101,13 @@ async def test_anothers_task_answers_exactly_like_an_unknown_one(gateway: Start)
         assert (await other.get(f"/api/task/{queued_behind}")).status_code == 404
 
 
-async def test_a_plain_key_is_its_own_user_whatever_the_headers_say(gateway: Start) -> None:
-    async with gateway(keys=KEYS) as talk, talk.worker() as worker:
+async def test_a_plain_key_is_its_own_user_whatever_the_headers_say(shared_gateway: Start) -> None:
+    async with shared_gateway(keys=KEYS) as talk, talk.worker() as worker:
         headers = {"X-Fairlane-User": "boss", "X-Fairlane-Tier": "free"}
         async with talk.client(secret("acme"), **headers) as acme, talk.client(secret("ops")) as ops:
-            await submit(acme)
+            task_id = await submit(acme)
             await worker.take()
-            [row] = (await ops.get("/api/admin/state")).json()["tasks"]
+            row = (await ops.get(f"/api/admin/tasks/{task_id}")).json()
             assert (row["user"], row["key"], row["queue"]) == ("acme", "acme", "paid_batch")
 
 
@@ -124,15 +126,15 @@ async def test_the_log_says_once_of_a_key_that_the_users_it_names_are_ignored(ga
 
 
 async def test_a_delegating_key_names_user_and_tier_and_sees_each_users_tasks_as_that_user(
-    gateway: Start,
+    shared_gateway: Start,
 ) -> None:
-    async with gateway(keys=KEYS) as talk, talk.worker() as worker:
+    async with shared_gateway(keys=KEYS) as talk, talk.worker() as worker:
         ann = {"X-Fairlane-User": "ann", "X-Fairlane-Tier": "paid"}
         async with talk.client(secret("site")) as site, talk.client(secret("ops")) as ops:
             answer = await site.post("/api/openai", json={"async": True}, headers=ann)
             task_id = answer.json()["taskId"]
             await worker.take()
-            [row] = (await ops.get("/api/admin/state")).json()["tasks"]
+            row = (await ops.get(f"/api/admin/tasks/{task_id}")).json()
             assert (row["user"], row["key"], row["queue"]) == ("site/ann", "site", "paid_batch")
             who = (await site.get("/api/caller", headers=ann)).json()
             assert (who["user"], who["key"]) == ("site/ann", "site")
@@ -172,8 +174,8 @@ async def test_names_that_a_delegating_key_gives_use_up_nobodys_limits_but_their
             )  # the key `acme` is another user than the name `acme` of the key `site`
 
 
-async def test_only_an_admin_key_reads_the_state(gateway: Start) -> None:
-    async with gateway(keys=KEYS) as talk:
+async def test_only_an_admin_key_reads_the_state(shared_gateway: Start) -> None:
+    async with shared_gateway(keys=KEYS) as talk:
         for key_id, status in (("ops", 200), ("acme", 403), ("site", 403)):
             async with talk.client(secret(key_id)) as client:
                 answer = await client.get("/api/admin/state")
@@ -183,8 +185,12 @@ async def test_only_an_admin_key_reads_the_state(gateway: Start) -> None:
                     assert "admin" in answer.json()["error"]
 
 
-async def test_a_key_uses_only_its_models(gateway: Start) -> None:
-    async with gateway(keys=KEYS) as talk, talk.worker() as worker, talk.client(secret("narrow")) as narrow:
+async def test_a_key_uses_only_its_models(shared_gateway: Start) -> None:
+    async with (
+        shared_gateway(keys=KEYS) as talk,
+        talk.worker() as worker,
+        talk.client(secret("narrow")) as narrow,
+    ):
         refused = await narrow.post("/api/openai", json={"model": "big"})
         assert refused.status_code == 404
         assert refused.json()["code"] == "MODEL_NOT_FOUND"
@@ -207,8 +213,12 @@ async def test_with_worker_tokens_configured_only_they_connect(gateway: Start) -
 # ---- stream tickets ----------
 
 
-async def test_a_stream_url_reads_its_one_task_without_a_key_and_nothing_else(gateway: Start) -> None:
-    async with gateway(keys=KEYS) as talk, talk.worker() as worker, talk.client(secret("acme")) as acme:
+async def test_a_stream_url_reads_its_one_task_without_a_key_and_nothing_else(shared_gateway: Start) -> None:
+    async with (
+        shared_gateway(keys=KEYS) as talk,
+        talk.worker() as worker,
+        talk.client(secret("acme")) as acme,
+    ):
         answer = await acme.post("/api/openai", json={"async": True})
         url, task_id = answer.json()["streamUrl"], answer.json()["taskId"]
         token = url.partition("?token=")[2]
@@ -225,8 +235,8 @@ async def test_a_stream_url_reads_its_one_task_without_a_key_and_nothing_else(ga
         assert (await talk.http.get(f"/api/admin/state?token={token}")).status_code == 401
 
 
-async def test_a_tampered_or_expired_ticket_is_a_401(gateway: Start) -> None:
-    async with gateway(keys=KEYS) as talk, talk.worker(), talk.client(secret("acme")) as acme:
+async def test_a_tampered_or_expired_ticket_is_a_401(shared_gateway: Start) -> None:
+    async with shared_gateway(keys=KEYS) as talk, talk.worker(), talk.client(secret("acme")) as acme:
         task_id = await submit(acme)
         tickets = talk.served.gateway.tasks.links.tickets
         good = tickets.issue(task_id, 4_000_000_000_000)

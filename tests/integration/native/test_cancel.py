@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
-async def test_a_queued_task_is_cancelled_and_never_runs(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_queued_task_is_cancelled_and_never_runs(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         running = await worker.take()
         task_id = await talk.submit()
@@ -30,8 +30,8 @@ async def test_a_queued_task_is_cancelled_and_never_runs(gateway: Start) -> None
         assert (await talk.state())["counts"]["queued"] == 0
 
 
-async def test_an_executing_task_is_cancelled_and_its_worker_told(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_an_executing_task_is_cancelled_and_its_worker_told(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         task_id = await talk.submit(model="m")
         task = await worker.take()
         for _ in range(2):
@@ -46,8 +46,8 @@ async def test_an_executing_task_is_cancelled_and_its_worker_told(gateway: Start
         assert (await worker.take())["payload"]["name"] == "next"
 
 
-async def test_cancelling_an_ended_task_says_how_it_ended(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_cancelling_an_ended_task_says_how_it_ended(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for end, status in (({"result": {}}, "completed"), ({"error": "no"}, "failed")):
             task_id = await talk.submit()
             await worker.answer(await worker.take(), **end)
@@ -57,8 +57,8 @@ async def test_cancelling_an_ended_task_says_how_it_ended(gateway: Start) -> Non
             assert await talk.poll(task_id) == before
 
 
-async def test_a_sync_caller_whose_task_is_cancelled_is_told(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_sync_caller_whose_task_is_cancelled_is_told(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         await talk.http.post(f"/api/task/{task['taskId']}/cancel")
@@ -68,8 +68,8 @@ async def test_a_sync_caller_whose_task_is_cancelled_is_told(gateway: Start) -> 
         assert answer.json() == {**told, "taskId": task["taskId"]}
 
 
-async def test_streams_of_a_cancelled_task_end_with_cancelled(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_streams_of_a_cancelled_task_end_with_cancelled(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         async with talk.events("/api/openai", json={"stream": True}) as reader:
             task = await worker.take()
             await worker.chunk(task, "half")
@@ -83,8 +83,8 @@ async def test_streams_of_a_cancelled_task_end_with_cancelled(gateway: Start) ->
         assert replayed[-1] == last
 
 
-async def test_a_task_that_is_not_there_cannot_be_cancelled(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_a_task_that_is_not_there_cannot_be_cancelled(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         for task_id, sentence in (
             ("nonsense", "Task not found"),
             (new_task_id(1_780_000_000_000), "Task not found or expired"),

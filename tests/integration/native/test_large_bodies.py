@@ -15,9 +15,9 @@ Start = Callable[..., AbstractAsyncContextManager[Talk]]
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/api/openai", "/v1/chat/completions"])
 async def test_a_task_that_waits_to_be_queued_is_not_taken_for_lost(
-    gateway: Start, path: str, stream: bool
+    shared_gateway: Start, path: str, stream: bool
 ) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         hub, bodies = talk.served.gateway.hub, talk.served.gateway.tasks.bodies
         fields = {"model": "m", "messages": [{"role": "user", "content": "x" * 300_000}], "stream": stream}
         async with bodies.turn(1, "another"):

@@ -53,8 +53,10 @@ def calling(talk: Talk, path: str, body: dict[str, Any]) -> "asyncio.Task[Any]":
 
 
 @surfaces
-async def test_progress_of_a_worker_holds_up_nobody(gateway: Start, path: str, body: dict[str, Any]) -> None:
-    async with gateway() as talk, talk.worker2(["m"], taskTypes=TYPES) as worker, live_loop():
+async def test_progress_of_a_worker_holds_up_nobody(
+    shared_gateway: Start, path: str, body: dict[str, Any]
+) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"], taskTypes=TYPES) as worker, live_loop():
         call = calling(talk, path, body)
         task = await worker.take()
         for pct in range(20):
@@ -69,9 +71,9 @@ async def test_progress_of_a_worker_holds_up_nobody(gateway: Start, path: str, b
 
 @surfaces
 async def test_a_reader_who_looks_at_a_waiting_call_holds_up_nobody(
-    gateway: Start, path: str, body: dict[str, Any]
+    shared_gateway: Start, path: str, body: dict[str, Any]
 ) -> None:
-    async with gateway() as talk, talk.worker2(["m"], taskTypes=TYPES) as worker, live_loop():
+    async with shared_gateway() as talk, talk.worker2(["m"], taskTypes=TYPES) as worker, live_loop():
         await talk.submit(model="m")
         first = await worker.take()
         call = calling(talk, path, body)
@@ -137,9 +139,9 @@ async def test_a_gateway_that_stops_lets_readers_catch_up(
 
 @surfaces
 async def test_a_caller_who_leaves_under_a_rain_of_notices_holds_up_nobody(
-    gateway: Start, path: str, body: dict[str, Any]
+    shared_gateway: Start, path: str, body: dict[str, Any]
 ) -> None:
-    async with gateway() as talk, talk.worker2(["m"], taskTypes=TYPES) as worker, live_loop():
+    async with shared_gateway() as talk, talk.worker2(["m"], taskTypes=TYPES) as worker, live_loop():
         call = calling(talk, path, body)
         task = await worker.take()
         show(talk, task["taskId"], 20)

@@ -15,8 +15,8 @@ BAD = ["a\0b", "a\nb", "\x7f", "a\x85b", "line\u2028line", ""]
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_names_with_control_characters_are_refused(gateway: Start, name: str) -> None:
-    async with gateway() as talk:
+async def test_names_with_control_characters_are_refused(shared_gateway: Start, name: str) -> None:
+    async with shared_gateway() as talk:
         for path, body, param in (
             ("/api/openai", {"model": name}, "model"),
             ("/api/tasks", {"type": "t", "model": name, "payload": {}}, "model"),
@@ -71,10 +71,10 @@ async def test_the_model_inside_a_payload_must_be_covered_by_the_key_too(gateway
 
 
 async def test_the_model_that_a_task_is_scheduled_as_is_the_one_that_its_payload_names(
-    gateway: Start,
+    shared_gateway: Start,
 ) -> None:
     """What is priced and limited runs, also on a worker that sees the payload alone."""
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for body, model, payload in (
             ({"type": "t", "payload": {"model": "inner"}}, "inner", {"model": "inner"}),
             ({"type": "t", "model": "m", "payload": {"model": "m"}}, "m", {"model": "m"}),

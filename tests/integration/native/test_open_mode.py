@@ -27,8 +27,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("headers", REFUSED)
-async def test_an_open_gateway_refuses_strangers(gateway: Start, headers: dict[str, str]) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_an_open_gateway_refuses_strangers(shared_gateway: Start, headers: dict[str, str]) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for method, path in (("POST", "/api/openai"), ("GET", "/api/admin/state"), ("GET", "/api/task/x")):
             answer = await talk.http.request(
                 method, path, headers=headers, json={} if method == "POST" else None
@@ -45,8 +45,8 @@ async def test_an_open_gateway_refuses_strangers(gateway: Start, headers: dict[s
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/json", ""]
 )
-async def test_an_open_gateway_takes_only_json_bodies(gateway: Start, kind: str) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_an_open_gateway_takes_only_json_bodies(shared_gateway: Start, kind: str) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         headers = {"Content-Type": kind}
         answer = await talk.http.post("/api/openai", content=b"{}", headers=headers)
         assert answer.status_code in (403, 415)
@@ -56,9 +56,9 @@ async def test_an_open_gateway_takes_only_json_bodies(gateway: Start, kind: str)
 
 @pytest.mark.parametrize("headers", REFUSED[:4] + REFUSED[-2:])
 async def test_an_open_gateway_takes_no_workers_from_strangers(
-    gateway: Start, headers: dict[str, str]
+    shared_gateway: Start, headers: dict[str, str]
 ) -> None:
-    async with gateway() as talk:
+    async with shared_gateway() as talk:
         with pytest.raises(InvalidStatus) as refused:
             async with connect(talk.served.ws, additional_headers=headers, proxy=None):
                 pass
@@ -66,27 +66,27 @@ async def test_an_open_gateway_takes_no_workers_from_strangers(
         assert (await talk.state())["workers"] == []
 
 
-async def test_localhost_by_any_of_its_names_is_answered(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker():
+async def test_localhost_by_any_of_its_names_is_answered(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker():
         for host in ("localhost", "127.0.0.1:1234", "[::1]:80", "LOCALHOST:80"):
             answer = await talk.http.get("/api/admin/state", headers={"Host": host})
             assert answer.status_code == 200
 
 
-async def test_an_open_gateway_believes_user_and_tier(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker():
+async def test_an_open_gateway_believes_user_and_tier(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker():
         headers = {b"X-Fairlane-User": "zoë".encode(), b"X-Fairlane-Tier": b"paid"}
         answer = await talk.http.post("/api/openai", json={"async": True}, headers=headers)
         assert answer.status_code == 202
-        [row] = (await talk.state())["tasks"]
-        assert (row["user"], row["queue"], row["key"]) == ("zoë", "paid_batch", None)
         task_id = answer.json()["taskId"]
+        row = await talk.row(task_id)
+        assert (row["user"], row["queue"], row["key"]) == ("zoë", "paid_batch", None)
         assert (await talk.http.get(f"/api/task/{task_id}")).status_code == 404
         assert (await talk.http.get(f"/api/task/{task_id}", headers=headers)).status_code == 200
 
 
-async def test_health_is_answered_to_anyone(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_health_is_answered_to_anyone(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         for path in ("/health/live", "/health/ready"):
             answer = await talk.http.get(path, headers={"Host": "evil.example", "Via": "x"})
             assert answer.status_code == 200

@@ -28,8 +28,8 @@ Start = Callable[..., AbstractAsyncContextManager[Talk]]
 PAGE = "https://app.example"
 
 
-async def test_health_says_live_and_ready(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_health_says_live_and_ready(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         live, ready = await talk.http.get("/health/live"), await talk.http.get("/health/ready")
         assert (live.status_code, live.json()) == (200, {"status": "live"})
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "workers": 0})
@@ -135,8 +135,8 @@ async def test_the_state_never_shows_prompts_or_results(gateway: Start) -> None:
 
 
 @pytest.mark.parametrize("tasks", ["-1", "x", "501", "1e3", "５", "9" * 5000])
-async def test_the_state_takes_a_sensible_number_of_tasks(gateway: Start, tasks: str) -> None:
-    async with gateway() as talk:
+async def test_the_state_takes_a_sensible_number_of_tasks(shared_gateway: Start, tasks: str) -> None:
+    async with shared_gateway() as talk:
         answer = await talk.http.get("/api/admin/state", params={"tasks": tasks})
         assert answer.status_code == 400
         assert "tasks" in answer.json()["error"]
@@ -177,8 +177,8 @@ async def test_pages_of_other_origins_are_not_let_in(gateway: Start) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_every_answer_has_a_request_id(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_every_answer_has_a_request_id(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         seen = set()
         for path in ("/health/live", "/nowhere", "/api/task/x", "/api/admin/state", "/v1/models"):
             seen.add((await talk.http.get(path)).headers["x-request-id"])

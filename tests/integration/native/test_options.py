@@ -19,8 +19,8 @@ QUEUED = {"taskId", "status", "enqueuedAt", *PLACE, "pollAfterMs", "streamUrl"}
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
 
 
-async def test_an_async_call_is_answered_with_202_and_these_fields(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_an_async_call_is_answered_with_202_and_these_fields(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await learn(talk, worker)
         await talk.submit()
         for place in (1, 2):
@@ -38,15 +38,15 @@ async def test_an_async_call_is_answered_with_202_and_these_fields(gateway: Star
             assert answer.headers["x-task-id"] == task_id
 
 
-async def test_async_beats_stream(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_async_beats_stream(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         answer = await talk.http.post("/api/openai", json={"async": True, "stream": True})
         assert (answer.status_code, set(answer.json()) - {"estimating"}) == (202, ACCEPTED)
         assert (await worker.take())["payload"] == {"stream": True}
 
 
-async def test_a_poll_of_a_queued_task_has_these_fields(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_poll_of_a_queued_task_has_these_fields(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await learn(talk, worker)
         await talk.submit()
         await worker.take()
@@ -114,30 +114,30 @@ async def test_poll_after_grows_with_the_estimated_wait(gateway: Start) -> None:
     ],
 )
 async def test_the_mode_follows_from_the_call_unless_it_is_said(
-    gateway: Start, body: dict[str, Any], queue: str
+    shared_gateway: Start, body: dict[str, Any], queue: str
 ) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.later(talk.http.post("/api/openai", json=body))
-        await worker.take()
-        [row] = (await talk.state())["tasks"]
-        assert row["queue"] == queue
+        task = await worker.take()
+        assert (await talk.row(task["taskId"]))["queue"] == queue
         call.cancel()
 
 
-async def test_an_image_in_a_generic_tasks_payload_makes_it_vision(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_an_image_in_a_generic_tasks_payload_makes_it_vision(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         body = {"type": "look", "payload": {"messages": IMAGE}, "async": True}
         await talk.http.post("/api/tasks", json=body)
-        assert (await worker.take())["taskType"] == "look"
-        assert (await talk.state())["tasks"][0]["queue"] == "free_vision"
+        task = await worker.take()
+        assert task["taskType"] == "look"
+        assert (await talk.row(task["taskId"]))["queue"] == "free_vision"
 
 
-async def test_the_tier_chooses_the_queue(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_the_tier_chooses_the_queue(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         async with talk.client(**{"X-Fairlane-Tier": "paid"}) as paying:
             await paying.post("/api/openai", json={"async": True})
-        await worker.take()
-        assert (await talk.state())["tasks"][0]["queue"] == "paid_batch"
+        task = await worker.take()
+        assert (await talk.row(task["taskId"]))["queue"] == "paid_batch"
 
 
 async def test_priority_overtakes_only_within_ones_own_tasks(gateway: Start) -> None:
@@ -158,15 +158,17 @@ async def test_priority_overtakes_only_within_ones_own_tasks(gateway: Start) -> 
         assert "priority" not in running["payload"]
 
 
-async def test_a_missing_model_is_called_default(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["default"]) as worker:
+async def test_a_missing_model_is_called_default(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["default"]) as worker:
         await talk.submit()
         task = await worker.take()
         assert task["model"] == "default"
         assert task["payload"] == {"messages": []}
 
 
-async def test_the_body_without_our_fields_is_the_payload_and_model_and_stream_stay(gateway: Start) -> None:
+async def test_the_body_without_our_fields_is_the_payload_and_model_and_stream_stay(
+    shared_gateway: Start,
+) -> None:
     ours = {
         "async": True,
         "timeout": 9000,
@@ -176,14 +178,14 @@ async def test_the_body_without_our_fields_is_the_payload_and_model_and_stream_s
         "resultTtlMs": 1000,
         "metadata": {"a": 1},
     }
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.http.post("/api/openai", json={"model": "m", "stream": True, "n": 2, **ours})
         assert (await worker.take())["payload"] == {"model": "m", "stream": True, "n": 2}
 
 
 @pytest.mark.parametrize("payload", [None, 5, "text", [1, 2], {"timeout": 5}, {"metadata": 1}])
-async def test_a_generic_tasks_payload_may_be_any_json(gateway: Start, payload: Any) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_generic_tasks_payload_may_be_any_json(shared_gateway: Start, payload: Any) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         body = {"type": "render", "payload": payload}
         call = talk.later(talk.http.post("/api/tasks", json=body))
         task = await worker.take()
@@ -196,15 +198,15 @@ async def test_a_generic_tasks_payload_may_be_any_json(gateway: Start, payload: 
     ("timeout", "told"),
     [(1, 5000), (0, 5000), (-1e300, 5000), (9000, 9000), (20_000.9, 20_000), (1e18, 600_000), (None, 60_000)],
 )
-async def test_a_timeout_is_clamped(gateway: Start, timeout: float | None, told: int) -> None:
-    async with gateway() as talk, talk.worker2(["default"]) as worker:
+async def test_a_timeout_is_clamped(shared_gateway: Start, timeout: float | None, told: int) -> None:
+    async with shared_gateway() as talk, talk.worker2(["default"]) as worker:
         await talk.warm(worker)
         talk.sync(timeout=timeout)
         assert told - LATE < (await worker.take())["timeoutMs"] <= told
 
 
-async def test_streams_get_the_longest_timeout_and_async_tasks_run_that_long(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["default"], slots=2) as worker:
+async def test_streams_get_the_longest_timeout_and_async_tasks_run_that_long(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["default"], slots=2) as worker:
         await talk.warm(worker)
         talk.later(talk.http.post("/api/openai", json={"stream": True}))
         assert 600_000 - LATE < (await worker.take())["timeoutMs"] <= 600_000
@@ -212,8 +214,8 @@ async def test_streams_get_the_longest_timeout_and_async_tasks_run_that_long(gat
         assert 600_000 - LATE < (await worker.take())["timeoutMs"] <= 600_000
 
 
-async def test_result_ttl_ms_is_obeyed_up_to_a_day(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_result_ttl_ms_is_obeyed_up_to_a_day(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         made = talk.served.gateway
         for asked, least, most in ((20_000, 5000, 20_000), (10**9, 86_000_000, 86_400_000)):
             task_id = await talk.submit(resultTtlMs=asked)
@@ -258,9 +260,9 @@ async def test_result_ttl_ms_is_obeyed_up_to_a_day(gateway: Start) -> None:
     ],
 )
 async def test_an_option_that_makes_no_sense_is_a_400_that_names_it(
-    gateway: Start, field: str, value: Any
+    shared_gateway: Start, field: str, value: Any
 ) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for path, body in (("/api/openai", {}), ("/api/tasks", {"type": "t", "payload": {}})):
             answer = await talk.http.post(path, json={**body, field: value})
             assert answer.status_code == 400
@@ -272,8 +274,8 @@ async def test_an_option_that_makes_no_sense_is_a_400_that_names_it(
 @pytest.mark.parametrize(
     "body", [{}, {"type": "t"}, {"payload": {}}, {"type": "", "payload": {}}, {"type": 1, "payload": {}}]
 )
-async def test_a_generic_task_needs_type_and_payload(gateway: Start, body: dict[str, Any]) -> None:
-    async with gateway() as talk, talk.worker():
+async def test_a_generic_task_needs_type_and_payload(shared_gateway: Start, body: dict[str, Any]) -> None:
+    async with shared_gateway() as talk, talk.worker():
         answer = await talk.http.post("/api/tasks", json=body)
         assert answer.status_code == 400
         assert answer.json()["error"].startswith(("type", "payload"))

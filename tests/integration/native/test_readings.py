@@ -86,9 +86,9 @@ def check_stream(events: list[Frame], task_id: str, text: str, result: Any) -> N
 @cases
 @calls
 async def test_the_result_is_read_as_json(
-    gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
+    shared_gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
 ) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         waiting = talk.later(talk.http.post(call, json=body_for(call)))
         task = await worker.take()
         assert task["payload"] == {"messages": [{"role": "user", "content": "Hi"}]}
@@ -102,9 +102,9 @@ async def test_the_result_is_read_as_json(
 @cases
 @calls
 async def test_the_result_is_read_as_a_stream(
-    gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
+    shared_gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
 ) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         async with talk.events(call, json=body_for(call, stream=True)) as reader:
             task = await worker.take()
             await behave(worker, task)
@@ -123,9 +123,9 @@ async def test_the_result_is_read_as_a_stream(
 @cases
 @calls
 async def test_the_result_is_read_by_polling_and_replayed(
-    gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
+    shared_gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
 ) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         answer = await talk.http.post(call, json=body_for(call, **{"async": True}))
         task_id = answer.json()["taskId"]
         await behave(worker, await worker.take())
@@ -135,8 +135,8 @@ async def test_the_result_is_read_by_polling_and_replayed(
             check_stream(frames_of(replayed.content), task_id, text, result(task_id))
 
 
-async def test_a_worker_that_answers_null_without_chunks_answers_null(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_worker_that_answers_null_without_chunks_answers_null(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         await only_null(worker, task)
@@ -147,8 +147,8 @@ async def test_a_worker_that_answers_null_without_chunks_answers_null(gateway: S
         assert answer.json() == polled["result"] == streamed[-1].data["result"]
 
 
-async def test_all_readings_of_one_task_agree_byte_for_byte(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_all_readings_of_one_task_agree_byte_for_byte(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         async with talk.events("/api/openai", json={"stream": True}) as reader:
             task = await worker.take()
             await worker.chunk(task, "one ")
@@ -165,9 +165,9 @@ async def test_all_readings_of_one_task_agree_byte_for_byte(gateway: Start) -> N
         assert (await talk.poll(task["taskId"]))["result"] == live[-1].data["result"]
 
 
-async def test_the_first_token_is_delivered_before_the_second_exists(gateway: Start) -> None:
+async def test_the_first_token_is_delivered_before_the_second_exists(shared_gateway: Start) -> None:
     async with (
-        gateway() as talk,
+        shared_gateway() as talk,
         talk.worker() as worker,
         talk.events("/api/openai", json={"stream": True}) as reader,
     ):
@@ -179,8 +179,8 @@ async def test_the_first_token_is_delivered_before_the_second_exists(gateway: St
         await worker.answer(task, None)
 
 
-async def test_a_failure_is_told_in_each_reading(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_failure_is_told_in_each_reading(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         async with talk.events("/api/openai", json={"stream": True}) as reader:
             task = await worker.take()
             await worker.chunk(task, "half")
@@ -194,9 +194,9 @@ async def test_a_failure_is_told_in_each_reading(gateway: Start) -> None:
 
 
 async def test_a_lost_worker_after_output_ends_the_stream_with_worker_lost_and_partial_usage(
-    gateway: Start,
+    shared_gateway: Start,
 ) -> None:
-    async with gateway() as talk, talk.worker() as worker, talk.worker() as other:
+    async with shared_gateway() as talk, talk.worker() as worker, talk.worker() as other:
         async with talk.events("/api/openai", json={"stream": True}) as reader:
             task = await worker.take()
             await worker.chunk(task, "half")
@@ -209,8 +209,8 @@ async def test_a_lost_worker_after_output_ends_the_stream_with_worker_lost_and_p
         assert await other.idle()
 
 
-async def test_a_queued_stream_tells_its_position_and_then_goes_on(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_queued_stream_tells_its_position_and_then_goes_on(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         running = await worker.take()
         async with talk.events("/api/openai", json={"stream": True}) as reader:
@@ -222,8 +222,8 @@ async def test_a_queued_stream_tells_its_position_and_then_goes_on(gateway: Star
             assert [event.event for event in await reader.rest()] == ["start", "done"]
 
 
-async def test_a_stream_moves_up_as_the_queue_does(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_stream_moves_up_as_the_queue_does(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         running = await worker.take()
         ahead = await talk.submit(mode="stream")
@@ -237,9 +237,9 @@ async def test_a_stream_moves_up_as_the_queue_does(gateway: Start) -> None:
             await reader.until("done")
 
 
-async def test_progress_and_stages_of_a_version_2_worker_are_shown(gateway: Start) -> None:
+async def test_progress_and_stages_of_a_version_2_worker_are_shown(shared_gateway: Start) -> None:
     async with (
-        gateway() as talk,
+        shared_gateway() as talk,
         talk.worker2(["m"]) as worker,
         talk.events("/api/openai", json={"model": "m", "stream": True}) as reader,
     ):
@@ -272,9 +272,11 @@ async def test_a_silent_stream_gets_keepalive_comments(gateway: Start) -> None:
         assert frames_of(text.encode())[-1].event == "done"
 
 
-async def test_metadata_is_echoed_in_polls_and_events_and_not_sent_to_the_worker(gateway: Start) -> None:
+async def test_metadata_is_echoed_in_polls_and_events_and_not_sent_to_the_worker(
+    shared_gateway: Start,
+) -> None:
     metadata = {"order": 7, "tags": ["a", "\u2028"]}
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         running = await worker.take()
         task_id = await talk.submit(metadata=metadata)

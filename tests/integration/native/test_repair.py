@@ -61,8 +61,8 @@ async def logged(talk: Talk, task_id: str) -> list[str]:
         return [frame.event for frame in await reader.rest()]
 
 
-async def test_the_model_is_told_its_answer_and_what_was_wrong_with_it(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_the_model_is_told_its_answer_and_what_was_wrong_with_it(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=ONCE_MORE))
         await worker.answer(await worker.take(), message(BAD))
         again = await worker.take()
@@ -84,9 +84,9 @@ async def test_the_model_is_told_its_answer_and_what_was_wrong_with_it(gateway: 
         }
 
 
-async def test_openais_client_gets_the_answer_and_the_usage_of_both(gateway: Start) -> None:
+async def test_openais_client_gets_the_answer_and_the_usage_of_both(shared_gateway: Start) -> None:
     async with (
-        gateway(structured_repair=True) as talk,
+        shared_gateway(structured_repair=True) as talk,
         talk.worker2(["m"]) as worker,
         AsyncOpenAI(base_url=f"{talk.served.url}/v1", api_key="x", max_retries=0) as client,
     ):
@@ -154,8 +154,8 @@ async def test_an_answer_that_is_wrong_twice_fails_with_the_last_place(gateway: 
     ],
     ids=["not asked for", "cut off", "refused", "two choices", "not wanted", "not looked at"],
 )
-async def test_what_is_not_repaired(gateway: Start, body: dict[str, Any], result: Any) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_what_is_not_repaired(shared_gateway: Start, body: dict[str, Any], result: Any) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         task_id = await talk.submit(**body)
         await worker.answer(await worker.take(), result)
         await talk.reaches(task_id, "completed", "failed")
@@ -163,9 +163,9 @@ async def test_what_is_not_repaired(gateway: Start, body: dict[str, Any], result
 
 
 async def test_a_stream_whose_pieces_were_shown_is_not_and_one_that_has_shown_nothing_is(
-    gateway: Start,
+    shared_gateway: Start,
 ) -> None:
-    async with gateway(structured_repair=True) as talk, talk.worker2(["m"]) as worker:
+    async with shared_gateway(structured_repair=True) as talk, talk.worker2(["m"]) as worker:
         async with talk.events("/api/openai", json={**CHAT, "stream": True}) as reader:
             await in_pieces(worker, await worker.take(), BAD)
             seen = await reader.rest()
@@ -180,8 +180,8 @@ async def test_a_stream_whose_pieces_were_shown_is_not_and_one_that_has_shown_no
         assert text.rstrip().endswith("data: [DONE]")
 
 
-async def test_a_worker_that_is_lost_while_it_writes_costs_nobody_the_answer(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker, talk.worker2(["m"]) as other:
+async def test_a_worker_that_is_lost_while_it_writes_costs_nobody_the_answer(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker, talk.worker2(["m"]) as other:
         call = talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=ONCE_MORE))
         first, task = await take_of(worker, other)
         await first.chunk(task, "half of")
@@ -193,8 +193,8 @@ async def test_a_worker_that_is_lost_while_it_writes_costs_nobody_the_answer(gat
         assert (await call).json()["choices"][0]["message"]["content"] == GOOD
 
 
-async def test_who_leaves_between_the_answers_gets_none(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_who_leaves_between_the_answers_gets_none(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         task_id = await talk.submit(**CHAT, repair=True)
         busy = await talk.submit(model="m")
         await in_pieces(worker, await worker.take(), BAD)
@@ -275,9 +275,9 @@ async def test_a_task_between_its_answers_survives_its_gateway(gateway: Start) -
         assert poll["result"]["usage"]["prompt_tokens"] == 20
 
 
-async def test_the_same_idempotency_key_is_told_the_last_answer(gateway: Start) -> None:
+async def test_the_same_idempotency_key_is_told_the_last_answer(shared_gateway: Start) -> None:
     named = {**ONCE_MORE, "Idempotency-Key": "k1"}
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         calls = [talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=named))]
         task = await worker.take()
         calls.append(talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=named)))
@@ -302,8 +302,8 @@ async def test_the_time_is_that_of_both(gateway: Start) -> None:
 
 
 @pytest.mark.parametrize("value", ["yes", "2", ""])
-async def test_a_header_that_says_neither_is_refused(gateway: Start, value: str) -> None:
-    async with gateway() as talk, talk.worker2(["m"]):
+async def test_a_header_that_says_neither_is_refused(shared_gateway: Start, value: str) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]):
         headers = {"X-Fairlane-Repair": value}
         answer = await talk.http.post("/v1/chat/completions", json=CHAT, headers=headers)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "x-fairlane-repair")

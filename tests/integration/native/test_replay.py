@@ -30,8 +30,8 @@ async def ended_task(talk: Talk) -> tuple[str, list[Frame]]:
     return task["taskId"], [event for event in events if event.id]
 
 
-async def test_replay_from_every_event_is_the_rest_of_the_stream(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_replay_from_every_event_is_the_rest_of_the_stream(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         task_id, events = await ended_task(talk)
         assert len(events) == 6
         for seen, event in enumerate(events[:-1], 1):
@@ -47,8 +47,8 @@ async def test_replay_from_every_event_is_the_rest_of_the_stream(gateway: Start)
                 assert replayed == events[seen:]
 
 
-async def test_after_the_terminal_event_the_answer_is_204(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_after_the_terminal_event_the_answer_is_204(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         task_id, events = await ended_task(talk)
         for url, headers in (
             (f"/api/task/{task_id}/events", {"Last-Event-ID": str(events[-1].id)}),
@@ -59,15 +59,15 @@ async def test_after_the_terminal_event_the_answer_is_204(gateway: Start) -> Non
             assert (answer.status_code, answer.content) == (204, b"")
 
 
-async def test_from_latest_on_an_ended_task_is_its_terminal_event(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_from_latest_on_an_ended_task_is_its_terminal_event(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         task_id, events = await ended_task(talk)
         answer = await talk.http.get(f"/api/task/{task_id}/events?fromLatest=1")
         assert frames_of(answer.content) == [events[-1]]
 
 
-async def test_from_latest_on_a_running_task_is_what_follows(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_from_latest_on_a_running_task_is_what_follows(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         task_id = await talk.submit()
         task = await worker.take()
         async with talk.events(f"/api/task/{task_id}/events") as whole:
@@ -84,9 +84,9 @@ async def test_from_latest_on_a_running_task_is_what_follows(gateway: Start) -> 
     ("cursor", "reason"), [("1-999", "ahead"), ("9-1", "lost"), ("9007199254740991-1000000000000", "ahead")]
 )
 async def test_a_cursor_that_is_not_in_the_log_is_told_gap_and_restart_and_gets_everything(
-    gateway: Start, cursor: str, reason: str
+    shared_gateway: Start, cursor: str, reason: str
 ) -> None:
-    async with gateway() as talk:
+    async with shared_gateway() as talk:
         task_id, events = await ended_task(talk)
         answer = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": cursor})
         gap, restart, *rest = frames_of(answer.content)
@@ -113,9 +113,11 @@ async def test_a_cursor_that_is_not_in_the_log_is_told_gap_and_restart_and_gets_
         "1.0-1",
     ],
 )
-async def test_a_cursor_that_is_none_is_answered_with_the_whole_log(gateway: Start, cursor: str) -> None:
+async def test_a_cursor_that_is_none_is_answered_with_the_whole_log(
+    shared_gateway: Start, cursor: str
+) -> None:
     """It may be an id of the release after this one, and a browser's EventSource gives up for good on a 400."""
-    async with gateway() as talk:
+    async with shared_gateway() as talk:
         task_id, events = await ended_task(talk)
         url = f"/api/task/{task_id}/events"
         by_header = await talk.http.get(url, headers={b"Last-Event-ID": cursor.encode()})
@@ -127,15 +129,15 @@ async def test_a_cursor_that_is_none_is_answered_with_the_whole_log(gateway: Sta
             assert rest == events
 
 
-async def test_an_empty_last_event_id_reads_from_the_start(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_an_empty_last_event_id_reads_from_the_start(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         task_id, events = await ended_task(talk)
         answer = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": ""})
         assert frames_of(answer.content) == events
 
 
-async def test_events_of_a_queued_task_begin_with_its_position(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_events_of_a_queued_task_begin_with_its_position(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         running = await worker.take()
         task_id = await talk.submit()
@@ -147,8 +149,8 @@ async def test_events_of_a_queued_task_begin_with_its_position(gateway: Start) -
             assert [one.event for one in await reader.rest()] == ["start", "done"]
 
 
-async def test_a_task_cancelled_in_the_queue_has_a_log_of_one_event(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_task_cancelled_in_the_queue_has_a_log_of_one_event(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         await worker.take()
         task_id = await talk.submit()
@@ -172,17 +174,19 @@ async def test_events_of_an_expired_or_unknown_task_are_a_404(gateway: Start) ->
             assert (answer.status_code, answer.json()["error"]) == (404, "Task not found")
 
 
-async def test_the_alias_without_a_task_id_says_what_is_missing(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_the_alias_without_a_task_id_says_what_is_missing(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         for url in ("/api/sse-stream", "/api/sse-stream?taskId="):
             answer = await talk.http.get(url)
             assert answer.status_code == 400
             assert "taskId" in answer.json()["error"]
 
 
-async def test_a_log_longer_than_any_buffer_is_replayed_whole_and_from_anywhere(gateway: Start) -> None:
+async def test_a_log_longer_than_any_buffer_is_replayed_whole_and_from_anywhere(
+    shared_gateway: Start,
+) -> None:
     thoughts, words = ([f"{kind}{number} " for number in range(650)] for kind in "tw")
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         task_id = await talk.submit(model="m")
         task = await worker.take()
         for seq in range(26):  # two kinds in turn are never joined: 1,300 events

@@ -46,8 +46,8 @@ HOLDS: dict[str, set[str]] = {
 
 
 @pytest.mark.parametrize("who", list(HOLDS))
-async def test_a_key_may_do_what_it_is_for_and_nothing_else(gateway: Start, who: str) -> None:
-    async with gateway(keys=KEYS) as talk, talk.client(secret(who)) as http:
+async def test_a_key_may_do_what_it_is_for_and_nothing_else(shared_gateway: Start, who: str) -> None:
+    async with shared_gateway(keys=KEYS) as talk, talk.client(secret(who)) as http:
         for scope, calls in PARTS.items():
             for method, path in calls:
                 body = {} if method in ("POST", "PATCH") else None
@@ -111,9 +111,12 @@ async def sdk_of(talk: Talk, **headers: str) -> Any:
         )
 
 
-async def test_open_webuis_header_names_the_user(gateway: Start) -> None:
+async def test_open_webuis_header_names_the_user(shared_gateway: Start) -> None:
     names = {"X-OpenWebUI-User-Id": "6f1e2d3c-0000-4444-8888-9a8b7c6d5e4f"}
-    async with gateway(keys=users(user_from="X-OpenWebUI-User-Id")) as talk, talk.worker2(["m"]) as worker:
+    async with (
+        shared_gateway(keys=users(user_from="X-OpenWebUI-User-Id")) as talk,
+        talk.worker2(["m"]) as worker,
+    ):
         for headers, user in (
             (names, "site/6f1e2d3c-0000-4444-8888-9a8b7c6d5e4f"),
             ({**names, "X-Fairlane-User": "ann"}, "site/ann"),
@@ -125,7 +128,7 @@ async def test_open_webuis_header_names_the_user(gateway: Start) -> None:
                 await call
 
 
-async def test_openais_user_names_the_user_where_the_key_says_so(gateway: Start) -> None:
+async def test_openais_user_names_the_user_where_the_key_says_so(shared_gateway: Start) -> None:
     for user_from, headers, named, user in (
         ("body.user", {}, "ann", "site/ann"),
         ("body.user", {"X-Fairlane-User": "bob"}, "ann", "site/bob"),
@@ -133,7 +136,7 @@ async def test_openais_user_names_the_user_where_the_key_says_so(gateway: Start)
         ("", {}, "ann", "site"),
     ):
         async with (
-            gateway(keys=users(user_from=user_from)) as talk,
+            shared_gateway(keys=users(user_from=user_from)) as talk,
             talk.worker2(["m"]) as worker,
             sdk_of(talk, **headers) as sdk,
         ):
@@ -143,8 +146,8 @@ async def test_openais_user_names_the_user_where_the_key_says_so(gateway: Start)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", 7, {"a": 1}])
-async def test_a_user_of_a_body_that_is_no_name_is_a_400(gateway: Start, name: Any) -> None:
-    async with gateway(keys=users(user_from="body.user")) as talk, talk.client(secret("site")) as http:
+async def test_a_user_of_a_body_that_is_no_name_is_a_400(shared_gateway: Start, name: Any) -> None:
+    async with shared_gateway(keys=users(user_from="body.user")) as talk, talk.client(secret("site")) as http:
         answer = await http.post("/v1/chat/completions", json={"model": "m", "messages": [], "user": name})
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == "user"

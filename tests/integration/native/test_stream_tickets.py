@@ -35,9 +35,9 @@ async def test_a_link_is_good_for_the_configured_time_from_its_issue(gateway: St
         assert before + 60_000 <= expiry <= now_ms() + 60_000
 
 
-async def test_an_old_link_that_nobody_used_opens_nothing(gateway: Start) -> None:
+async def test_an_old_link_that_nobody_used_opens_nothing(shared_gateway: Start) -> None:
     async with (
-        gateway(keys=KEYS, workers=TOKENS) as talk,
+        shared_gateway(keys=KEYS, workers=TOKENS) as talk,
         talk.worker(secret("w")),
         talk.client(secret("back-end")) as http,
     ):
@@ -46,9 +46,9 @@ async def test_an_old_link_that_nobody_used_opens_nothing(gateway: Start) -> Non
         assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
 
 
-async def test_a_link_that_is_used_outlives_its_own_time_on_every_connection(gateway: Start) -> None:
+async def test_a_link_that_is_used_outlives_its_own_time_on_every_connection(shared_gateway: Start) -> None:
     async with (
-        gateway(keys=KEYS, workers=TOKENS) as talk,
+        shared_gateway(keys=KEYS, workers=TOKENS) as talk,
         talk.worker(secret("w")) as worker,
         talk.client(secret("back-end")) as http,
     ):
@@ -73,9 +73,9 @@ async def test_a_link_that_is_used_outlives_its_own_time_on_every_connection(gat
         assert (await talk.http.get(url)).status_code == 401
 
 
-async def test_every_answer_that_names_a_link_gives_a_new_one(gateway: Start) -> None:
+async def test_every_answer_that_names_a_link_gives_a_new_one(shared_gateway: Start) -> None:
     async with (
-        gateway(keys=KEYS, workers=TOKENS) as talk,
+        shared_gateway(keys=KEYS, workers=TOKENS) as talk,
         talk.worker(secret("w")),
         talk.client(secret("back-end")) as http,
     ):

@@ -34,8 +34,8 @@ def message(text: str | None, finish: str = "stop", **more: Any) -> dict[str, An
     return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}
 
 
-async def test_an_answer_is_compared_with_the_schema_of_its_request(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_an_answer_is_compared_with_the_schema_of_its_request(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         for result, fails in (
             (message(GOOD), False),
             (message(BAD), True),
@@ -57,8 +57,8 @@ async def test_an_answer_is_compared_with_the_schema_of_its_request(gateway: Sta
                 assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_pieces_are_shown_as_they_come_and_the_end_tells_the_place(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_pieces_are_shown_as_they_come_and_the_end_tells_the_place(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         for text, end in ((GOOD, "done"), (BAD, "error")):
             async with talk.events("/api/openai", json={**asked(), "stream": True}) as reader:
                 task = await worker.take()
@@ -84,8 +84,8 @@ async def test_pieces_are_shown_as_they_come_and_the_end_tells_the_place(gateway
         assert '"code":"JSON_PARSE_FAILED"' in text
 
 
-async def test_a_version_1_worker_is_looked_at_likewise(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_a_version_1_worker_is_looked_at_likewise(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.later(talk.http.post("/api/openai", json=asked()))
         await worker.answer(await worker.take(), BAD)
         body = (await call).json()
@@ -129,9 +129,9 @@ async def test_the_setting_says_what_is_looked_at(
     ids=["no type", "http", "file", "regex", "list", "large", "deep"],
 )
 async def test_a_schema_that_is_none_is_refused_with_a_sentence(
-    gateway: Start, schema: Any, why: str
+    shared_gateway: Start, schema: Any, why: str
 ) -> None:
-    async with gateway() as talk, talk.worker2(["m"]):
+    async with shared_gateway() as talk, talk.worker2(["m"]):
         answer = await talk.http.post("/v1/chat/completions", json=asked(schema))
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, "response_format")
@@ -155,8 +155,8 @@ async def test_other_tasks_start_no_process_and_store_nothing(gateway: Start) ->
         assert talk.served.gateway.checker._child is None
 
 
-async def test_its_worker_is_not_to_blame(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker, talk.worker2(["m"]) as other:
+async def test_its_worker_is_not_to_blame(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker, talk.worker2(["m"]) as other:
         for _ in range(12):
             call = talk.later(talk.http.post("/v1/chat/completions", json=asked({"not": {}})))
             whose = await take_of(worker, other)
@@ -176,9 +176,9 @@ async def take_of(*workers: Any) -> tuple[Any, dict[str, Any]]:
     return waiting[first], first.result()
 
 
-async def test_operators_see_nothing_of_the_answer(gateway: Start) -> None:
+async def test_operators_see_nothing_of_the_answer(shared_gateway: Start) -> None:
     secret = {**SCHEMA, "additionalProperties": False}
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         task_id = await talk.submit(**asked(secret))
         await worker.answer(await worker.take(), message('{"skills": [], "my diagnosis": 1}'))
         poll = await talk.reaches(task_id, "failed")
@@ -187,8 +187,8 @@ async def test_operators_see_nothing_of_the_answer(gateway: Start) -> None:
         assert row["error"] == "The answer does not match its schema"
 
 
-async def test_a_task_that_is_cancelled_while_it_is_looked_at_stays_cancelled(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_a_task_that_is_cancelled_while_it_is_looked_at_stays_cancelled(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         checker = talk.served.gateway.checker
         await checker.schema(json.dumps(SCHEMA).encode(), "somebody")
         task_id = await talk.submit(**asked())

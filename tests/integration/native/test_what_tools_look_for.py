@@ -135,8 +135,8 @@ async def test_the_line_of_an_answer_that_broke_off_names_its_request(
         assert isinstance(line["exc_info"].__cause__, RuntimeError)
 
 
-async def test_answers_of_v1_say_how_long_they_took(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_answers_of_v1_say_how_long_they_took(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         body = {"model": "m", "messages": []}
         for more in ({}, {"stream": True}):
             call = talk.later(talk.http.post(CHAT, json={**body, **more}))
@@ -158,16 +158,16 @@ async def test_a_slash_at_the_end_changes_nothing(gateway: Start) -> None:
         assert (await talk.http.get("/nothing/")).status_code == 404
 
 
-async def test_without_a_content_type_the_answer_says_what_to_send(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_without_a_content_type_the_answer_says_what_to_send(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         for path in (CHAT, "/api/openai", "/api/tasks"):
             answer = await talk.http.post(path, content=b"{}")
             assert answer.status_code == 415
             assert "Send JSON with the header Content-Type: application/json" in answer.text
 
 
-async def test_what_is_not_here_is_named_with_what_is(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_what_is_not_here_is_named_with_what_is(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         async with openai.DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as http:
             sdk = openai.AsyncOpenAI(
                 base_url=f"{talk.served.url}/v1", api_key="none", http_client=http, max_retries=0
