@@ -200,12 +200,12 @@ class Feed:
         """The events behind `seq`; None when the oldest of them are kept only in the log."""
         if seq >= self.top:
             return []
-        if self.top - seq > len(self.events):
+        count, held = self.top - seq, len(self.events)
+        if count > held:
             return None
-        if self.top - seq == len(self.events):
+        if count == held:
             return list(self.events)
-        count = self.top - seq
-        return [self.events[i] for i in range(len(self.events) - count, len(self.events))]
+        return [self.events[i] for i in range(held - count, held)]
 
     def await_by(self, reader: "Reader") -> None:
         """Tell a reader when something may have changed, until it is forgotten."""

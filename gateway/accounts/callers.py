@@ -493,7 +493,7 @@ class Callers:
             return open_mode_refusal(
                 host,
                 header(b"origin"),
-                any(header(name) is not None for name in FORWARDING_HEADERS),
+                not FORWARDING_HEADERS.isdisjoint(dict(scope["headers"])),
                 header(b"content-type"),
                 "GET" if websocket else str(scope.get("method", "")),
                 old_http=scope.get("http_version") == "1.0",

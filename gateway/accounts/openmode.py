@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.settings import Settings
 
-FORWARDING_HEADERS = (
-    b"forwarded",
-    b"x-forwarded-for",
-    b"x-forwarded-host",
-    b"x-forwarded-proto",
-    b"x-real-ip",
-    b"x-client-ip",
-    b"true-client-ip",
-    b"cf-connecting-ip",
-    b"via",
+FORWARDING_HEADERS = frozenset(
+    {
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+        b"via",
+    }
 )
 """Headers by which a proxy gives itself away."""
 

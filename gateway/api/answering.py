@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Members, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import Said
+from fairlane.gateway.calls.idempotency import OPTIONS, Said
 from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
@@ -88,6 +88,8 @@ def task_of(
 
 def options_of(request: Request, *, stream: bool, wait: bool = True) -> Options:
     """What a request's headers say of its task. Raises ApiError(400)."""
+    if not request.says_any_of(OPTIONS):
+        return Options(wait=wait, stream=stream, on_v1=True)
     return Options(
         wait=wait,
         stream=stream,

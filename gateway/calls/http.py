@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -212,10 +212,15 @@ class Request:
 
     def header(self, name: bytes) -> str | None:
         """A header's value; `name` in lower case."""
-        if self._headers is None:
-            self._headers = dict(self.scope["headers"])
-        value = self._headers.get(name)
+        headers = self._headers
+        if headers is None:
+            headers = self._headers = dict(self.scope["headers"])
+        value = headers.get(name)
         return None if value is None else value.decode("latin-1")
+
+    def says_any_of(self, names: Collection[bytes]) -> bool:
+        """Whether it has any of these headers; `names` in lower case."""
+        return not dict(self.scope["headers"]).keys().isdisjoint(names)
 
     def query(self, name: str) -> str | None:
         """The last value of a parameter. Raises ApiError(400) when there are absurdly many."""

@@ -86,6 +86,8 @@ class Options:
 
 def read_options(fields: Members, *, wait: bool, stream: bool) -> Options:
     """What a native body says about its task. Raises ApiError(400)."""
+    if fields.keys().isdisjoint(OWN_FIELDS):
+        return Options(wait=wait, stream=stream)
     return Options(
         wait=wait,
         stream=stream,
@@ -101,7 +103,7 @@ def read_options(fields: Members, *, wait: bool, stream: bool) -> Options:
 
 def payload_of(body: bytes, fields: Members) -> bytes:
     """The body without our own fields, its other members byte for byte."""
-    return object_of(fields, OWN_FIELDS) if any(name in fields for name in OWN_FIELDS) else body
+    return body if fields.keys().isdisjoint(OWN_FIELDS) else object_of(fields, OWN_FIELDS)
 
 
 def _metadata(fields: Members) -> bytes:

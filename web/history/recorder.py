@@ -45,7 +45,8 @@ class HistoryRecorder(Recorder):
     def ended(self, end: TaskEnd) -> None:
         super().ended(end)
         bucket = self._bucket
-        read, wrote = (max(tokens, 0) for tokens in end.used[:2])
+        read, wrote = max(end.used.input, 0), max(end.used.output, 0)
+        completed, cancelled = end.state is State.COMPLETED, end.state is State.CANCELLED
         if end.user and read + wrote:
             count(bucket.users, end.user, read + wrote, most=MOST_USERS)
         named = [series_of(bucket.models, end.model), series_of(bucket.queues, end.queue)]
@@ -55,9 +56,9 @@ class HistoryRecorder(Recorder):
         for counts in every:
             counts.input_tokens += read
             counts.output_tokens += wrote
-            counts.completed += end.state is State.COMPLETED
-            counts.cancelled += end.state is State.CANCELLED
-        if end.state is State.COMPLETED:
+            counts.completed += completed
+            counts.cancelled += cancelled
+        if completed:
             bucket.total.add(end.total_ms)
         elif end.state is State.FAILED:
             for series in named:

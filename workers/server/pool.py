@@ -8,7 +8,7 @@ thousands, be they busy or free. It grows with the number of different offers th
 import enum
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -297,6 +297,16 @@ class Worker:
         return self._slots if self._cap is None else min(self._slots, self._cap)
 
     @property
+    def has_room(self) -> bool:
+        """Whether one of its slots may be given a task, as soon as nothing holds it."""
+        return not self._suspended and self.usable > len(self._attempts) + self._reserved
+
+    @property
+    def asks_from(self) -> float:
+        """Until then it is asked for nothing: it is held, or rests."""
+        return max(self._hold_until, self._rest_until)
+
+    @property
     def ailment(self) -> str:
         """Why it is unhealthy; empty when it is well."""
         return self.reported or self.failing
@@ -526,13 +536,9 @@ class Pool:
         """A worker's slots, or its rests, have changed: into the line where it belongs, or out of any."""
         kind = worker.kind
         line = None
-        if (
-            kind is not None
-            and not worker.suspended
-            and worker.usable > len(worker.attempts) + worker.reserved
-        ):
+        if kind is not None and worker.has_room:
             line = kind.free
-            wakes_at = max(worker.hold_until, worker.rest_until)
+            wakes_at = worker.asks_from
             if wakes_at > 0 and wakes_at > (now := self.time()):
                 line = None if worker.hold_until > now else kind.resting
                 if line is None and worker.rest_until > worker.hold_until:
@@ -644,10 +650,12 @@ class Pool:
             return any(kind.takes(task_type) for kind in self._kinds.values())
         return any(kind.takes(task_type) for model in models for kind in self._serving(model))
 
-    def _serving(self, model: str) -> Iterator[Kind]:
-        yield from self._by_model.get(model, ())
-        if model != ANY and not is_reserved(model):
-            yield from self._by_model.get(ANY, ())
+    def _serving(self, model: str) -> Sequence[Kind]:
+        named = self._by_model.get(model, ())
+        of_any = self._by_model.get(ANY, ())
+        if not of_any or model == ANY or is_reserved(model):
+            return named
+        return [*named, *of_any]
 
     def reserve(self, model: str, want: int = 1, task_type: str = "") -> tuple[Worker, int] | None:
         """Reserve up to `want` slots of one worker for a model; the caller gives them back or makes attempts of them."""
@@ -667,7 +675,7 @@ class Pool:
         taken = len(worker.attempts) + worker.reserved - leaving
         if worker not in self or worker.draining or worker.suspended or taken >= worker.usable:
             return 0
-        return 1 if self.time() >= max(worker.hold_until, worker.rest_until) else 0
+        return 1 if self.time() >= worker.asks_from else 0
 
     def silent_ms(self, worker: Worker) -> int:
         """How long ago a worker was last heard of."""

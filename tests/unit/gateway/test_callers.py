@@ -180,8 +180,9 @@ def test_keys_of_callers_close_the_door_to_workers_without_a_token() -> None:
 
 class Head:
     def __init__(self, method: str = "GET", **headers: str) -> None:
-        self.scope: dict[str, Any] = {"method": method}
         self._headers = {name.replace("_", "-").encode(): value for name, value in headers.items()}
+        told = [(name, value.encode("latin-1")) for name, value in self._headers.items()]
+        self.scope: dict[str, Any] = {"method": method, "headers": told}
 
     def header(self, name: bytes) -> str | None:
         return self._headers.get(name)
