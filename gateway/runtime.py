@@ -228,6 +228,7 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
+            self.scheduler.allowance,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
