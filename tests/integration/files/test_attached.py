@@ -15,6 +15,7 @@ from tests.support.rawworkers import RawWorker
 from tests.support.signing import derived, token
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.calls import bodies
 from fairlane.gateway.files.storage import StorageError
 
 from .uploads import upload
@@ -223,6 +224,24 @@ async def test_what_cannot_be_put_in_is_refused(
             assert "POST /v1/files" in refused(answer, 400, param=param)
         answer = await acme.post(message({"type": "input_file", "file_url": "https://example.com/a.pdf"}))
         refused(answer, 400, param="input[0].content[1].file_url")
+
+
+async def test_where_bodies_may_be_larger_there_is_room_for_one_that_names_a_file(
+    gateway: Callable[..., AbstractAsyncContextManager[Talk]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        gateway(max_body_bytes=80_000) as talk,
+        talk.client(secret("acme")) as http,
+        talk.worker2(["m"]) as worker,
+    ):
+        acme = Asker(http, talk)
+        file = await bring(acme, b"x" * 58_000, "large.txt")
+        monkeypatch.setattr(bodies, "LARGEST", 16_000)
+        monkeypatch.setattr(bodies, "MAX_ARRIVING", 64_000)
+        monkeypatch.setattr(bodies, "MAX_WAITING", 64_000)
+        monkeypatch.setattr(bodies, "LARGE", 1000)
+        _, messages = await said(acme, worker, message({"type": "input_file", "file_id": file}))
+        assert len(messages[0]["content"][1]["file"]["file_data"]) > 77_000
 
 
 async def test_for_a_caller_above_his_limit_no_file_is_read(
