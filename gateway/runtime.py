@@ -143,7 +143,8 @@ class Gateway:
             connection_limits(settings.max_connections, settings.max_connections_per_address, open_files()),
             self.metrics,
         )
-        bodies, closing, going = Bodies(loop.time), Closing(), Going()
+        bodies = Bodies(loop.time, lambda: current.settings.max_body_bytes)
+        closing, going = Closing(), Going()
         tickets = Tickets(secrets.token_bytes(32))
         self.calls = OpenCalls(settings.max_calls_per_caller)
         self.entrance = Entrance(current, tickets, self.calls, self.connections, going)
@@ -228,6 +229,7 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
+            self.scheduler.allowance,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)

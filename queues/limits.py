@@ -10,6 +10,12 @@ RATES = {
     "tokens_per_day": "td",
 }
 """What the scripts call each of the limits over time."""
+PERIODS_MS = {
+    "requests_per_minute": 60_000,
+    "requests_per_day": 86_400_000,
+    "tokens_per_minute": 60_000,
+    "tokens_per_day": 86_400_000,
+}
 COUNTS = {"max_waiting": "waiting", "max_running": "running"}
 """And those of tasks at one time."""
 LIMITS = {**RATES, **COUNTS}
@@ -72,3 +78,14 @@ def tightest(allowed: Sequence[Allowed]) -> Standing:
         ]
         told.append(min(lefts, key=lambda left: (left.remaining, -left.reset_ms), default=None))
     return Standing(*told)
+
+
+def spent(allowed: Sequence[Allowed]) -> tuple[Allowed, int] | None:
+    """The limit over time of which nothing is left, and how long it takes, ms, until one request or token is back: of several the
+    one that takes longest. None: there is none, so a task may begin."""
+    found = [
+        (one, one.reset_ms - PERIODS_MS[one.setting] * (one.limit - 1) // one.limit)
+        for one in allowed
+        if one.setting in RATES and one.remaining == 0
+    ]
+    return max(found, key=lambda pair: pair[1], default=None)

@@ -143,9 +143,27 @@ async def in_steps(
     return await tasks.bodies.take_steps(body, steps, beside=beside, caller=request.opener)
 
 
-def asker_of(tasks: Tasks, request: Request, caller: Caller) -> Asker:
-    """On whose behalf the files are read that a request names."""
-    return Asker(caller, request.opener, tasks.settings.max_body_bytes)
+def asker_of(
+    tasks: Tasks,
+    caller: Caller,
+    request: Request,
+    task_type: str,
+    body: bytes,
+    fields: Members,
+    said: Said | None,
+    stream: bool,
+    *,
+    wait: bool = True,
+) -> Asker:
+    """On whose behalf the files are read that a request names. The task that it is without them is looked at before. As
+    `task_of`."""
+    caller = caller.named(fields)
+
+    async def look() -> None:
+        options = options_of(request, stream=stream, wait=wait)
+        await tasks.submit.look(make(tasks.current, caller, task_type, body, fields, options, said))
+
+    return Asker(caller, request.opener, tasks.settings.max_body_bytes, look)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

@@ -59,12 +59,12 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> A
     body, fields = await read_json(tasks, request)
     wanted = read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    stream = wanted.streamed is not None
     if read is read_chat and MARK in body:  # of most that is all that is looked for
-        asker = asker_of(tasks, request, caller.named(fields))
+        asker = asker_of(tasks, caller, request, wanted.task_type, body, fields, said, stream)
         whole = await tasks.attachments.in_chat(asker, fields)
         if whole is not fields:
             fields, body = whole, object_of(whole)
-    stream = wanted.streamed is not None
     task = task_of(tasks, caller, request, wanted.task_type, body, fields, said, stream)
     return Asking(task, wanted.streamed, wanted.whole)
 

@@ -47,6 +47,9 @@ MAX_WAITING = 256 << 20
 
 MAX_ARRIVING = 256 << 20
 """Bytes of bodies that are not whole yet."""
+LARGEST = 64 << 20
+"""Bytes of one body for which these are enough, also with as much again of what was read beside it. Where bodies may be larger
+they are as many times more."""
 
 _any = msgspec.json.Decoder()
 _members = msgspec.json.Decoder(Members)
@@ -144,14 +147,15 @@ class _Budget:
 
 
 class Bodies:
-    """The bodies of one process that are being read. `time` in seconds, as the event loop's."""
+    """The bodies of one process that are being read. `time` in seconds, as the event loop's; `largest`: bytes that one body may
+    have now."""
 
-    def __init__(self, time: Callable[[], float]) -> None:
+    def __init__(self, time: Callable[[], float], largest: Callable[[], int] = lambda: LARGEST) -> None:
         self._time = time
         self._turns = Turns(1)
         self._free_at = 0.0
-        self._waiting = _Budget(lambda: MAX_WAITING)
-        self.arriving = _Budget(lambda: MAX_ARRIVING)
+        self._waiting = _Budget(lambda: _for_bodies_of(largest(), MAX_WAITING))
+        self.arriving = _Budget(lambda: _for_bodies_of(largest(), MAX_ARRIVING))
         """The bytes of bodies that are not whole yet."""
 
     async def parse(self, body: bytes | Raw, what: str = "The body", *, caller: Caller = None) -> Members:
@@ -217,6 +221,10 @@ class Spent:
             yield
         finally:
             self.seconds += share * (self._time() - began)
+
+
+def _for_bodies_of(largest: int, most: int) -> int:
+    return max(most, most * largest // LARGEST)
 
 
 def _busy() -> ApiError:

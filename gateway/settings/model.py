@@ -269,7 +269,9 @@ class Settings(BaseModel):
     """`development` permits `llm_debug`. Production, because that is the safe mistake."""
 
     max_body_bytes: Bytes = 16 * MIB
-    """Bytes of a request body; a longer one is a 413. Holds a few images in base64."""
+    """Bytes of a request body; a longer one is a 413. Holds a few images in base64. All bodies that are on their way to one
+    process may take 256 MiB, and above 64 MiB four times as much as one body.
+    """
 
     max_connections: Count | None = None
     """Connections that one process holds, callers' and workers'. One in eight is kept for workers and operators: when only

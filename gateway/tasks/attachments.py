@@ -4,7 +4,7 @@ their ids. Knows nothing of HTTP."""
 import asyncio
 import contextlib
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from msgspec import Raw
 
@@ -44,13 +44,21 @@ LARGE = 64 * 1024
 class Asker:
     """On whose behalf files are read, and how many bytes his request may have."""
 
-    __slots__ = ("caller", "most", "opener")
+    __slots__ = ("caller", "look", "most", "opener")
 
-    def __init__(self, caller: Caller | None, opener: Opener, most: int) -> None:
-        """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is."""
+    def __init__(
+        self,
+        caller: Caller | None,
+        opener: Opener,
+        most: int,
+        look: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is. `look`: before
+        files are read, raises for a request that would be refused all the same."""
         self.caller = caller
         self.opener = opener
         self.most = most
+        self.look = look
 
 
 class Attachments:
@@ -113,6 +121,8 @@ class Attachments:
             for row in await self._files.find_all(asker.caller.owner, {one.file_id for one in named})
         }
         data = _check(named, rows, asker.most - size - beside, asker.most)
+        if asker.look is not None:
+            await asker.look()
         arriving = self._bodies.arriving
         arriving.take(asker.opener, 2 * data)
         try:

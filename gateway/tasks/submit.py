@@ -19,8 +19,9 @@ from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
+from fairlane.queues.limits import Allowed, spent, tightest
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
-from fairlane.queues.tasks import TERMINAL, Known, Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Known, Reached, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.structured.checker import Checker
 from fairlane.streaming.structured.wanted import check_form, schema_of
@@ -51,9 +52,10 @@ class Submit:
         note_refused: Callable[[str], None],
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
+        allowance: Callable[[str, str, str], Awaitable[list[Allowed]]],
     ) -> None:
         """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`. `schemas`:
-        looks at those that answers are to match."""
+        looks at those that answers are to match. `allowance`: `Scheduler.allowance`."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
@@ -63,6 +65,21 @@ class Submit:
         self._note_refused = note_refused
         self._load_balance = load_balance
         self._schemas = schemas
+        self._allowance = allowance
+
+    async def look(self, task: TaskSpec) -> None:
+        """Before something dear is done for a task: raise as it would be refused now by its caller's limits over time. Nothing is
+        taken. One with an idempotency key may be known, and is not looked at."""
+        if task.idempotency or not (task.key_limits or task.user_limits):
+            return
+        allowed = await self._allowance(task.user, task.key_limits, task.user_limits)
+        if (found := spent(allowed)) is None:
+            return
+        limit, retry_ms = found
+        reached = Reached(limit.setting, limit.limit, limit.limit, 1, limit.of_user)
+        raise self._refused(
+            Refused("rate_limited", retry_ms=retry_ms, reached=reached, standing=tightest(allowed)), task
+        )
 
     async def __call__(
         self,
@@ -110,22 +127,24 @@ class Submit:
             error.standing = answer.standing
             raise error
         if isinstance(answer, Refused):
-            self._note(task, answer.reason)
-            if not task.again:
-                self._note_refused(task.user)
-            known = bool(task.asked) or self._current.settings.lists(
-                task.model
-            )  # a route's model is configured
-            error = refusal(answer, task, known_model=known)
-            asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
-            side = {"change": task.change} if task.change else {}
-            error.facts = {"queue": task.queue, "model": task.model, **asked, **side, **error.facts}
-            error.standing = answer.standing
-            raise error
+            raise self._refused(answer, task)
         self._metrics.accepted(task.queue, answer.line)
         if task.fallbacks and answer.model != task.model:
             self._metrics.fell(task.model, answer.model, "unavailable")
         return answer
+
+    def _refused(self, answer: Refused, task: TaskSpec) -> ApiError:
+        """What the caller of a task is told that was refused; noted."""
+        self._note(task, answer.reason)
+        if not task.again:
+            self._note_refused(task.user)
+        known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
+        error = refusal(answer, task, known_model=known)
+        asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
+        side = {"change": task.change} if task.change else {}
+        error.facts = {"queue": task.queue, "model": task.model, **asked, **side, **error.facts}
+        error.standing = answer.standing
+        return error
 
     def _note(self, task: TaskSpec, reason: str) -> None:
         """A task was refused. One that is submitted again and again is no call of its caller."""

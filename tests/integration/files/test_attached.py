@@ -1,6 +1,7 @@
 """Files that requests name by their ids: what workers get, what is kept, whose they must be, what is refused."""
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +15,7 @@ from tests.support.rawworkers import RawWorker
 from tests.support.signing import derived, token
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.calls import bodies
 from fairlane.gateway.files.storage import StorageError
 
 from .uploads import upload
@@ -23,6 +25,7 @@ ACCOUNTS = [
     *(key("acme"), key("other"), key("ops", admin=True)),
     key("site", delegating=True, signing=True, signing_key=derived(secret("site")).hex()),
     key("forms", delegating=True, user_from="body.user"),
+    key("slow", limits={"requests_per_minute": 1}),
 ]
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
 PDF = b"%PDF-1.7 " + b"x" * 1000
@@ -221,6 +224,64 @@ async def test_what_cannot_be_put_in_is_refused(
             assert "POST /v1/files" in refused(answer, 400, param=param)
         answer = await acme.post(message({"type": "input_file", "file_url": "https://example.com/a.pdf"}))
         refused(answer, 400, param="input[0].content[1].file_url")
+
+
+async def test_where_bodies_may_be_larger_there_is_room_for_one_that_names_a_file(
+    gateway: Callable[..., AbstractAsyncContextManager[Talk]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        gateway(max_body_bytes=80_000) as talk,
+        talk.client(secret("acme")) as http,
+        talk.worker2(["m"]) as worker,
+    ):
+        acme = Asker(http, talk)
+        file = await bring(acme, b"x" * 58_000, "large.txt")
+        monkeypatch.setattr(bodies, "LARGEST", 16_000)
+        monkeypatch.setattr(bodies, "MAX_ARRIVING", 64_000)
+        monkeypatch.setattr(bodies, "MAX_WAITING", 64_000)
+        monkeypatch.setattr(bodies, "LARGE", 1000)
+        _, messages = await said(acme, worker, message({"type": "input_file", "file_id": file}))
+        assert len(messages[0]["content"][1]["file"]["file_data"]) > 77_000
+
+
+async def test_for_a_caller_above_his_limit_no_file_is_read(
+    talk: Talk, worker: RawWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with talk.client(secret("slow")) as http:
+        slow = Asker(http, talk)
+        file = await bring(slow, PDF, "letter.pdf")
+        parts = message({"type": "input_file", "file_id": file})
+        chat = {
+            "model": "m",
+            "messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": file}}]}],
+        }
+        named = {"headers": {"Idempotency-Key": "mine"}}
+        first, _ = await said(slow, worker, parts, **named)
+        reads = []
+        storage = talk.served.gateway.tasks.files._storage
+        read = storage.read
+
+        def noted(*args: Any) -> Any:
+            reads.append(args)
+            return read(*args)
+
+        monkeypatch.setattr(storage, "read", noted)
+        for answer in (
+            await slow.post(parts),
+            await slow.post(parts, background=True),
+            await http.post("/v1/chat/completions", json=chat),
+        ):
+            assert "requests per min (RPM): Limit 1, Used 1" in refused(answer, 429, "rate_limit_exceeded")
+            assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+            assert 0 < int(answer.headers["retry-after"]) <= 60
+        assert reads == []
+        async with talk.client(secret("ops")) as ops:
+            metrics = (await ops.get("/metrics")).text
+        counted = re.findall(
+            r'^fairlane_tasks_refused_total\{.*reason="rate_limited".*\} (\d+)', metrics, re.MULTILINE
+        )
+        assert sum(map(int, counted)) == 3
+        assert (await slow.post(parts, **named)).json() == first, "what is known is told"
 
 
 async def test_a_storage_that_fails_and_a_file_that_is_lost(

@@ -8,7 +8,7 @@ from tests.support.audit import Snapshot, audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.limits import Allowed, Left, pack, tightest
+from fairlane.queues.limits import Allowed, Left, pack, spent, tightest
 from fairlane.queues.tasks import Reached, Refused, State, Submitted
 
 MINUTE, DAY = 60_000, 86_400_000
@@ -526,3 +526,23 @@ def test_what_is_left_without_a_task_is_told_as_beside_one(world: World) -> None
         assert isinstance(answer, Submitted)
         allowed = drive(world.scheduler("r1").allowance(user, callers.limits, callers.user_limits))
         assert tightest(allowed) == answer.standing
+
+
+@pytest.mark.parametrize("number", [1, 7, 100])
+def test_whether_a_task_would_be_refused_can_be_seen_before_it_is_submitted(
+    world: World, number: int
+) -> None:
+    callers = Callers(world, users={"requests_per_day": number}, requests_per_minute=number + 1)
+
+    def seen() -> tuple[str, int] | None:
+        found = spent(drive(world.scheduler("r1").allowance("acme/bob", callers.limits, callers.user_limits)))
+        return None if found is None else (found[0].setting, found[1])
+
+    for _ in range(number):
+        assert seen() is None
+        assert isinstance(callers.submit(), Submitted)
+    answer = refused(callers.submit())
+    assert seen() == ("requests_per_day", answer.retry_ms)
+    world.advance(answer.retry_ms)
+    assert seen() is None
+    assert isinstance(callers.submit(), Submitted)
