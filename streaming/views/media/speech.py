@@ -48,6 +48,7 @@ class SpeechBytesView:
     end: raises CutShort. Of a result that is no audio it raises MisfitError."""
 
     silence = b""
+    place_every_s = 0.0
     pending = None
 
     def __init__(self, info: TaskInfo) -> None:  # noqa: ARG002 - as other views are made

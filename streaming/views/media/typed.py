@@ -45,6 +45,7 @@ class MediaStreamView(ABC):
     true and every event is ignored."""
 
     silence = KEEPALIVE
+    place_every_s = 0.0
     pending = None
 
     def __init__(self, info: TaskInfo) -> None:

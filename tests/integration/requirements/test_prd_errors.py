@@ -12,24 +12,24 @@ pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
-async def test_prd_task_timeout_while_executing(gateway: Start) -> None:
-    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+async def test_prd_task_timeout_while_executing(shared_gateway: Start) -> None:
+    async with shared_gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
         call = talk.sync()
         await worker.take()
         answer = await call
         assert (answer.status_code, answer.json()["error"]) == (500, "Task timeout")
 
 
-async def test_prd_task_timeout_while_queued(gateway: Start) -> None:
-    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+async def test_prd_task_timeout_while_queued(shared_gateway: Start) -> None:
+    async with shared_gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
         await talk.submit()
         await worker.take()
         answer = await talk.sync()
         assert (answer.status_code, answer.json()["error"]) == (500, "Task timeout")
 
 
-async def test_prd_a_timed_out_task_is_not_tried_again(gateway: Start) -> None:
-    async with gateway(task_timeout_ms=300) as talk, talk.worker() as first, talk.worker() as second:
+async def test_prd_a_timed_out_task_is_not_tried_again(shared_gateway: Start) -> None:
+    async with shared_gateway(task_timeout_ms=300) as talk, talk.worker() as first, talk.worker() as second:
         call = talk.sync()
         task = await first.take()
         await call
@@ -60,8 +60,8 @@ async def test_prd_queue_is_full(gateway: Start) -> None:
         assert (answer.status_code, answer.json()["error"]) == (503, "Queue is full")
 
 
-async def test_prd_no_worker_available(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_prd_no_worker_available(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         answer = await talk.sync()
         assert (answer.status_code, answer.json()["error"]) == (503, "No worker available")
 
@@ -79,16 +79,16 @@ async def test_prd_internal_error(gateway: Start, monkeypatch: pytest.MonkeyPatc
             assert answer.json() == {"error": "Internal error", "code": "INTERNAL"}
 
 
-async def test_prd_the_workers_own_error(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_prd_the_workers_own_error(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         await worker.answer(await worker.take(), error="rate limited upstream")
         answer = await call
         assert (answer.status_code, answer.json()["error"]) == (500, "rate limited upstream")
 
 
-async def test_prd_a_null_or_missing_or_empty_error_is_success(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_prd_a_null_or_missing_or_empty_error_is_success(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for more in ({"error": None}, {}, {"error": ""}):
             call = talk.sync()
             await worker.answer(await worker.take(), {"ok": 1}, **more)
@@ -96,8 +96,8 @@ async def test_prd_a_null_or_missing_or_empty_error_is_success(gateway: Start) -
             assert (answer.status_code, answer.json()) == (200, {"ok": 1})
 
 
-async def test_prd_a_body_that_is_no_json_is_refused(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_prd_a_body_that_is_no_json_is_refused(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         answer = await talk.http.post(
             "/api/openai", content=b"{oops", headers={"Content-Type": "application/json"}
         )
@@ -106,9 +106,9 @@ async def test_prd_a_body_that_is_no_json_is_refused(gateway: Start) -> None:
         assert await worker.idle()
 
 
-async def test_prd_the_body_reaches_the_worker_as_it_came(gateway: Start) -> None:
+async def test_prd_the_body_reaches_the_worker_as_it_came(shared_gateway: Start) -> None:
     body = {"model": "test-model", "messages": [], "stream": False, "x": {"y": [1.5, "é", None]}, "z": 10**18}
-    async with gateway() as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.http.post("/api/openai", json=body)
         waiting = talk.later(call)
         task = await worker.take()
@@ -117,8 +117,8 @@ async def test_prd_the_body_reaches_the_worker_as_it_came(gateway: Start) -> Non
         assert (await waiting).json() == body
 
 
-async def test_prd_a_worker_runs_one_task_at_a_time(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_prd_a_worker_runs_one_task_at_a_time(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for _ in range(3):
             await talk.submit()
         first = await worker.take()
@@ -128,8 +128,8 @@ async def test_prd_a_worker_runs_one_task_at_a_time(gateway: Start) -> None:
         assert await worker.idle()
 
 
-async def test_prd_an_async_task_of_a_lost_sole_worker_waits_for_another(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_prd_an_async_task_of_a_lost_sole_worker_waits_for_another(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         async with talk.worker() as worker:
             task_id = await talk.submit()
             await worker.take()

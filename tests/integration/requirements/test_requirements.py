@@ -28,8 +28,8 @@ MANY = [f"task {number}" for number in range(6)]
 # ---- 1 a sync call ----------
 
 
-async def test_r1_1_the_connection_is_held_and_the_result_returned(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r1_1_the_connection_is_held_and_the_result_returned(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0.5}
         call = talk.sync(**body)
         task = await worker.take()
@@ -43,8 +43,8 @@ async def test_r1_1_the_connection_is_held_and_the_result_returned(gateway: Star
         assert answer.headers["content-type"] == "application/json"
 
 
-async def test_r1_2_a_task_result_resolves_the_waiting_call(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r1_2_a_task_result_resolves_the_waiting_call(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for result in ({"a": 1}, [1, 2], "text", 7, False):
             call = talk.sync()
             await worker.answer(await worker.take(), result)
@@ -52,8 +52,8 @@ async def test_r1_2_a_task_result_resolves_the_waiting_call(gateway: Start) -> N
             assert (answer.status_code, answer.json()) == (200, result)
 
 
-async def test_r1_3_a_workers_error_is_a_500_with_its_details(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r1_3_a_workers_error_is_a_500_with_its_details(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         await worker.answer(task, error="the model exploded: 42")
@@ -67,8 +67,8 @@ async def test_r1_3_a_workers_error_is_a_500_with_its_details(gateway: Start) ->
         }
 
 
-async def test_r1_4_a_result_goes_to_the_call_with_its_task_id(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as first, talk.worker() as second:
+async def test_r1_4_a_result_goes_to_the_call_with_its_task_id(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as first, talk.worker() as second:
         calls = {name: talk.sync(name=name) for name in ("x", "y")}
         tasks = [(first, await first.take()), (second, await second.take())]
         for worker, task in reversed(tasks):
@@ -77,8 +77,8 @@ async def test_r1_4_a_result_goes_to_the_call_with_its_task_id(gateway: Start) -
             assert (await call).json() == {"for": name}
 
 
-async def test_r1_4_a_result_with_an_unknown_or_foreign_task_id_reaches_nobody(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as first, talk.worker() as second:
+async def test_r1_4_a_result_with_an_unknown_or_foreign_task_id_reaches_nobody(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as first, talk.worker() as second:
         call = talk.sync()
         other = talk.sync()
         task, foreign = await first.take(), await second.take()
@@ -93,24 +93,24 @@ async def test_r1_4_a_result_with_an_unknown_or_foreign_task_id_reaches_nobody(g
 # ---- 2 time-outs ----------
 
 
-async def test_r2_1_a_task_beyond_task_timeout_ms_ends_with_task_timeout(gateway: Start) -> None:
-    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+async def test_r2_1_a_task_beyond_task_timeout_ms_ends_with_task_timeout(shared_gateway: Start) -> None:
+    async with shared_gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         assert (await call).json()["error"] == "Task timeout"
         assert (await talk.poll(task["taskId"]))["error"] == "Task timeout"
 
 
-async def test_r2_1_the_timeout_covers_the_wait_in_the_queue(gateway: Start) -> None:
-    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+async def test_r2_1_the_timeout_covers_the_wait_in_the_queue(shared_gateway: Start) -> None:
+    async with shared_gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
         await talk.submit()
         await worker.take()
         answer = await talk.sync()
         assert (answer.status_code, answer.json()["error"]) == (500, "Task timeout")
 
 
-async def test_r2_2_the_caller_of_a_late_task_gets_500_and_task_timeout(gateway: Start) -> None:
-    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+async def test_r2_2_the_caller_of_a_late_task_gets_500_and_task_timeout(shared_gateway: Start) -> None:
+    async with shared_gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         answer = await call
@@ -136,8 +136,10 @@ async def test_r2_3_a_timed_out_task_leaves_nothing_pending(gateway: Start) -> N
         assert (await talk.state())["counts"]["executing"] == 0
 
 
-async def test_r2_4_a_result_after_the_timeout_is_ignored_and_the_worker_goes_on(gateway: Start) -> None:
-    async with gateway(min_task_timeout_ms=100) as talk, talk.worker() as worker:
+async def test_r2_4_a_result_after_the_timeout_is_ignored_and_the_worker_goes_on(
+    shared_gateway: Start,
+) -> None:
+    async with shared_gateway(min_task_timeout_ms=100) as talk, talk.worker() as worker:
         call = talk.sync(timeout=100)
         late = await worker.take()
         assert (await call).json()["error"] == "Task timeout"
@@ -163,8 +165,8 @@ async def test_r3_1_tasks_beyond_max_queue_length_are_refused_at_once(gateway: S
         assert (await talk.state())["counts"]["queued"] == 2
 
 
-async def test_r3_2_a_full_queue_is_a_503_and_queue_is_full(gateway: Start) -> None:
-    async with gateway(max_queue_length=1) as talk, talk.worker() as worker:
+async def test_r3_2_a_full_queue_is_a_503_and_queue_is_full(shared_gateway: Start) -> None:
+    async with shared_gateway(max_queue_length=1) as talk, talk.worker() as worker:
         running = talk.sync()
         await worker.take()
         waiting = talk.sync()
@@ -179,8 +181,8 @@ async def test_r3_2_a_full_queue_is_a_503_and_queue_is_full(gateway: Start) -> N
         assert not waiting.done()
 
 
-async def test_r3_3_a_dequeued_task_makes_room_for_a_new_one(gateway: Start) -> None:
-    async with gateway(max_queue_length=1) as talk, talk.worker() as worker:
+async def test_r3_3_a_dequeued_task_makes_room_for_a_new_one(shared_gateway: Start) -> None:
+    async with shared_gateway(max_queue_length=1) as talk, talk.worker() as worker:
         await talk.submit(name="first")
         first = await worker.take()
         await talk.submit(name="second")
@@ -204,8 +206,8 @@ async def test_r4_1_without_workers_new_tasks_are_refused_at_once(gateway: Start
         assert state["tasks"] == []
 
 
-async def test_r4_2_without_workers_the_answer_is_503_and_no_worker_available(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_r4_2_without_workers_the_answer_is_503_and_no_worker_available(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         answer = await talk.sync()
         assert answer.status_code == 503
         body = answer.json()
@@ -217,15 +219,15 @@ async def test_r4_2_without_workers_the_answer_is_503_and_no_worker_available(ga
 # ---- 5 dispatching ----------
 
 
-async def test_r5_1_a_new_task_goes_at_once_to_an_idle_worker(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r5_1_a_new_task_goes_at_once_to_an_idle_worker(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         answer = await talk.http.post("/api/openai", json={"async": True, "name": "now"})
         assert (await worker.take())["taskId"] == answer.json()["taskId"]
         assert (await talk.poll(answer.json()["taskId"]))["status"] == "executing"
 
 
-async def test_r5_2_a_worker_that_becomes_idle_gets_the_next_task_in_order(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r5_2_a_worker_that_becomes_idle_gets_the_next_task_in_order(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         for name in MANY:
             await talk.submit(name=name)
         for name in MANY:
@@ -234,16 +236,16 @@ async def test_r5_2_a_worker_that_becomes_idle_gets_the_next_task_in_order(gatew
             await worker.answer(task, {})
 
 
-async def test_r5_2_a_worker_that_failed_a_task_gets_the_next_one(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r5_2_a_worker_that_failed_a_task_gets_the_next_one(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit(name="first")
         await talk.submit(name="second")
         await worker.answer(await worker.take(), error="no")
         assert (await worker.take())["payload"]["name"] == "second"
 
 
-async def test_r5_3_of_several_idle_workers_exactly_one_gets_the_task(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as first, talk.worker() as second:
+async def test_r5_3_of_several_idle_workers_exactly_one_gets_the_task(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as first, talk.worker() as second:
         await talk.submit()
         await asyncio.wait(
             takes := [talk.later(first.take()), talk.later(second.take())],
@@ -255,8 +257,8 @@ async def test_r5_3_of_several_idle_workers_exactly_one_gets_the_task(gateway: S
         assert tasks[0]["taskId"] != tasks[1]["taskId"]
 
 
-async def test_r5_4_a_dispatched_task_makes_its_worker_busy_and_is_recorded(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r5_4_a_dispatched_task_makes_its_worker_busy_and_is_recorded(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         task_id = await talk.submit()
         waiting = await talk.submit()
         assert (await worker.take())["taskId"] == task_id
@@ -270,8 +272,8 @@ async def test_r5_4_a_dispatched_task_makes_its_worker_busy_and_is_recorded(gate
 # ---- 6 lost workers ----------
 
 
-async def test_r6_1_the_task_of_a_lost_worker_is_ended(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r6_1_the_task_of_a_lost_worker_is_ended(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         await worker.leave()
@@ -280,8 +282,8 @@ async def test_r6_1_the_task_of_a_lost_worker_is_ended(gateway: Start) -> None:
         assert (body["status"], body["error"]) == ("failed", "Worker disconnected")
 
 
-async def test_r6_2_a_lost_worker_leaves_the_pool(gateway: Start) -> None:
-    async with gateway() as talk:
+async def test_r6_2_a_lost_worker_leaves_the_pool(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
         async with talk.worker() as worker:
             await talk.workers(1)
             await worker.leave()
@@ -290,8 +292,8 @@ async def test_r6_2_a_lost_worker_leaves_the_pool(gateway: Start) -> None:
         assert (answer.status_code, answer.json()["error"]) == (503, "No worker available")
 
 
-async def test_r6_3_the_caller_waiting_for_a_lost_worker_gets_an_error(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r6_3_the_caller_waiting_for_a_lost_worker_gets_an_error(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         await worker.leave()
@@ -305,8 +307,10 @@ async def test_r6_3_the_caller_waiting_for_a_lost_worker_gets_an_error(gateway: 
         }
 
 
-async def test_r6_3_a_lost_workers_task_is_tried_on_another_one_before_any_output(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as first:
+async def test_r6_3_a_lost_workers_task_is_tried_on_another_one_before_any_output(
+    shared_gateway: Start,
+) -> None:
+    async with shared_gateway() as talk, talk.worker() as first:
         call = talk.sync()
         task = await first.take()
         async with talk.worker() as second:
@@ -343,8 +347,8 @@ def test_r7_3_an_invalid_value_falls_back_to_the_default_with_a_warning(text: st
 # ---- 8 the caller's own time-out ----------
 
 
-async def test_r8_1_a_timeout_in_the_body_replaces_the_default(gateway: Start) -> None:
-    async with gateway(min_task_timeout_ms=100) as talk, talk.worker() as worker:
+async def test_r8_1_a_timeout_in_the_body_replaces_the_default(shared_gateway: Start) -> None:
+    async with shared_gateway(min_task_timeout_ms=100) as talk, talk.worker() as worker:
         call = talk.sync(timeout=250)
         task = await worker.take()
         assert "timeout" not in task["payload"]
@@ -361,23 +365,23 @@ async def test_r8_2_a_timeout_above_max_task_timeout_ms_is_lowered_to_it(gateway
         assert (answer.status_code, answer.json()["error"]) == (500, "Task timeout")
 
 
-async def test_r8_2_the_default_maximum_is_600000(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_r8_2_the_default_maximum_is_600000(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         await talk.warm(worker, "m")
         talk.sync(model="m", timeout=600_001)
         assert 590_000 < (await worker.take())["timeoutMs"] <= 600_000
 
 
-async def test_r8_3_a_timeout_below_min_task_timeout_ms_is_raised_to_it(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"], slots=3) as worker:
+async def test_r8_3_a_timeout_below_min_task_timeout_ms_is_raised_to_it(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"], slots=3) as worker:
         await talk.warm(worker, "m")
         for timeout in (1, -5, 4999.5):
             talk.sync(model="m", timeout=timeout)
             assert 1000 < (await worker.take())["timeoutMs"] <= 5000
 
 
-async def test_r8_4_without_a_timeout_the_default_holds(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_r8_4_without_a_timeout_the_default_holds(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         await talk.warm(worker, "m")
         talk.sync(model="m")
         assert 50_000 < (await worker.take())["timeoutMs"] <= 60_000
@@ -386,8 +390,8 @@ async def test_r8_4_without_a_timeout_the_default_holds(gateway: Start) -> None:
 # ---- 9 async ----------
 
 
-async def test_r9_1_an_async_call_is_answered_at_once_with_the_task_id(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker():
+async def test_r9_1_an_async_call_is_answered_at_once_with_the_task_id(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker():
         answer = await talk.http.post("/api/openai", json={"async": True})
         assert answer.status_code == 202
         body = answer.json()
@@ -395,8 +399,8 @@ async def test_r9_1_an_async_call_is_answered_at_once_with_the_task_id(gateway: 
         assert UUID.fullmatch(body["taskId"])
 
 
-async def test_r9_2_an_async_task_is_processed_normally(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r9_2_an_async_task_is_processed_normally(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         task_id = await talk.submit(name="later")
         task = await worker.take()
         assert task["taskId"] == task_id
@@ -406,8 +410,8 @@ async def test_r9_2_an_async_task_is_processed_normally(gateway: Start) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"async": False}, {"async": None}])
-async def test_r9_3_without_async_the_call_waits(gateway: Start, body: dict[str, object]) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r9_3_without_async_the_call_waits(shared_gateway: Start, body: dict[str, object]) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync(**body)
         task = await worker.take()
         assert not call.done()
@@ -419,8 +423,8 @@ async def test_r9_3_without_async_the_call_waits(gateway: Start, body: dict[str,
 # ---- 10 polling ----------
 
 
-async def test_r10_1_a_poll_tells_the_status_at_every_stage(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r10_1_a_poll_tells_the_status_at_every_stage(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         running = await worker.take()
         task_id = await talk.submit()
@@ -433,8 +437,8 @@ async def test_r10_1_a_poll_tells_the_status_at_every_stage(gateway: Start) -> N
         assert seen == ["queued", "executing", "completed"]
 
 
-async def test_r10_2_a_queued_task_shows_when_it_came_and_its_position(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r10_2_a_queued_task_shows_when_it_came_and_its_position(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.submit()
         await worker.take()
         waiting = [await talk.submit() for _ in range(3)]
@@ -444,8 +448,8 @@ async def test_r10_2_a_queued_task_shows_when_it_came_and_its_position(gateway: 
             assert isinstance(body["enqueuedAt"], int)
 
 
-async def test_r10_3_an_executing_task_shows_its_worker_and_start(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r10_3_an_executing_task_shows_its_worker_and_start(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         task_id = await talk.submit()
         await worker.take()
         body = await talk.poll(task_id)
@@ -454,8 +458,8 @@ async def test_r10_3_an_executing_task_shows_its_worker_and_start(gateway: Start
         assert isinstance(body["startedAt"], int)
 
 
-async def test_r10_4_a_completed_task_shows_its_result_and_end(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r10_4_a_completed_task_shows_its_result_and_end(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         task_id = await talk.submit()
         await worker.answer(await worker.take(), {"deep": {"er": [1, None]}})
         body = await talk.reaches(task_id, "completed")
@@ -463,8 +467,8 @@ async def test_r10_4_a_completed_task_shows_its_result_and_end(gateway: Start) -
         assert body == {"taskId": task_id, "status": "completed", "result": {"deep": {"er": [1, None]}}}
 
 
-async def test_r10_5_a_failed_task_shows_its_error_and_end(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker() as worker:
+async def test_r10_5_a_failed_task_shows_its_error_and_end(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         task_id = await talk.submit()
         await worker.answer(await worker.take(), error="out of paper")
         body = await talk.reaches(task_id, "failed")
@@ -474,9 +478,9 @@ async def test_r10_5_a_failed_task_shows_its_error_and_end(gateway: Start) -> No
 
 @pytest.mark.parametrize("task_id", ["xxx", "0", "00000000-0000-4000-8000-000000000000", "%F0%9F%98%80"])
 async def test_r10_6_an_id_that_no_gateway_issued_is_a_404_and_task_not_found(
-    gateway: Start, task_id: str
+    shared_gateway: Start, task_id: str
 ) -> None:
-    async with gateway() as talk:
+    async with shared_gateway() as talk:
         answer = await talk.http.get(f"/api/task/{task_id}")
         assert answer.status_code == 404
         assert answer.json() == {"error": "Task not found", "code": "TASK_NOT_FOUND"}
@@ -492,9 +496,9 @@ def test_r11_1_results_are_kept_for_300000_ms_by_default() -> None:
 
 @pytest.mark.parametrize("end", [{"result": {"a": 1}}, {"error": "no"}])
 async def test_r11_1_an_ended_task_is_kept_for_task_result_ttl_ms(
-    gateway: Start, end: dict[str, object]
+    shared_gateway: Start, end: dict[str, object]
 ) -> None:
-    async with gateway(task_result_ttl_ms=77_000) as talk, talk.worker() as worker:
+    async with shared_gateway(task_result_ttl_ms=77_000) as talk, talk.worker() as worker:
         task_id = await talk.submit()
         await worker.answer(await worker.take(), **end)
         await talk.reaches(task_id, "completed", "failed")
@@ -503,8 +507,8 @@ async def test_r11_1_an_ended_task_is_kept_for_task_result_ttl_ms(
             assert 60_000 < await made.link.command("PTTL", key) <= 77_000
 
 
-async def test_r11_2_when_the_ttl_expires_nothing_of_the_task_is_left(gateway: Start) -> None:
-    async with gateway(task_result_ttl_ms=200) as talk, talk.worker() as worker:
+async def test_r11_2_when_the_ttl_expires_nothing_of_the_task_is_left(shared_gateway: Start) -> None:
+    async with shared_gateway(task_result_ttl_ms=200) as talk, talk.worker() as worker:
         task_id = await talk.submit()
         await worker.answer(await worker.take(), {"a": 1})
         made = talk.served.gateway
@@ -517,8 +521,8 @@ async def test_r11_2_when_the_ttl_expires_nothing_of_the_task_is_left(gateway: S
         assert (await made.link.command("ZSCORE", made.keys("look"), task_id)) is None
 
 
-async def test_r11_3_an_expired_task_is_a_404_and_task_not_found_or_expired(gateway: Start) -> None:
-    async with gateway(task_result_ttl_ms=200) as talk, talk.worker() as worker:
+async def test_r11_3_an_expired_task_is_a_404_and_task_not_found_or_expired(shared_gateway: Start) -> None:
+    async with shared_gateway(task_result_ttl_ms=200) as talk, talk.worker() as worker:
         task_id = await talk.submit()
         await worker.answer(await worker.take(), {"a": 1})
 

@@ -1,21 +1,25 @@
 """Fixtures: a Redis of this session, a gateway with the cast of models, and a folder with the Node SDK."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from tests.support.node import installed
 from tests.support.serving import DEADLINE_S, NO_TLS
+from tests.support.talk import Talk
 
 from fairlane.gateway.api import answering
 
-from .media import Media, media_staged
+from .media import TEAM, Media, media_behind
 from .openais import Sdk, python_sdk
-from .stage import Stage, staged
+from .stage import PATIENT, MakeStage, Stage, cast_behind
 
 NODE = Path(__file__).parent / "node"
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +29,29 @@ def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def stage(redis_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+def shared_stage(shared_gateway: Start) -> MakeStage:
+    """Makes a gateway with the cast, as `staged` does; the gateway is one that the tests of a module share."""
+
+    @asynccontextmanager
+    async def make(slots: int = 4, key: str = "none", **settings: Any) -> AsyncIterator[Stage]:
+        async with shared_gateway(**settings) as talk, cast_behind(talk.served, slots, key) as stage:
+            yield stage
+
+    return make
+
+
+@pytest.fixture
+async def stage(shared_stage: MakeStage) -> AsyncIterator[Stage]:
     """A gateway and the cast. Lease and linger are long, so that a cancel comes from the departure itself."""
-    async with staged(redis_url, tmp_path, lease_ms=120_000, linger_ms=120_000) as stage:
+    async with shared_stage(**PATIENT) as stage:
         yield stage
 
 
 @pytest.fixture
-async def crowded(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def crowded(shared_stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
     monkeypatch.setattr(answering, "QUEUE_CHUNK_S", 0.1)
-    async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20) as stage:
+    async with shared_stage(slots=1, keepalive_ms=20) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")
         yield stage
@@ -66,8 +82,8 @@ def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def media(redis_url: str, tmp_path: Path) -> AsyncIterator[Media]:
-    async with media_staged(redis_url, tmp_path) as media:
+async def media(shared_gateway: Start) -> AsyncIterator[Media]:
+    async with shared_gateway(**PATIENT, keys=[TEAM]) as talk, media_behind(talk.served) as media:
         yield media
 
 

@@ -25,7 +25,10 @@ from fairlane.workers.sdk.media import (
 )
 from fairlane.workers.tasktypes import MEDIA
 
+from .stage import PATIENT
+
 KEY = "a-key-for-media"
+TEAM = CallerKey(id="team", sha256=digest(KEY), admin=True)
 SOUND = b"RIFF\x24\x00\x00\x00WAVE" + bytes(range(256)) * 100
 QUICK = Simulation(ttft_ms=0, tokens_per_second=0, tokens=24)
 PIECES = [b"one", b"", b"\x00\x01\x02\x03", b"\xff" * 5000]
@@ -133,11 +136,15 @@ class Media:
 @contextlib.asynccontextmanager
 async def media_staged(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncIterator[Media]:
     """The gateway and its workers; `KEY` may do everything."""
-    settings.setdefault("keys", [CallerKey(id="team", sha256=digest(KEY), admin=True)])
-    async with (
-        media_upstream() as upstream,
-        serving(redis_url, tmp_path, lease_ms=120_000, linger_ms=120_000, **settings) as served,
-    ):
+    settings.setdefault("keys", [TEAM])
+    async with serving(redis_url, tmp_path, **PATIENT, **settings) as served, media_behind(served) as media:
+        yield media
+
+
+@contextlib.asynccontextmanager
+async def media_behind(served: Served) -> AsyncIterator[Media]:
+    """Those workers, as the only ones of a gateway."""
+    async with media_upstream() as upstream:
         media = Media(served, upstream)
         stop = asyncio.Event()
         workers = media.workers()
@@ -150,7 +157,8 @@ async def media_staged(redis_url: str, tmp_path: Path, **settings: Any) -> Async
                     rows = (await http.get("/v1/models")).json()["data"]
                     return wanted <= {row["id"] for row in rows}
 
-                await until(there, "the workers")
+                await until(lambda: len(served.gateway.dispatcher.pool) == len(workers), "the workers")
+                await until(there, "their models")
             yield media
         finally:
             stop.set()

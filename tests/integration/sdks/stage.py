@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tests.support.serving import DEADLINE_S, Served, http_client, serving, unti
 from .cast import Cast
 
 MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
+PATIENT = {"lease_ms": 120_000, "linger_ms": 120_000}
 
 
 class Stage:
@@ -90,22 +91,32 @@ class Stage:
         await asyncio.gather(*self._beside, return_exceptions=True)
 
 
+MakeStage = Callable[..., contextlib.AbstractAsyncContextManager[Stage]]
+
+
 @contextlib.asynccontextmanager
 async def staged(
     redis_url: str, tmp_path: Path, slots: int = 4, key: str = "none", **settings: Any
 ) -> AsyncIterator[Stage]:
     """A gateway with these settings whose models are the cast's; `key` is one that sees them."""
+    async with serving(redis_url, tmp_path, **settings) as served, cast_behind(served, slots, key) as stage:
+        yield stage
+
+
+@contextlib.asynccontextmanager
+async def cast_behind(served: Served, slots: int = 4, key: str = "none") -> AsyncIterator[Stage]:
+    """The cast, as the only worker of a gateway."""
     cast = Cast()
-    async with serving(redis_url, tmp_path, **settings) as served:
-        worker = cast.worker(served.url, slots)
-        stop = asyncio.Event()
-        working = asyncio.create_task(worker.serve(stop, stop))
-        stage = Stage(served, cast, key)
-        try:
-            await stage.offered(worker.registry.models)
-            yield stage
-        finally:
-            await stage.close()
-            stop.set()
-            async with asyncio.timeout(DEADLINE_S):
-                await working
+    worker = cast.worker(served.url, slots)
+    stop = asyncio.Event()
+    working = asyncio.create_task(worker.serve(stop, stop))
+    stage = Stage(served, cast, key)
+    try:
+        await until(lambda: len(served.gateway.dispatcher.pool) == 1, "the worker")
+        await stage.offered(worker.registry.models)
+        yield stage
+    finally:
+        await stage.close()
+        stop.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await working

@@ -16,7 +16,7 @@ from fairlane.gateway.settings import CallerKey
 
 from .anthropics import ASKED, AnthropicSdk, anthropic_sdk
 from .cast import CALLS, TOO_LONG
-from .stage import MESSAGES, Stage, staged
+from .stage import MESSAGES, MakeStage, Stage, staged
 
 pytestmark = pytest.mark.anyio
 CREATE = "messages.create"
@@ -162,9 +162,9 @@ async def test_the_task_can_be_read_natively_and_shows_the_same(stage: Stage, cl
 
 
 @pytest.mark.parametrize("header", ["api_key", "auth_token"])
-async def test_keys_come_in_either_header(redis_url: str, tmp_path: Path, kind: str, header: str) -> None:
+async def test_keys_come_in_either_header(shared_stage: MakeStage, kind: str, header: str) -> None:
     key = CallerKey(id="team", sha256=digest("right"))
-    async with staged(redis_url, tmp_path, keys=[key], key="right") as stage:
+    async with shared_stage(keys=[key], key="right") as stage:
         for text in ("wrong", "right"):
             options = {"api_key": None, header: text}
             async with anthropic_sdk(kind, stage.served.url, **options) as sdk:
@@ -184,10 +184,10 @@ async def test_keys_come_in_either_header(redis_url: str, tmp_path: Path, kind: 
                     await sdk.call("messages.count_tokens", model="talk", messages=MESSAGES)
 
 
-async def test_a_key_in_its_own_header_is_for_v1_alone(redis_url: str, tmp_path: Path) -> None:
+async def test_a_key_in_its_own_header_is_for_v1_alone(shared_stage: MakeStage) -> None:
     key = CallerKey(id="team", sha256=digest("right"))
     async with (
-        staged(redis_url, tmp_path, keys=[key], key="right") as stage,
+        shared_stage(keys=[key], key="right") as stage,
         http_client(stage.served.url, headers={"x-api-key": "right"}) as http,
     ):
         assert (await http.get("/v1/models")).status_code == 200
@@ -251,9 +251,9 @@ async def test_a_failure_in_the_middle_is_an_error_event(claude: AnthropicSdk) -
 
 
 async def test_a_full_queue_is_an_overload_that_the_client_comes_back_from(
-    redis_url: str, tmp_path: Path, kind: str
+    shared_stage: MakeStage, kind: str
 ) -> None:
-    async with staged(redis_url, tmp_path, slots=1, max_queue_length=1) as stage:
+    async with shared_stage(slots=1, max_queue_length=1) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")
         stage.beside(stage.fill())
@@ -271,10 +271,8 @@ async def test_a_full_queue_is_an_overload_that_the_client_comes_back_from(
             assert sdk.statuses[-1] == 200
 
 
-async def test_a_deadline_is_a_timeout_that_is_not_tried_again(
-    redis_url: str, tmp_path: Path, kind: str
-) -> None:
-    async with staged(redis_url, tmp_path, min_task_timeout_ms=100) as stage:
+async def test_a_deadline_is_a_timeout_that_is_not_tried_again(shared_stage: MakeStage, kind: str) -> None:
+    async with shared_stage(min_task_timeout_ms=100) as stage:
         async with anthropic_sdk(kind, stage.served.url, max_retries=3) as sdk:
             with pytest.raises(anthropic.GatewayTimeoutError) as caught:
                 await sdk.call(
@@ -331,8 +329,8 @@ async def test_who_leaves_a_stream_cancels_its_task(stage: Stage, claude: Anthro
     await stage.reached(stage.cast.cancelled, "the cancellation")
 
 
-async def test_an_idempotency_key_joins_and_replays(stage: Stage, claude: AnthropicSdk) -> None:
-    headers = {"Idempotency-Key": "once"}
+async def test_an_idempotency_key_joins_and_replays(stage: Stage, claude: AnthropicSdk, kind: str) -> None:
+    headers = {"Idempotency-Key": f"once-{kind}"}
     first = await claude.call("messages.with_raw_response.create", **ASKED, extra_headers=headers)
     again = await claude.call("messages.with_raw_response.create", **ASKED, extra_headers=headers)
     assert again.headers["idempotency-replayed"] == "true"

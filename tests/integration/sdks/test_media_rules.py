@@ -3,7 +3,8 @@
 import asyncio
 import json
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,30 @@ import httpx
 import pytest
 from sqlalchemy import select
 from tests.support.serving import WORKER_TOKEN, http_client, serving, until
+from tests.support.talk import Talk
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.database.tables import usage
 from fairlane.gateway.settings import CallerKey
+from fairlane.queues.tasks import Place
+from fairlane.streaming.events import queued_event
 from fairlane.workers.sdk import Context, Task, Worker
 
-from .media import KEY, PIECES, SOUND, Media, media_staged
+from .media import KEY, PIECES, SOUND, TEAM, Media, media_behind, media_staged
+from .stage import PATIENT
 
 pytestmark = pytest.mark.anyio
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 FILE = {"file": ("a.wav", SOUND, "audio/wav")}
 SPEECH, HEAR = "/v1/audio/speech", "/v1/audio/transcriptions"
 
 
 @pytest.fixture
-async def media(redis_url: str, tmp_path: Path) -> AsyncIterator[Media]:
-    async with media_staged(redis_url, tmp_path, max_body_bytes=400_000) as media:
+async def media(shared_gateway: Start) -> AsyncIterator[Media]:
+    async with (
+        shared_gateway(**PATIENT, keys=[TEAM], max_body_bytes=400_000) as talk,
+        media_behind(talk.served) as media,
+    ):
         yield media
 
 
@@ -75,19 +84,22 @@ async def test_speech_and_subtitles_with_a_key_are_replayed_with_their_type(
 async def test_a_record_says_what_the_worker_reported_and_nothing_else(
     media: Media, http: httpx.AsyncClient
 ) -> None:
+    tasks = []
     for path, body, files in (
         (SPEECH, speak("pieces"), None),
         (SPEECH, speak("whole"), None),
         (HEAR, {"model": "ear"}, FILE),
     ):
         call = {"json": body} if files is None else {"data": body, "files": files}
-        assert (await http.post(path, **call)).status_code == 200
+        answer = await http.post(path, **call)
+        assert answer.status_code == 200
+        tasks.append(answer.headers["x-task-id"])
     columns = usage.c
 
     async def rows() -> list[Any]:
         async with media.served.gateway.database.reading() as connection:
             asked = select(columns.task_type, columns.input, columns.output, columns.estimated)
-            return list(await connection.execute(asked.order_by(columns.ended, columns.task)))
+            return list(await connection.execute(asked.where(columns.task.in_(tasks))))
 
     async def there() -> bool:
         return len(await rows()) == 3
@@ -175,6 +187,39 @@ async def test_speech_that_never_begins_ends_at_its_time_limit(media: Media) -> 
             media.go_on.set()
             await filler
         assert answer.status_code == 504, answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "call"),
+    [
+        (SPEECH, {"json": speak("pieces")}),
+        (SPEECH, {"json": speak("pieces", stream_format="sse")}),
+        (HEAR, {"data": {"model": "ear", "stream": "true"}, "files": FILE}),
+        ("/v1/images/generations", {"json": {"model": "painter", "prompt": "x", "stream": True}}),
+    ],
+    ids=["bytes", "events", "words", "images"],
+)
+async def test_who_waits_may_move_up_in_the_queue(
+    media: Media, http: httpx.AsyncClient, path: str, call: dict[str, Any]
+) -> None:
+    filler = asyncio.create_task(_hold_all(media))
+    await media.speaking.wait()
+    calling = asyncio.create_task(http.post(path, **call))
+    waiting: list[str] = []
+
+    async def waits() -> bool:
+        rows = (await http.get("/api/admin/state")).json()["tasks"]
+        waiting[:] = [row["taskId"] for row in rows if row["status"] == "queued"]
+        return len(waiting) == 1
+
+    await until(waits, "the call to wait")
+    (task_id,) = waiting
+    media.served.gateway.hub.show(task_id, queued_event(task_id, 1, Place(0, 1, 1, 1)))
+    media.go_on.set()
+    answer = await calling
+    await filler
+    assert answer.status_code == 200, answer.text
+    assert "error" not in answer.text
 
 
 async def _hold_all(media: Media) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,18 @@ import pytest
 
 from .nodes import run_node
 from .openais import Sdk
-from .stage import MESSAGES, Stage
+from .stage import MESSAGES, PATIENT, Stage, staged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ENDED = ("completed", "failed", "expired", "cancelled")
 CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+async def stage(redis_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A gateway for each test: they list all batches and files that there are."""
+    async with staged(redis_url, tmp_path, **PATIENT) as stage:
+        yield stage
 
 
 def line(number: int, model: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import io
 from base64 import b64encode
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,17 @@ import pytest
 
 from .nodes import run_node
 from .openais import Sdk
-from .stage import Stage
+from .stage import PATIENT, Stage, staged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 LINES = b'{"custom_id": "1"}\n' * 1000
+
+
+@pytest.fixture
+async def stage(redis_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A gateway for each test: they list all files that there are."""
+    async with staged(redis_url, tmp_path, **PATIENT) as stage:
+        yield stage
 
 
 async def test_openai_python(stage: Stage, sdk: Sdk, tmp_path: Path) -> None:

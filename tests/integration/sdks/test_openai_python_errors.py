@@ -2,7 +2,6 @@
 
 import logging
 import re
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,7 +11,7 @@ from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
 from .openais import Sdk, python_sdk
-from .stage import MESSAGES, Stage, staged
+from .stage import MESSAGES, MakeStage, Stage
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"
@@ -25,9 +24,9 @@ def delays(caplog: pytest.LogCaptureFixture) -> list[float]:
     return [float(match[1]) for match in found if match]
 
 
-async def test_a_wrong_key_is_an_authentication_error(redis_url: str, tmp_path: Path, kind: str) -> None:
+async def test_a_wrong_key_is_an_authentication_error(shared_stage: MakeStage, kind: str) -> None:
     key = CallerKey(id="team", sha256=digest("right"))
-    async with staged(redis_url, tmp_path, keys=[key], key="right") as stage:
+    async with shared_stage(keys=[key], key="right") as stage:
         async with python_sdk(kind, stage.base_url, api_key="wrong", max_retries=2) as sdk:
             with pytest.raises(openai.AuthenticationError) as caught:
                 await sdk.call(CHAT, model="talk", messages=MESSAGES)
@@ -54,13 +53,11 @@ async def test_a_wrong_base_url_is_told_in_the_exception(stage: Stage, kind: str
             )
 
 
-async def test_a_key_for_other_models_sees_and_gets_none_of_these(
-    redis_url: str, tmp_path: Path, kind: str
-) -> None:
+async def test_a_key_for_other_models_sees_and_gets_none_of_these(shared_stage: MakeStage, kind: str) -> None:
     all_models = CallerKey(id="all", sha256=digest("all"))
     few_models = CallerKey(id="few", sha256=digest("few"), models=["talk"])
     async with (
-        staged(redis_url, tmp_path, keys=[all_models, few_models], key="all") as stage,
+        shared_stage(keys=[all_models, few_models], key="all") as stage,
         python_sdk(kind, stage.base_url, api_key="few") as sdk,
     ):
         assert [model.id for model in (await sdk.call("models.list")).data] == ["talk"]
@@ -117,8 +114,8 @@ async def test_a_handler_that_raises_is_an_internal_server_error_tried_once(kind
         assert len(stage.cast.seen) == 1
 
 
-async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, kind: str) -> None:
-    async with staged(redis_url, tmp_path, max_task_timeout_ms=300, min_task_timeout_ms=1) as stage:
+async def test_a_time_out_is_not_tried_again(shared_stage: MakeStage, kind: str) -> None:
+    async with shared_stage(max_task_timeout_ms=300, min_task_timeout_ms=1) as stage:
         async with python_sdk(kind, stage.base_url, max_retries=2) as sdk:
             with pytest.raises(openai.InternalServerError) as caught:
                 await sdk.call(CHAT, model="patient", messages=MESSAGES)
@@ -129,9 +126,9 @@ async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, kin
         assert len(stage.cast.seen) == 1
 
 
-async def test_a_stream_whose_time_is_over_raises(redis_url: str, tmp_path: Path, kind: str) -> None:
+async def test_a_stream_whose_time_is_over_raises(shared_stage: MakeStage, kind: str) -> None:
     async with (
-        staged(redis_url, tmp_path, max_task_timeout_ms=300, min_task_timeout_ms=1) as stage,
+        shared_stage(max_task_timeout_ms=300, min_task_timeout_ms=1) as stage,
         python_sdk(kind, stage.base_url, max_retries=2) as sdk,
     ):
         with pytest.raises(openai.InternalServerError) as before:
@@ -144,8 +141,8 @@ async def test_a_stream_whose_time_is_over_raises(redis_url: str, tmp_path: Path
         assert sdk.statuses == [504, 200]
 
 
-async def test_a_full_queue_is_an_internal_server_error(redis_url: str, tmp_path: Path, kind: str) -> None:
-    async with staged(redis_url, tmp_path, slots=1, max_queue_length=1) as stage:
+async def test_a_full_queue_is_an_internal_server_error(shared_stage: MakeStage, kind: str) -> None:
+    async with shared_stage(slots=1, max_queue_length=1) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")
         stage.beside(stage.fill())
@@ -162,10 +159,10 @@ async def test_a_full_queue_is_an_internal_server_error(redis_url: str, tmp_path
 
 
 async def test_the_sdks_retry_gets_in_once_the_queue_has_room(
-    redis_url: str, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    shared_stage: MakeStage, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "openai._base_client")
-    async with staged(redis_url, tmp_path, slots=1, max_queue_length=1) as stage:
+    async with shared_stage(slots=1, max_queue_length=1) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")
         stage.beside(stage.fill())
@@ -184,13 +181,8 @@ async def test_the_sdks_retry_gets_in_once_the_queue_has_room(
         assert waited == [1.0] * (len(sdk.statuses) - 1)  # retry-after-ms, not the SDK's own 0.5 s
 
 
-async def test_no_worker_for_a_configured_model_is_worth_a_retry(
-    redis_url: str, tmp_path: Path, kind: str
-) -> None:
-    async with (
-        staged(redis_url, tmp_path, models={"soon": {}}) as stage,
-        python_sdk(kind, stage.base_url) as sdk,
-    ):
+async def test_no_worker_for_a_configured_model_is_worth_a_retry(shared_stage: MakeStage, kind: str) -> None:
+    async with shared_stage(models={"soon": {}}) as stage, python_sdk(kind, stage.base_url) as sdk:
         assert "soon" in [model.id for model in (await sdk.call("models.list")).data]
         with pytest.raises(openai.InternalServerError, match="No worker available") as caught:
             await sdk.call(CHAT, model="soon", messages=MESSAGES)

@@ -1,6 +1,8 @@
 """openai-python in front of raw workers: version 1, workers that vanish, workers of a gateway that stops."""
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from .openais import python_sdk
 from .stage import MESSAGES
 
 pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 CHAT = "chat.completions.create"
 CHOICES: dict[str, Any] = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}}]}
 
@@ -33,9 +37,9 @@ CHOICES: dict[str, Any] = {"choices": [{"index": 0, "message": {"role": "assista
     ],
 )
 async def test_whatever_a_version_1_worker_says_is_a_completion(
-    redis_url: str, tmp_path: Path, stream: bool, deltas: list[str], result: Any, text: str
+    shared_gateway: Start, stream: bool, deltas: list[str], result: Any, text: str
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.workers(1)
         async with python_sdk("async", f"{talk.served.url}/v1") as sdk:
             call = sdk.chunks if stream else sdk.call
@@ -59,9 +63,9 @@ async def test_whatever_a_version_1_worker_says_is_a_completion(
     [(["Hel", "lo"], None, "Hello"), ([], "Hello", "Hello"), ([], CHOICES, "Hello"), ([], None, "")],
 )
 async def test_whatever_a_version_1_worker_says_is_a_response(
-    redis_url: str, tmp_path: Path, stream: bool, deltas: list[str], result: Any, text: str
+    shared_gateway: Start, stream: bool, deltas: list[str], result: Any, text: str
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.workers(1)
         async with python_sdk("async", f"{talk.served.url}/v1") as sdk:
             calling = talk.later(
@@ -87,11 +91,11 @@ async def test_whatever_a_version_1_worker_says_is_a_response(
     ],
 )
 async def test_usage_that_a_worker_does_not_tell_is_counted_and_marked(
-    redis_url: str, tmp_path: Path, deltas: list[str], result: Any, output: int
+    shared_gateway: Start, deltas: list[str], result: Any, output: int
 ) -> None:
     told = result is not None and "usage" in result
     fields = {"model": "any", "messages": MESSAGES}
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.workers(1)
 
         async def answered(call: Any) -> tuple[Any, int]:
@@ -133,10 +137,10 @@ async def test_usage_that_a_worker_does_not_tell_is_counted_and_marked(
 
 @pytest.mark.parametrize("call", ["embeddings.create", "completions.create"])
 async def test_an_answer_of_another_shape_is_a_502_that_says_what_came(
-    redis_url: str, tmp_path: Path, kind: str, call: str
+    shared_gateway: Start, kind: str, call: str
 ) -> None:
     fields = {"input": "hi"} if call == "embeddings.create" else {"prompt": "hi"}
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.workers(1)
         async with python_sdk(kind, f"{talk.served.url}/v1") as sdk:
             calling = talk.later(sdk.call(call, model="m", **fields))
@@ -154,8 +158,8 @@ async def test_an_answer_of_another_shape_is_a_502_that_says_what_came(
                     await calling
 
 
-async def test_a_native_done_has_the_finish_reason_of_a_whole_result(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_a_native_done_has_the_finish_reason_of_a_whole_result(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         await talk.workers(1)
         for result, reason in (
             ({"choices": [{**CHOICES["choices"][0], "finish_reason": "length"}]}, "length"),
@@ -186,9 +190,9 @@ async def lose(talk: Talk, sdk: Any, *, stream: bool, after_output: bool) -> ope
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_worker_that_vanishes_is_an_internal_server_error(
-    redis_url: str, tmp_path: Path, kind: str, stream: bool
+    shared_gateway: Start, kind: str, stream: bool
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
+    async with shared_gateway() as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
         error = await lose(talk, sdk, stream=stream, after_output=False)
     assert isinstance(error, openai.InternalServerError)
     assert (error.status_code, error.code) == (502, "WORKER_LOST")
@@ -196,9 +200,9 @@ async def test_a_worker_that_vanishes_is_an_internal_server_error(
 
 
 async def test_a_worker_that_vanishes_in_the_middle_of_a_stream_raises(
-    redis_url: str, tmp_path: Path, kind: str
+    shared_gateway: Start, kind: str
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
+    async with shared_gateway() as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
         error = await lose(talk, sdk, stream=True, after_output=True)
     assert error.code == "WORKER_LOST"
     assert "Worker disconnected" in error.message

@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import openai
 import pytest
 from tests.support.processes import NO_PROXIES, START_S, process
-from tests.support.serving import DEADLINE_S, serving, until
+from tests.support.serving import DEADLINE_S, until
+from tests.support.talk import Talk
 from tests.support.upstreams import (
     anthropic_error,
     anthropic_events,
@@ -29,6 +30,9 @@ from .stage import MESSAGES
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
 TOOLS: list[Any] = [
     {
         "type": "function",
@@ -137,12 +141,13 @@ class Upstream:
 
 
 @pytest.fixture(params=["anthropic", "gemini"])
-async def upstream(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> AsyncIterator[Upstream]:
+async def upstream(request: pytest.FixtureRequest, shared_gateway: Start) -> AsyncIterator[Upstream]:
     """A provider, a gateway, and the provider's worker between them."""
     provider = Upstream(request.param)
     server = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with serving(redis_url, tmp_path) as served:
+    async with shared_gateway() as talk:
+        served = talk.served
         worker = Worker("provider", gateway=served.url, slots=4)
         provider.base_url = base_url = f"http://127.0.0.1:{port}/v1"
         PROVIDERS[request.param].adapter(base_url=base_url, models=["m"], api_key="k").attach(worker)
@@ -247,11 +252,12 @@ async def test_a_caller_who_leaves_a_stream_closes_the_provider_s(upstream: Upst
 
 
 async def test_the_provider_s_command_serves_a_model_by_another_name(upstream: Upstream, sdk: Sdk) -> None:
+    model = f"fast-{upstream.name}"
     options = (
         "--base-url",
         upstream.base_url,
         "--model",
-        "fast",
+        model,
         "--upstream-model",
         "real",
         "--api-key-env",
@@ -262,10 +268,10 @@ async def test_the_provider_s_command_serves_a_model_by_another_name(upstream: U
     async with process(*command, *options, *gateway, stderr=None, MINE="k", **NO_PROXIES):
 
         async def offered() -> bool:
-            return "fast" in [model.id for model in (await sdk.call("models.list")).data]
+            return model in [model.id for model in (await sdk.call("models.list")).data]
 
         await until(offered, "the worker", START_S)
-        answer = await sdk.call(CHAT, model="fast", messages=MESSAGES)
+        answer = await sdk.call(CHAT, model=model, messages=MESSAGES)
     assert answer.choices[0].message.content == "It is sunny in Köln."
     assert upstream.bodies[-1].get("model", "real") == "real"
 

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import openai
 import pytest
-from tests.support.serving import DEADLINE_S, serving, until
+from tests.support.serving import DEADLINE_S, Served, until
+from tests.support.talk import Talk
 
 from fairlane.workers.adapters.openai import OpenAIAdapter
 from fairlane.workers.sdk import Worker
@@ -19,6 +20,8 @@ from .stage import MESSAGES
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
 class Upstream:
@@ -47,31 +50,28 @@ class Upstream:
 
 
 @contextlib.asynccontextmanager
-async def refusing(
-    redis_url: str, tmp_path: Path, status: int, headers: str = ""
-) -> AsyncIterator[tuple[Any, Upstream]]:
-    """A gateway with an OpenAI-compatible upstream behind it."""
+async def refusing(served: Served, model: str, status: int, headers: str = "") -> AsyncIterator[Upstream]:
+    """An OpenAI-compatible upstream behind a gateway."""
     upstream = Upstream(status, headers)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with serving(redis_url, tmp_path) as served:
-        worker = Worker("upstream", gateway=served.url, slots=4)
-        OpenAIAdapter(base_url=f"http://127.0.0.1:{port}/v1", models=["m"]).attach(worker)
-        stop = asyncio.Event()
-        working = asyncio.create_task(worker.serve(stop, stop))
-        try:
-            pool = served.gateway.dispatcher.pool
-            await until(
-                lambda: any(True for _ in pool) and not any(w.reserved or w.cap == 0 for w in pool),
-                "an idle worker",
-            )
-            yield served, upstream
-        finally:
-            stop.set()
-            async with asyncio.timeout(DEADLINE_S):
-                await working
-            server.close()
-            await server.wait_closed()
+    worker = Worker("upstream", gateway=served.url, slots=4)
+    OpenAIAdapter(base_url=f"http://127.0.0.1:{port}/v1", models=[model]).attach(worker)
+    stop = asyncio.Event()
+    working = asyncio.create_task(worker.serve(stop, stop))
+    try:
+        pool = served.gateway.dispatcher.pool
+        await until(
+            lambda: any(True for _ in pool) and not any(w.reserved or w.cap == 0 for w in pool),
+            "an idle worker",
+        )
+        yield upstream
+    finally:
+        stop.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await working
+        server.close()
+        await server.wait_closed()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -90,14 +90,16 @@ async def refusing(
     ],
 )
 async def test_a_refused_call_reaches_the_upstream_so_often(
-    redis_url: str, tmp_path: Path, status: int, told: int, code: str, calls: int, stream: bool
+    shared_gateway: Start, status: int, told: int, code: str, calls: int, stream: bool
 ) -> None:
+    model = f"m-{status}-{stream}"  # one that is busy has a rest
     async with (
-        refusing(redis_url, tmp_path, status) as (served, upstream),
-        python_sdk("async", f"{served.url}/v1", max_retries=2) as sdk,
+        shared_gateway() as talk,
+        refusing(talk.served, model, status) as upstream,
+        python_sdk("async", f"{talk.served.url}/v1", max_retries=2) as sdk,
     ):
         with pytest.raises(openai.APIStatusError) as caught:
-            await (sdk.chunks if stream else sdk.call)(CHAT, model="m", messages=MESSAGES)
+            await (sdk.chunks if stream else sdk.call)(CHAT, model=model, messages=MESSAGES)
     assert (sdk.statuses, len(upstream.asked)) == ([told], calls)
     assert (caught.value.status_code, caught.value.code) == (told, code)
     assert caught.value.response.headers["x-should-retry"] == "false"

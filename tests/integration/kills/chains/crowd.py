@@ -57,11 +57,11 @@ class Crowd:
             told = answer.json()
             run = self.runs[told["taskId"]] = Run(told["taskId"], wish, told["streamUrl"])
             async with asyncio.timeout(PATIENCE_S):
-                reading = asyncio.create_task(self.follow(run))
-                if self._dice.random() < CANCELLED:
-                    await asyncio.sleep(self._dice.uniform(0, 0.5))
-                    await self.ask(http, key_id, "POST", f"/api/task/{run.task_id}/cancel", json={})
-                await reading
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.follow(run))
+                    if self._dice.random() < CANCELLED:
+                        await asyncio.sleep(self._dice.uniform(0, 0.5))
+                        await self.ask(http, key_id, "POST", f"/api/task/{run.task_id}/cancel", json={})
                 run.told = await self.poll(http, key_id, run.task_id)
 
     async def follow(self, run: Run) -> None:

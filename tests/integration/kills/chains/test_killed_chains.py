@@ -125,14 +125,12 @@ async def test_whatever_is_killed_each_chain_ends_once(
             moments = Moments(dice)
             crowd = Crowd([gateway.url for gateway in gateways], CALLER_KEYS, dice, moments.moved)
             over = asyncio.Event()
-            killing = asyncio.create_task(kill(victims, KILLS, moments))
-            calling = asyncio.gather(*(crowd.call(http, over) for _ in range(CALLERS)))
-            await asyncio.wait([killing, calling], return_when=asyncio.FIRST_COMPLETED)
-            if not killing.done():
-                await calling  # somebody failed
-            over.set()
-            killed = await killing
-            await calling
+            async with asyncio.TaskGroup() as group:  # whoever fails ends all
+                killing = group.create_task(kill(victims, KILLS, moments))
+                killing.add_done_callback(lambda _: over.set())
+                for _ in range(CALLERS):
+                    group.create_task(crowd.call(http, over))
+            killed = killing.result()
             with server.client() as store:
                 await nothing_left(store, 60)
                 await hear_of_all(http, one.url, crowd, server)
