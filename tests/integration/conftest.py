@@ -1,12 +1,14 @@
-"""Fixtures: gateways in this process on the Redis of this session."""
+"""Fixtures: gateways in this process on the Redis of this session, and some that the tests of a module share."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.talk import Talk, talking
+from tests.support.servers import Server, running_server
+from tests.support.serving import Served, serving
+from tests.support.talk import Talk, caller_of, nothing_left, talking
 
 
 @pytest.fixture
@@ -17,6 +19,51 @@ def gateway(redis_url: str, tmp_path: Path) -> Callable[..., AbstractAsyncContex
         return talking(redis_url, tmp_path, **settings)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[Server]:
+    """A server for gateways that tests share: it is not emptied for each."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+async def shared_gateway(
+    shared_redis: Server, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Callable[..., AbstractAsyncContextManager[Talk]]]:
+    """A gateway that the tests of a module share, one for each kind of settings: used as `gateway` is.
+
+    A test waits at its end until its workers are gone and its tasks have ended. What else it leaves the next one must not
+    notice: records and results that have ended, means of durations, counters, rows of the database. So it is not for tests
+    that change settings of the gateway, drain it, hang up its Redis, or count all that there is.
+    """
+    idle: list[tuple[dict[str, Any], Served]] = []
+    started = 0
+    async with AsyncExitStack() as stack:
+
+        async def start(settings: dict[str, Any]) -> Served:
+            nonlocal started
+            with shared_redis.client() as client:
+                client.select(started)
+                client.flushdb()
+            url, started = f"{shared_redis.url}?db={started}", started + 1
+            return await stack.enter_async_context(
+                serving(url, tmp_path_factory.mktemp("shared"), **settings)
+            )
+
+        @asynccontextmanager
+        async def share(**settings: Any) -> AsyncIterator[Talk]:
+            found = next((one for one in idle if one[0] == settings), None)
+            if found:
+                idle.remove(found)
+            served = found[1] if found else await start(settings)
+            async with caller_of(served) as talk:
+                yield talk
+            await nothing_left(served)
+            idle.append((settings, served))  # not after a test that failed: who knows what it has left
+
+        yield share
 
 
 @pytest.fixture

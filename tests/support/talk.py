@@ -128,7 +128,14 @@ class Talk:
 @contextlib.asynccontextmanager
 async def talking(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncIterator[Talk]:
     """A gateway with these settings, and a caller of it."""
-    async with serving(redis_url, tmp_path, **settings) as served, http_client(served.url) as http:
+    async with serving(redis_url, tmp_path, **settings) as served, caller_of(served) as talk:
+        yield talk
+
+
+@contextlib.asynccontextmanager
+async def caller_of(served: Served) -> AsyncIterator[Talk]:
+    """A caller of a gateway that runs already. What it still does at the end is ended."""
+    async with http_client(served.url) as http:
         talk = Talk(served, http)
         try:
             yield talk
@@ -136,3 +143,15 @@ async def talking(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncItera
             for task in talk._tasks:
                 task.cancel()
             await asyncio.gather(*talk._tasks, return_exceptions=True)
+
+
+async def nothing_left(served: Served) -> None:
+    """Return when no worker, no call and no task that has not ended is left of the tests until now."""
+    gateway = served.gateway
+
+    async def ended() -> bool:
+        return not await gateway.link.command("ZCARD", gateway.keys("look"))
+
+    await until(lambda: not len(gateway.dispatcher.pool), "the workers to be gone")
+    await until(lambda: not len(gateway.calls), "the calls to be over")
+    await until(ended, "the tasks to end")
