@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.servers import Server, running_server
 from tests.support.serving import Served, serving
-from tests.support.talk import Talk, caller_of, nothing_left, talking
+from tests.support.talk import Talk, caller_of, end_all, talking
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ async def shared_gateway(
 ) -> AsyncIterator[Callable[..., AbstractAsyncContextManager[Talk]]]:
     """A gateway that the tests of a module share, one for each kind of settings: used as `gateway` is.
 
-    A test waits at its end until its workers are gone and its tasks have ended. What else it leaves the next one must not
-    notice: records and results that have ended, means of durations, counters, rows of the database. So it is not for tests
-    that change settings of the gateway, drain it, hang up its Redis, or count all that there is.
+    At the end of a test its workers go and its tasks end. What else it leaves the next one must not notice: tasks that have
+    ended, means of durations, counters, rows of the database. So it is not for tests that change settings of the gateway,
+    drain it, hang up its Redis, or count all that there is.
     """
     idle: list[tuple[dict[str, Any], Served]] = []
     started = 0
@@ -60,7 +60,7 @@ async def shared_gateway(
             served = found[1] if found else await start(settings)
             async with caller_of(served) as talk:
                 yield talk
-            await nothing_left(served)
+            await end_all(served)
             idle.append((settings, served))  # not after a test that failed: who knows what it has left
 
         yield share

@@ -145,12 +145,15 @@ async def caller_of(served: Served) -> AsyncIterator[Talk]:
             await asyncio.gather(*talk._tasks, return_exceptions=True)
 
 
-async def nothing_left(served: Served) -> None:
-    """Return when no worker, no call and no task that has not ended is left of the tests until now."""
+async def end_all(served: Served) -> None:
+    """Return when no worker, no call and no task is left of the tests until now. Tasks that have not ended are cancelled."""
     gateway = served.gateway
 
     async def ended() -> bool:
-        return not await gateway.link.command("ZCARD", gateway.keys("look"))
+        tasks = await gateway.link.command("ZRANGE", gateway.keys("look"), 0, -1)
+        for task in tasks:
+            await gateway.tasks.cancel.end(task.decode(), "admin")
+        return not tasks
 
     await until(lambda: not len(gateway.dispatcher.pool), "the workers to be gone")
     await until(lambda: not len(gateway.calls), "the calls to be over")
