@@ -31,10 +31,20 @@ FORKS = sys.platform.startswith("linux")
 class Prepared:
     """A fork, with what the tests use of `subprocess.Popen`. It does not outlive this object."""
 
-    def __init__(self, command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path) -> None:
-        """`command`: the Python that runs this, `-m`, a module, and its arguments. Begins a session of its own."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        output: int,
+        environ: Mapping[str, str],
+        folder: Path,
+        files: int | None = None,
+    ) -> None:
+        """`command`: the Python that runs this, `-m`, a module, and its arguments. Begins a session of its own.
+
+        `files`: so many it may have open, where that is not what this process may.
+        """
         self.returncode: int | None = None
-        wanted = json.dumps([list(command[1:]), dict(environ), str(folder), True]).encode()
+        wanted = json.dumps([list(command[1:]), dict(environ), str(folder), True, files]).encode()
         self._link = socket.socket(socket.AF_UNIX)
         self._link.connect(fork_server())
         with open(os.devnull, "rb") as nothing:
@@ -74,11 +84,13 @@ class Prepared:
 
 
 def launch(
-    command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path
+    command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path, files: int | None = None
 ) -> "Prepared | subprocess.Popen[bytes]":
     """Start such a process, with `output` for all that it says; where another program runs Python, a real one."""
     if FORKS and command[0] == sys.executable:
-        return Prepared(command, output, environ, folder)
+        return Prepared(command, output, environ, folder, files)
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
     return subprocess.Popen(
         command, stdout=output, stderr=output, env=environ, cwd=folder, start_new_session=True
     )

@@ -5,6 +5,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import runpy
 import selectors
 import shutil
@@ -84,7 +85,10 @@ def serve(address: str) -> tuple[list[Any], list[int]] | None:
 
 
 def received(link: socket.socket) -> tuple[list[Any], list[int]]:
-    """What is wanted: arguments, environment, folder, whether in a session of its own; and standard input, output and error."""
+    """What is wanted, and standard input, output and error.
+
+    Wanted are arguments, environment, folder, whether in a session of its own, and how many files may be open.
+    """
     length, descriptors, _, _ = socket.recv_fds(link, 4, 3)
     link.settimeout(10)
     text = b""
@@ -95,13 +99,15 @@ def received(link: socket.socket) -> tuple[list[Any], list[int]]:
 
 def become(wanted: list[Any], descriptors: list[int]) -> list[str]:
     """Have nothing of the fork server but its modules. Returns the module to run, and its arguments."""
-    arguments, environ, folder, own_session = wanted
+    arguments, environ, folder, own_session, files = wanted
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if own_session:
         os.setsid()
+    if files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
