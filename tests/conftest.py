@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import structlog
 from tests.support.databases import Postgres, place_database, running_postgres
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
+from tests.support.prepared import FORKS, SHARED, fork_server
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
 
 from fairlane.gateway.database.address import FILE, parse_address
@@ -43,6 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-server", action="store_true", help="tests of scripts on Redis and Valkey, not on one alone"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One fork server for all processes that run tests."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput") and FORKS:
+        os.environ[SHARED] = fork_server()
 
 
 def pytest_collection_finish() -> None:

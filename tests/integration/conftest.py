@@ -1,14 +1,18 @@
 """Fixtures: gateways in this process on the Redis of this session, and some that the tests of a module share."""
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.databases import Postgres
 from tests.support.servers import Server, running_server
 from tests.support.serving import Served, serving
 from tests.support.talk import Talk, caller_of, end_all, talking
+
+_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
@@ -64,6 +68,15 @@ async def shared_gateway(
             idle.append((settings, served))  # not after a test that failed: who knows what it has left
 
         yield share
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shared_database(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Settings of gateways that the tests of a module share: with a database on each kind."""
+    if request.param == "sqlite":
+        return {}
+    server: Postgres = request.getfixturevalue("postgres")
+    return {"database_url": server.new(f"shared_{next(_NUMBERS)}")}
 
 
 @pytest.fixture

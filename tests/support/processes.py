@@ -30,6 +30,9 @@ CHILD_S = 60.0
 class GatewayProcess:
     """`fairlane serve` on one port: started, killed and started again."""
 
+    files: int | None = None
+    """So many it may have open, where that is not what this process may."""
+
     def __init__(self, folder: Path, redis_url: str | None = None, **settings: Any) -> None:
         """`settings` as in the configuration. Without `redis_url` the gateway brings its own Redis."""
         place_database(folder / "data")
@@ -67,7 +70,7 @@ class GatewayProcess:
     def launch(self) -> "Prepared | subprocess.Popen[bytes]":
         """Start it."""
         with self._log.open("ab") as output:
-            self._process = launch(self._command, output.fileno(), self._environ, self.folder)
+            self._process = launch(self._command, output.fileno(), self._environ, self.folder, self.files)
         return self._process
 
     async def start(self) -> None:

@@ -78,10 +78,11 @@ async def test_the_record_is_read_in_pages_from_the_newest_back(here: Talk) -> N
         {"after": "0-0"},
     ],
 )
-async def test_a_page_that_makes_no_sense_is_refused(here: Talk, query: dict[str, str]) -> None:
-    answer = await here.http.get("/api/admin/audit", params=query)
-    assert answer.status_code == 400
-    assert answer.json()["error"].startswith(next(iter(query)))
+async def test_a_page_that_makes_no_sense_is_refused(shared_gateway: Start, query: dict[str, str]) -> None:
+    async with shared_gateway() as talk:
+        answer = await talk.http.get("/api/admin/audit", params=query)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(next(iter(query)))
 
 
 async def test_changes_and_their_record_are_an_admins_business_who_is_named(gateway: Start) -> None:

@@ -207,13 +207,14 @@ async def test_a_change_is_answered_with_what_holds_now(here: Talk, there: Talk)
     ],
 )
 async def test_a_change_that_makes_no_sense_changes_nothing(
-    here: Talk, path: str, body: Any, status: int, sentence: str
+    shared_gateway: Start, path: str, body: Any, status: int, sentence: str
 ) -> None:
-    answer = await here.http.patch(f"/api/admin/{path}", json=body)
-    assert answer.status_code == status, answer.text
-    assert answer.json()["error"].startswith(sentence)
-    assert await audit(here) == {"entries": [], "next": None}
-    assert (await change(here, "queue", "paid_stream"))["overrides"] == {}
+    async with shared_gateway() as talk:
+        answer = await talk.http.patch(f"/api/admin/{path}", json=body)
+        assert answer.status_code == status, answer.text
+        assert answer.json()["error"].startswith(sentence)
+        assert await audit(talk) == {"entries": [], "next": None}
+        assert (await change(talk, "queue", "paid_stream"))["overrides"] == {}
 
 
 async def test_only_patch_with_a_json_body_changes_something(here: Talk) -> None:

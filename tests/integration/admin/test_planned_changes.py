@@ -334,9 +334,9 @@ async def test_a_models_limits_can_be_changed_for_its_tasks(gateway: Start) -> N
     ],
 )
 async def test_what_makes_no_sense_is_refused_with_a_sentence(
-    gateway: Start, body: dict[str, Any], why: str
+    shared_gateway: Start, body: dict[str, Any], why: str
 ) -> None:
-    async with gateway(**ROUTES) as talk:
+    async with shared_gateway(**ROUTES) as talk:
         told = await make(talk, body, status=400)
         assert why in told["error"]
         assert (await talk.http.get(CHANGES)).json()["changes"] == []

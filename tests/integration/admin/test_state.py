@@ -130,12 +130,13 @@ async def test_a_paced_model_shows_when_it_may_begin_again(here: Talk, there: Ta
         *("audit?limit=1001", "audit?after=x"),
     ],
 )
-async def test_a_wrong_parameter_is_a_400_that_names_it(here: Talk, path: str) -> None:
-    answer = await here.http.get(f"/api/admin/{path}")
-    body = answer.json()
-    assert (answer.status_code, set(body), body["code"]) == (400, {"error", "code"}, "INVALID_REQUEST")
-    assert body["error"].startswith(path.partition("?")[2].partition("=")[0])
-    assert answer.headers["x-request-id"].startswith("req_")
+async def test_a_wrong_parameter_is_a_400_that_names_it(shared_gateway: Start, path: str) -> None:
+    async with shared_gateway() as talk:
+        answer = await talk.http.get(f"/api/admin/{path}")
+        body = answer.json()
+        assert (answer.status_code, set(body), body["code"]) == (400, {"error", "code"}, "INVALID_REQUEST")
+        assert body["error"].startswith(path.partition("?")[2].partition("=")[0])
+        assert answer.headers["x-request-id"].startswith("req_")
 
 
 async def test_a_task_that_failed_after_three_tries_lists_three_attempts(gateway: Start) -> None:

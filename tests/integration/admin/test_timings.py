@@ -19,8 +19,8 @@ def took(headers: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("path", ["/api/openai", "/v1/chat/completions"])
-async def test_a_sync_answer_tells_how_long_its_task_waited_and_ran(gateway: Start, path: str) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_a_sync_answer_tells_how_long_its_task_waited_and_ran(shared_gateway: Start, path: str) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         blocking = await talk.submit(model="m")
         first = await worker.take()
         call = talk.later(talk.http.post(path, json=CHAT))
@@ -40,8 +40,8 @@ async def test_a_sync_answer_tells_how_long_its_task_waited_and_ran(gateway: Sta
 
 
 @pytest.mark.parametrize("path", ["/api/openai", "/v1/chat/completions"])
-async def test_so_does_the_answer_of_a_task_that_failed(gateway: Start, path: str) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_so_does_the_answer_of_a_task_that_failed(shared_gateway: Start, path: str) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post(path, json=CHAT))
         task = await worker.take()
         info = {"code": "CONTEXT_LENGTH", "retryable": False}

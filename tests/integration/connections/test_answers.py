@@ -1,23 +1,23 @@
 """The forms of answers: measured, chunked, to old clients, to those who ask before they send."""
 
 import asyncio
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from tests.integration.connections.keys import KEYS, WORKER
 from tests.support.rawhttp import HEALTH, Caller, request
-from tests.support.talk import talking
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 STREAM = b'{"stream":true}'
 EXPECTS = {"Expect": "100-continue"}
 
 
-async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(
-    redis_url: str, tmp_path: Path
-) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
 
         def call() -> int:
             head, _, body = request("POST", "/api/openai", EXPECTS, b'{"a":1}').partition(b"\r\n\r\n")
@@ -31,8 +31,8 @@ async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(
         assert await answer == 200
 
 
-async def test_a_client_that_asks_is_refused_before_it_sends(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_a_client_that_asks_is_refused_before_it_sends(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
 
         def call() -> None:
             with Caller(talk.served.url) as caller:
@@ -44,8 +44,8 @@ async def test_a_client_that_asks_is_refused_before_it_sends(redis_url: str, tmp
         await asyncio.to_thread(call)
 
 
-async def test_a_stream_is_chunked_and_the_connection_goes_on(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_a_stream_is_chunked_and_the_connection_goes_on(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
 
         def call() -> bytes:
             with Caller(talk.served.url) as caller:
@@ -62,10 +62,10 @@ async def test_a_stream_is_chunked_and_the_connection_goes_on(redis_url: str, tm
 
 
 async def test_a_client_of_http_1_0_gets_a_stream_that_ends_with_the_connection(
-    redis_url: str, tmp_path: Path
+    shared_gateway: Start,
 ) -> None:
 
-    async with talking(redis_url, tmp_path, **KEYS) as talk, talk.worker(WORKER) as worker:
+    async with shared_gateway(**KEYS) as talk, talk.worker(WORKER) as worker:
 
         def call() -> bytes:
             with Caller(talk.served.url) as caller:
@@ -82,8 +82,8 @@ async def test_a_client_of_http_1_0_gets_a_stream_that_ends_with_the_connection(
         assert body.endswith(b"\n\n")
 
 
-async def test_a_head_alone_is_answered_without_a_body(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_a_head_alone_is_answered_without_a_body(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
 
         def call() -> None:
             with Caller(talk.served.url) as caller:
@@ -96,9 +96,9 @@ async def test_a_head_alone_is_answered_without_a_body(redis_url: str, tmp_path:
 
 
 async def test_an_answer_that_breaks_off_does_not_look_whole(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
 
         def broken(*_: object) -> bytes:
             raise RuntimeError("a view broke")

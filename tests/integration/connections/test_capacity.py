@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,7 @@ pytestmark = pytest.mark.anyio
 class FewFiles(GatewayProcess):
     """A gateway that may open few files."""
 
-    def __init__(self, files: int, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        limit = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"]
-        self._command = [*limit, *self._command]
-
-
-@contextlib.asynccontextmanager
-async def few_files(files: int, *args: Any, **settings: Any) -> AsyncIterator[FewFiles]:
-    gateway = FewFiles(files, *args, **settings)
-    try:
-        await gateway.start()
-        yield gateway
-    finally:
-        await gateway.stop()
+    files = 256
 
 
 def numbers(text: str, name: str) -> dict[str, float]:
@@ -54,7 +41,10 @@ def numbers(text: str, name: str) -> dict[str, float]:
 async def test_sockets_that_wait_lock_nobody_out_where_few_files_may_be_open(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with few_files(256, tmp_path, redis_url) as gateway, contextlib.AsyncExitStack() as stack:
+    gateway = FewFiles(tmp_path, redis_url)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
         workers = [await stack.enter_async_context(connect(gateway.ws, proxy=None)) for _ in range(3)]
 
         def crowd() -> list[Caller]:
@@ -94,7 +84,7 @@ async def test_sockets_that_wait_lock_nobody_out_where_few_files_may_be_open(
 async def test_more_connections_than_files_is_an_error_that_says_what_to_do(
     redis_url: str, tmp_path: Path
 ) -> None:
-    gateway = FewFiles(256, tmp_path, redis_url, max_connections=1000)
+    gateway = FewFiles(tmp_path, redis_url, max_connections=1000)
     gateway.launch()
     assert await gateway.ended() == 1
     assert "ulimit -n" in gateway.log

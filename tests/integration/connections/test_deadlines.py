@@ -1,27 +1,30 @@
 """A connection on which no answer is under way ends by itself, whatever was sent on it."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from tests.support.rawhttp import HANDSHAKE, HEALTH, Caller, request
 from tests.support.serving import until
-from tests.support.talk import Talk, talking
+from tests.support.talk import Talk
 
 from fairlane.gateway.connections import lines
 
 pytestmark = pytest.mark.anyio
 
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 SHORT_S = 0.3
 CHUNKED = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HEAD_S", "BODY_S", "IDLE_S", "HANDSHAKE_S", "LINGER_S"):
-        monkeypatch.setattr(lines, name, SHORT_S)
-    monkeypatch.setattr(lines, "TICK_S", 0.05)
+@pytest.fixture(autouse=True, scope="module")
+def short_waits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HEAD_S", "BODY_S", "IDLE_S", "HANDSHAKE_S", "LINGER_S"):
+            patch.setattr(lines, name, SHORT_S)
+        patch.setattr(lines, "TICK_S", 0.05)
+        yield
 
 
 async def ends(talk: Talk, *pieces: bytes, hold: Callable[[Caller], None] | None = None) -> bytes:
@@ -59,16 +62,16 @@ WAITING = {
 
 
 @pytest.mark.parametrize("what", WAITING)
-async def test_a_connection_that_waits_is_ended(redis_url: str, tmp_path: Path, what: str) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_a_connection_that_waits_is_ended(shared_gateway: Start, what: str) -> None:
+    async with shared_gateway() as talk:
         said = await ends(talk, WAITING[what])
         assert said.count(b"HTTP/1.1 200 ") == (
             HEALTH in WAITING[what] or b"/health/live HTTP/1.1" in WAITING[what]
         )
 
 
-async def test_a_byte_after_an_answer_does_not_lengthen_its_life(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_a_byte_after_an_answer_does_not_lengthen_its_life(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
 
         def drip(caller: Caller) -> None:
             while caller.open():  # each line break would begin a new wait, if the wait were per byte
@@ -77,8 +80,8 @@ async def test_a_byte_after_an_answer_does_not_lengthen_its_life(redis_url: str,
         await ends(talk, HEALTH, hold=drip)
 
 
-async def test_a_head_in_drops_is_given_up(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_a_head_in_drops_is_given_up(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
 
         def drip(caller: Caller) -> None:
             while caller.open():
@@ -101,26 +104,24 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("what", UPGRADES)
-async def test_a_hand_shake_that_cannot_be_read_is_answered(
-    redis_url: str, tmp_path: Path, what: str
-) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_a_hand_shake_that_cannot_be_read_is_answered(shared_gateway: Start, what: str) -> None:
+    async with shared_gateway() as talk:
         data, status = UPGRADES[what]
         said = await ends(talk, data)
         assert status in said.split(b"\r\n")[0]
 
 
 async def test_a_hand_shake_behind_a_request_that_is_not_answered_yet_is_refused(
-    redis_url: str, tmp_path: Path
+    shared_gateway: Start,
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+    async with shared_gateway() as talk:
         said = await ends(talk, HEALTH + request("GET", "/ws", HANDSHAKE))
         first, second = said.split(b"HTTP/1.1 ")[1:]
         assert (first[:3], second[:3]) == (b"200", b"400")
 
 
-async def test_requests_sent_ahead_are_answered_in_order(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_requests_sent_ahead_are_answered_in_order(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
 
         def call() -> list[int]:
             with Caller(talk.served.url) as caller:
@@ -133,25 +134,25 @@ async def test_requests_sent_ahead_are_answered_in_order(redis_url: str, tmp_pat
         assert await answers == [200, 200, 404, 400]
 
 
-async def test_the_heads_of_requests_sent_ahead_count_for_themselves(redis_url: str, tmp_path: Path) -> None:
+async def test_the_heads_of_requests_sent_ahead_count_for_themselves(shared_gateway: Start) -> None:
     """All of them together are larger than one may be, and are parsed in one read where that is large enough."""
-    async with talking(redis_url, tmp_path) as talk:
+    async with shared_gateway() as talk:
         large = request("GET", "/health/live", {"X": "x" * 9000})
         said = await ends(talk, large * 12)
         assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200"] * 12
 
 
 async def test_too_many_requests_sent_ahead_are_refused_after_the_answers_before(
-    redis_url: str, tmp_path: Path
+    shared_gateway: Start,
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+    async with shared_gateway() as talk:
         said = await ends(talk, HEALTH * 40)
         statuses = [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]]
         assert statuses == [b"200"] * 17 + [b"429"]
 
 
-async def test_a_stream_outlives_all_these_waits(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path, keepalive_ms=50) as talk, talk.worker() as worker:
+async def test_a_stream_outlives_all_these_waits(shared_gateway: Start) -> None:
+    async with shared_gateway(keepalive_ms=50) as talk, talk.worker() as worker:
 
         def read(caller: Caller, count: int) -> None:
             for _ in range(count):

@@ -2,18 +2,21 @@
 
 import asyncio
 import hashlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.support.processes import gateway_process
 from tests.support.rawhttp import HEALTH, Caller, request
-from tests.support.talk import talking
+from tests.support.talk import Talk
 
 from fairlane.gateway.connections.http import SLICE, HttpConnection
 
 pytestmark = pytest.mark.anyio
 
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 CHUNKED = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
 MB = 1_000_000
 
@@ -22,9 +25,9 @@ def chunk(data: bytes, extension: bytes = b"") -> bytes:
     return b"%x%b\r\n%b\r\n" % (len(data), extension, data)
 
 
-async def test_trailers_are_no_headers(redis_url: str, tmp_path: Path) -> None:
+async def test_trailers_are_no_headers(shared_gateway: Start) -> None:
     key = {"id": "back", "sha256": hashlib.sha256(b"secret").hexdigest(), "delegating": True}
-    async with talking(redis_url, tmp_path, keys=[key]) as talk:
+    async with shared_gateway(keys=[key]) as talk:
 
         def call() -> None:
             body = chunk(b'{"async":true}')
@@ -77,8 +80,8 @@ async def test_bytes_that_are_no_body_are_cut_off_and_take_no_memory(redis_url: 
             assert grown < 12, f"memory grew by {grown:.1f} MB: {what}"
 
 
-async def test_a_flood_of_trailers_is_answered_and_the_call_ends(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_a_flood_of_trailers_is_answered_and_the_call_ends(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
 
         def call() -> bytes:
             with Caller(talk.served.url) as caller:
@@ -93,7 +96,7 @@ async def test_a_flood_of_trailers_is_answered_and_the_call_ends(redis_url: str,
 
 
 async def test_a_body_in_tiny_chunks_lets_others_run_between(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces: list[int] = []
     parse = HttpConnection._parse
@@ -105,7 +108,7 @@ async def test_a_body_in_tiny_chunks_lets_others_run_between(
             pieces.append(connection._pieces)
 
     monkeypatch.setattr(HttpConnection, "_parse", counted)
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+    async with shared_gateway() as talk, talk.worker() as worker:
         body = b'{"x":"%b"}' % (b"y" * 100_000)
         chunks = b"".join(chunk(body[at : at + 1]) for at in range(len(body)))
         with Caller(talk.served.url) as caller:
@@ -122,9 +125,9 @@ async def test_a_body_in_tiny_chunks_lets_others_run_between(
 
 @pytest.mark.parametrize("rest", [100, 100_000, None], ids=["short", "long", "chunked"])
 async def test_what_is_left_of_a_refused_body_is_read_only_when_it_is_short(
-    redis_url: str, tmp_path: Path, rest: int | None
+    shared_gateway: Start, rest: int | None
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+    async with shared_gateway() as talk:
 
         def call() -> bytes:
             with Caller(talk.served.url) as caller:
@@ -143,8 +146,8 @@ async def test_what_is_left_of_a_refused_body_is_read_only_when_it_is_short(
         )
 
 
-async def test_a_body_in_tiny_chunks_is_taken(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_a_body_in_tiny_chunks_is_taken(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
 
         def call() -> int:
             body = b'{"text":"%b"}' % (b"y" * 200_000)
@@ -176,10 +179,8 @@ async def test_a_body_in_tiny_chunks_is_taken(redis_url: str, tmp_path: Path) ->
         "Host: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n",
     ],
 )
-async def test_heads_that_others_may_read_differently_are_a_400(
-    redis_url: str, tmp_path: Path, headers: str
-) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_heads_that_others_may_read_differently_are_a_400(shared_gateway: Start, headers: str) -> None:
+    async with shared_gateway() as talk:
 
         def call() -> bytes:
             with Caller(talk.served.url) as caller:
@@ -193,9 +194,9 @@ async def test_heads_that_others_may_read_differently_are_a_400(
 
 
 async def test_a_request_that_would_upgrade_to_something_else_is_answered_as_it_is(
-    redis_url: str, tmp_path: Path
+    shared_gateway: Start,
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+    async with shared_gateway() as talk:
 
         def call() -> None:
             upgrade = {
@@ -212,8 +213,8 @@ async def test_a_request_that_would_upgrade_to_something_else_is_answered_as_it_
         await asyncio.to_thread(call)
 
 
-async def test_every_answer_forbids_to_guess_its_type(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk:
+async def test_every_answer_forbids_to_guess_its_type(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk:
 
         def call() -> None:
             for data in (

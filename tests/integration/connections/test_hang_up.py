@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from fairlane.gateway.connections.sockets import PROBE_S, PROBES, SILENT_S, VANI
 
 pytestmark = pytest.mark.anyio
 
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 KB = 1000
 CLOSE = {"Connection": "close"}
 JSON = {"Content-Type": "application/json"}
@@ -34,9 +37,9 @@ def body(size: int, fields: str = '"model":"m"') -> bytes:
 @pytest.mark.parametrize("size", [1, 200 * KB, 2000 * KB, 16_000 * KB])
 @pytest.mark.parametrize(("path", "fields"), CALLS)
 async def test_a_caller_who_hangs_up_is_noticed_however_large_the_body_was(
-    redis_url: str, tmp_path: Path, path: str, fields: str, size: int
+    shared_gateway: Start, path: str, fields: str, size: int
 ) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker2(["m"]) as worker:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         with Caller(talk.served.url) as caller:
             await asyncio.to_thread(caller.send, request("POST", path, body=body(size, fields)))
             task = await worker.take()
@@ -45,8 +48,8 @@ async def test_a_caller_who_hangs_up_is_noticed_however_large_the_body_was(
         await talk.reaches(task["taskId"], "cancelled")
 
 
-async def test_a_caller_who_hangs_up_while_its_task_waits_is_noticed(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_a_caller_who_hangs_up_while_its_task_waits_is_noticed(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         with Caller(talk.served.url) as caller:
@@ -57,8 +60,8 @@ async def test_a_caller_who_hangs_up_while_its_task_waits_is_noticed(redis_url: 
         assert (await call).status_code == 200
 
 
-async def test_a_caller_who_sent_more_ahead_and_hangs_up_is_noticed(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_a_caller_who_sent_more_ahead_and_hangs_up_is_noticed(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         with Caller(talk.served.url) as caller:
             caller.send(request("POST", "/api/openai", body=b"{}"))
             task = await worker.take()
@@ -66,8 +69,8 @@ async def test_a_caller_who_sent_more_ahead_and_hangs_up_is_noticed(redis_url: s
         await talk.reaches(task["taskId"], "cancelled")
 
 
-async def test_what_is_sent_ahead_is_bounded(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker2(["m"]) as worker:
+async def test_what_is_sent_ahead_is_bounded(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         with Caller(talk.served.url) as caller:
             caller.send(request("POST", "/api/openai", body=body(1)))
             task = await worker.take()
@@ -85,9 +88,9 @@ async def test_what_is_sent_ahead_is_bounded(redis_url: str, tmp_path: Path) -> 
                 assert (await asyncio.to_thread(caller.answer))[0] == 200
 
 
-async def test_bodies_sent_ahead_are_bounded_all_together(redis_url: str, tmp_path: Path) -> None:
+async def test_bodies_sent_ahead_are_bounded_all_together(shared_gateway: Start) -> None:
     """Each is small enough to be taken while the first call runs; the sum is not."""
-    async with talking(redis_url, tmp_path) as talk, talk.worker2(["m"]) as worker:
+    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
         first, other = (request("POST", "/api/openai", body=body(size)) for size in (1, 60 * KB))
         with Caller(talk.served.url) as caller:
             caller.send(first + other[:-1])  # a body that has begun: what follows it is parsed, not kept
@@ -106,8 +109,8 @@ async def test_bodies_sent_ahead_are_bounded_all_together(redis_url: str, tmp_pa
                 assert (await asyncio.to_thread(caller.answer))[0] == 200
 
 
-async def test_a_client_that_closes_its_sending_side_has_left(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+async def test_a_client_that_closes_its_sending_side_has_left(shared_gateway: Start) -> None:
+    async with shared_gateway() as talk, talk.worker() as worker:
         with Caller(talk.served.url) as caller:
             caller.send(request("POST", "/api/openai", body=b"{}"))
             task = await worker.take()

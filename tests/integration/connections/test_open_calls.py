@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from fairlane.gateway.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 CHAT = {"model": "m", "messages": []}
 
 
@@ -27,8 +30,8 @@ async def reload(talk: Talk, settings: dict[str, Any]) -> None:
     await talk.served.gateway.reconfigure(fresh)
 
 
-async def test_one_user_of_a_key_may_have_so_many_calls_open(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path, max_calls_per_caller=3, **KEYS) as talk, talk.worker(WORKER):
+async def test_one_user_of_a_key_may_have_so_many_calls_open(shared_gateway: Start) -> None:
+    async with shared_gateway(max_calls_per_caller=3, **KEYS) as talk, talk.worker(WORKER):
         calls = talk.served.gateway.calls
         async with (
             talk.client("ann") as ann,
@@ -71,10 +74,10 @@ async def test_one_user_of_a_key_may_have_so_many_calls_open(redis_url: str, tmp
     ],
 )
 async def test_a_user_whom_the_body_names_locks_out_nobody_else_of_the_key(
-    redis_url: str, tmp_path: Path, path: str, body: dict[str, Any]
+    shared_gateway: Start, path: str, body: dict[str, Any]
 ) -> None:
     async with (
-        talking(redis_url, tmp_path, max_calls_per_caller=2, **KEYS) as talk,
+        shared_gateway(max_calls_per_caller=2, **KEYS) as talk,
         talk.worker(WORKER),
         talk.client("site") as http,
     ):
@@ -109,10 +112,10 @@ async def test_a_user_whom_the_body_names_locks_out_nobody_else_of_the_key(
 
 
 async def test_as_long_as_a_body_that_names_the_user_comes_its_call_counts_for_the_key(
-    redis_url: str, tmp_path: Path
+    shared_gateway: Start,
 ) -> None:
     async with (
-        talking(redis_url, tmp_path, max_calls_per_caller=1, **KEYS) as talk,
+        shared_gateway(max_calls_per_caller=1, **KEYS) as talk,
         talk.worker(WORKER) as worker,
         talk.client("site") as http,
     ):

@@ -5,7 +5,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.support.talk import Talk, talking
 from fairlane.gateway.settings import KeyQuota, PriceSettings
 
 pytestmark = pytest.mark.anyio
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 QUOTA = "/api/admin/quota"
 M = PriceSettings.model_validate({"model": "m", "input": 0, "output": 0, "request": "0.5"})
 """Each task costs half a credit."""
@@ -56,6 +58,14 @@ async def talk(
     redis_url: str, tmp_path: Path, database_url: str, prices: list[PriceSettings]
 ) -> AsyncIterator[Talk]:
     async with talking(redis_url, tmp_path, keys=KEYS, database_url=database_url, prices=prices) as talk:
+        talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
+        yield talk
+
+
+@pytest.fixture
+async def nothing_granted(shared_gateway: Start, shared_database: dict[str, str]) -> AsyncIterator[Talk]:
+    """A gateway that tests share, which grant nothing and run no task."""
+    async with shared_gateway(keys=KEYS, prices=[M], **shared_database) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
         yield talk
 
@@ -427,16 +437,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("body", "sentence"), BAD)
 async def test_a_grant_that_cannot_be_meant_is_refused(
-    talk: Talk, body: dict[str, Any], sentence: str
+    nothing_granted: Talk, body: dict[str, Any], sentence: str
 ) -> None:
-    assert (await grant(talk, 400, **body))["error"].startswith(sentence)
-    assert (await told(talk.http, QUOTA))["rows"] == []
+    assert (await grant(nothing_granted, 400, **body))["error"].startswith(sentence)
+    assert (await told(nothing_granted.http, QUOTA))["rows"] == []
 
 
-async def test_nobody_is_found_who_is_not_there(talk: Talk) -> None:
+async def test_nobody_is_found_who_is_not_there(nothing_granted: Talk) -> None:
     for body in ({"key": "nosuch"}, {"user": "nosuch/ann"}):
-        assert (await grant(talk, 404, **body, credits=1))["code"] == "KEY_NOT_FOUND"
-        assert (await told(talk.http, QUOTA, 404, **body))["code"] == "KEY_NOT_FOUND"
+        assert (await grant(nothing_granted, 404, **body, credits=1))["code"] == "KEY_NOT_FOUND"
+        assert (await told(nothing_granted.http, QUOTA, 404, **body))["code"] == "KEY_NOT_FOUND"
     for query in (
         {"key": "a b"},
         {"user": "a\x00"},
@@ -444,7 +454,7 @@ async def test_nobody_is_found_who_is_not_there(talk: Talk) -> None:
         {"limit": "201"},
         {"key": "a", "user": "b/c"},
     ):
-        assert (await talk.http.get(QUOTA, params=query)).status_code == 400
+        assert (await nothing_granted.http.get(QUOTA, params=query)).status_code == 400
     for query in (
         {"kind": "hold"},
         {"after": "x"},
@@ -452,18 +462,18 @@ async def test_nobody_is_found_who_is_not_there(talk: Talk) -> None:
         {"from": "soon"},
         {"after": "9" * 20 + ".a.granted"},
     ):
-        assert (await talk.http.get(f"{QUOTA}/ledger", params=query)).status_code == 400, query
+        assert (await nothing_granted.http.get(f"{QUOTA}/ledger", params=query)).status_code == 400, query
 
 
-async def test_viewers_see_and_do_not_grant_and_callers_do_neither(talk: Talk) -> None:
-    async with talk.client(secret("eyes")) as eyes, talk.client(secret("app")) as app:
+async def test_viewers_see_and_do_not_grant_and_callers_do_neither(nothing_granted: Talk) -> None:
+    async with nothing_granted.client(secret("eyes")) as eyes, nothing_granted.client(secret("app")) as app:
         for path in (QUOTA, f"{QUOTA}/ledger"):
             assert (await eyes.get(path)).status_code == 200
             assert (await app.get(path)).status_code == 403
         for client in (eyes, app):
             refused = await client.post(f"{QUOTA}/grants", json={"key": "app", "credits": 1})
             assert refused.status_code == 403
-    assert (await row_of(talk, key="app"))["balance"] == 0
+    assert (await row_of(nothing_granted, key="app"))["balance"] == 0
 
 
 async def test_while_the_database_is_away_operators_see_what_redis_knows(

@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.runtime import Gateway
 
 pytestmark = pytest.mark.anyio
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 KEYS = [
     key("ops", admin=True),
     key("acme", tier="paid"),
@@ -40,6 +42,14 @@ KEYS = [
 @pytest.fixture
 async def talk(redis_url: str, tmp_path: Path, database_url: str) -> AsyncIterator[Talk]:
     async with talking(redis_url, tmp_path, keys=KEYS, database_url=database_url) as talk:
+        talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
+        yield talk
+
+
+@pytest.fixture
+async def unused(shared_gateway: Start, shared_database: dict[str, str]) -> AsyncIterator[Talk]:
+    """A gateway that tests share, which run no task."""
+    async with shared_gateway(keys=KEYS, **shared_database) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
         yield talk
 
@@ -347,19 +357,19 @@ async def test_callers_see_what_is_their_own(talk: Talk) -> None:
     ],
 )
 async def test_what_cannot_be_told_is_a_sentence(
-    talk: Talk, query: dict[str, str], param: str, sentence: str
+    unused: Talk, query: dict[str, str], param: str, sentence: str
 ) -> None:
-    answer = await talk.http.get("/api/admin/usage", params=query)
+    answer = await unused.http.get("/api/admin/usage", params=query)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(sentence), answer.text
-    async with talk.client(secret("acme")) as acme:
+    async with unused.client(secret("acme")) as acme:
         assert (await acme.get("/api/usage", params={"limit": "1001"})).status_code == 400
-    wrong = await talk.http.get("/api/admin/usage/tasks", params={"after": "1 OR 1=1"})
+    wrong = await unused.http.get("/api/admin/usage/tasks", params={"after": "1 OR 1=1"})
     assert (wrong.status_code, wrong.json()["error"]) == (400, "after must be the `next` of a page before")
 
 
 @pytest.mark.parametrize("held", ["a\0", "\x1b[2J", "a\nb", "\x7f"])
-async def test_control_characters_are_refused(talk: Talk, held: str) -> None:
+async def test_control_characters_are_refused(unused: Talk, held: str) -> None:
     calls = {
         "/api/admin/usage": ("key", "user", "model", "tier", "state", "code"),
         "/api/admin/usage/tasks": ("task", "key", "user", "model", "tier", "state", "code", "after"),
@@ -367,21 +377,21 @@ async def test_control_characters_are_refused(talk: Talk, held: str) -> None:
     }
     for path, names in calls.items():
         for name in names:
-            answer = await talk.http.get(path, params={name: f"1.{held}"})
+            answer = await unused.http.get(path, params={name: f"1.{held}"})
             assert (answer.status_code, answer.json()["error"]) == (
                 400,
                 f"{name} must hold no control characters",
             )
 
 
-async def test_a_parameter_that_is_unknown_or_given_twice_is_refused(talk: Talk) -> None:
+async def test_a_parameter_that_is_unknown_or_given_twice_is_refused(unused: Talk) -> None:
     for path in ("/api/admin/usage", "/api/admin/usage/tasks", "/api/usage"):
-        wrong = await talk.http.get(f"{path}?modle=m1")
+        wrong = await unused.http.get(f"{path}?modle=m1")
         assert wrong.status_code == 400
         assert wrong.json()["error"].startswith("there is no parameter modle: ")
-        twice = await talk.http.get(f"{path}?model=m1&model=m2")
+        twice = await unused.http.get(f"{path}?model=m1&model=m2")
         assert (twice.status_code, twice.json()["error"]) == (400, "model is given twice")
-    async with talk.client(secret("acme")) as acme:
+    async with unused.client(secret("acme")) as acme:
         assert (await acme.get("/api/usage?key=site")).status_code == 400
 
 

@@ -1,17 +1,30 @@
 """Fixtures: a gateway in this process on an empty Redis, and callers of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from tests.support.rawworkers import Callers, callers_of
 from tests.support.serving import Served, serving
+from tests.support.talk import Talk
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
 @pytest.fixture
-async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(redis_url, tmp_path, heartbeat_ms=1000, dead_after_ms=20_000) as served:
-        yield served
+def start(request: pytest.FixtureRequest, gateway: Start, shared_gateway: Start) -> Start:
+    """A gateway with settings: one of the test alone, or one that those marked `shared` have together.
+
+    They also lose no tasks of a version 2 worker: the fifth loss of one begins its rest.
+    """
+    return shared_gateway if request.node.get_closest_marker("shared") else gateway
+
+
+@pytest.fixture
+async def served(start: Start) -> AsyncIterator[Served]:
+    async with start(heartbeat_ms=1000, dead_after_ms=20_000) as talk:
+        yield talk.served
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import json
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ from tests.support.rawworkers import (
     worker_v2,
 )
 from tests.support.serving import Served, serving, until
+from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
 import fairlane.gateway.connections.workers
@@ -38,6 +40,8 @@ from fairlane.gateway.process.server import make_server
 from fairlane.workers.server.registry import CONNECTIONS_AT_ONCE
 
 pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
 def sha256(secret: str) -> str:
@@ -54,9 +58,9 @@ KEYS = {
 
 
 @pytest.fixture
-async def guarded(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(redis_url, tmp_path, **KEYS) as served:
-        yield served
+async def guarded(start: Start) -> AsyncIterator[Served]:
+    async with start(**KEYS) as talk:
+        yield talk.served
 
 
 async def handshake(url: str, **options: Any) -> websockets.Response:
@@ -76,6 +80,7 @@ async def handshake(url: str, **options: Any) -> websockets.Response:
     [{}, bearer("wrong"), bearer("ck-secret"), {"Authorization": "Basic d2stc2VjcmV0"}, bearer("")],
     ids=["none", "wrong", "a caller's key", "basic", "empty"],
 )
+@pytest.mark.shared
 async def test_without_a_workers_token_the_handshake_is_refused(
     guarded: Served, headers: dict[str, str], subprotocols: Any
 ) -> None:
@@ -89,15 +94,18 @@ async def test_without_a_workers_token_the_handshake_is_refused(
     assert len(guarded.gateway.dispatcher.pool) == 0
 
 
+@pytest.mark.shared
 async def test_a_token_in_the_query_is_not_taken(guarded: Served) -> None:
     assert (await handshake(guarded.ws + "?token=wk-secret")).status_code == 401
 
 
+@pytest.mark.shared
 async def test_a_workers_token_does_not_open_the_callers_side(guarded: Served) -> None:
     async with callers_of(guarded, **bearer("wk-secret")) as callers:
         assert (await callers.client.post("/api/openai", json={})).status_code == 401
 
 
+@pytest.mark.shared
 async def test_a_web_page_with_a_token_is_refused_all_the_same(guarded: Served) -> None:
     response = await handshake(
         guarded.ws, additional_headers=bearer("wk-secret"), origin=websockets.Origin("https://page.example")
@@ -105,6 +113,7 @@ async def test_a_web_page_with_a_token_is_refused_all_the_same(guarded: Served) 
     assert response.status_code == 403
 
 
+@pytest.mark.shared
 async def test_with_the_token_both_versions_may_work(guarded: Served) -> None:
     async with callers_of(guarded, **bearer("ck-secret")) as callers:
         async with worker_v1(guarded.ws, token="wk-secret") as worker:
@@ -118,6 +127,7 @@ async def test_with_the_token_both_versions_may_work(guarded: Served) -> None:
             assert await answer.ok() == 2
 
 
+@pytest.mark.shared
 async def test_a_token_for_some_models_offers_only_those(guarded: Served) -> None:
     async with (
         callers_of(guarded, **bearer("ck-secret")) as callers,
@@ -132,6 +142,7 @@ async def test_a_token_for_some_models_offers_only_those(guarded: Served) -> Non
         assert response.status_code == 503
 
 
+@pytest.mark.shared
 async def test_a_token_for_none_of_the_models_is_told_so_and_closed(guarded: Served) -> None:
     async with worker_v2(guarded.ws, register=False, token="wk-limited") as worker:
         await worker.send("register", protocols=[2], instanceId="i", name="n", models=["other"])
@@ -164,6 +175,7 @@ async def test_a_token_that_is_taken_away_closes_its_connections(guarded: Served
     assert (await handshake(guarded.ws, additional_headers=bearer("wk-secret"))).status_code == 401
 
 
+@pytest.mark.shared
 async def test_the_same_instance_id_with_another_token_replaces_nobody(guarded: Served) -> None:
     async with (
         worker_v2(guarded.ws, "n", token="wk-secret", instance="same") as worker,
@@ -183,6 +195,7 @@ async def test_a_worker_that_does_not_register_in_time_is_closed(served: Served)
 
 
 @pytest.mark.parametrize("first", ['{"type":"heartbeat"}', "garbage"], ids=["another frame", "garbage"])
+@pytest.mark.shared
 async def test_the_first_frame_must_be_register(served: Served, first: str) -> None:
     async with worker_v2(served.ws, register=False) as worker:
         await worker.text(first)
@@ -190,6 +203,7 @@ async def test_the_first_frame_must_be_register(served: Served, first: str) -> N
         assert await worker.closed() == 4400
 
 
+@pytest.mark.shared
 async def test_without_a_common_version_the_connection_is_closed(served: Served) -> None:
     async with worker_v2(served.ws, register=False) as worker:
         await worker.send("register", protocols=[3, 4], instanceId="i", name="n", models=["m"])
@@ -197,6 +211,7 @@ async def test_without_a_common_version_the_connection_is_closed(served: Served)
         assert await worker.closed() == 4426
 
 
+@pytest.mark.shared
 async def test_of_several_versions_the_common_one_is_taken(served: Served) -> None:
     async with worker_v2(served.ws, register=False) as worker:
         await worker.send("register", protocols=[3, 2], instanceId="i", name="n", models=["m"])
@@ -208,6 +223,7 @@ async def test_of_several_versions_the_common_one_is_taken(served: Served) -> No
     [{"slots": 0}, {"slots": 1025}, {"models": []}, {"models": [""]}, {"instanceId": ""}, {"name": 5}],
     ids=json.dumps,
 )
+@pytest.mark.shared
 async def test_a_register_with_impossible_fields_is_refused(served: Served, fields: dict[str, Any]) -> None:
     async with worker_v2(served.ws, register=False) as worker:
         frame = {"protocols": [2], "instanceId": "i", "name": "n", "models": ["m"], **fields}
@@ -217,6 +233,7 @@ async def test_a_register_with_impossible_fields_is_refused(served: Served, fiel
     assert len(served.gateway.dispatcher.pool) == 0
 
 
+@pytest.mark.shared
 async def test_a_connection_changes_its_models_ten_times_a_minute_and_its_slots_as_often_as_it_likes(
     served: Served,
 ) -> None:

@@ -80,6 +80,7 @@ async def raw(served: Served) -> AsyncIterator[Raw]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 5000])
+@pytest.mark.shared
 async def test_a_message_may_come_in_parts_with_pings_between(
     served: Served, callers: Callers, size: int
 ) -> None:
@@ -98,6 +99,7 @@ async def test_a_message_may_come_in_parts_with_pings_between(
         assert await answer.ok() == text
 
 
+@pytest.mark.shared
 async def test_what_came_before_the_end_of_a_connection_counts(served: Served, callers: Callers) -> None:
     """Also what is not parsed yet when the connection is found to be gone."""
     async with raw(served) as worker:
@@ -122,6 +124,7 @@ async def test_a_message_in_parts_is_bounded_like_any_other(
         assert await worker.closed() == 1009
 
 
+@pytest.mark.shared
 async def test_who_sends_on_behind_the_close_is_cut_off(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), raw(served) as worker:
         await until_workers(served, 2)
@@ -137,6 +140,7 @@ async def test_who_sends_on_behind_the_close_is_cut_off(served: Served, callers:
             await send_on()
 
 
+@pytest.mark.shared
 async def test_a_text_that_is_not_utf8_closes_the_connection(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), raw(served) as worker:
         await until_workers(served, 2)
@@ -204,6 +208,7 @@ async def test_a_worker_whose_connection_is_lost_before_all_of_it_is_parsed_is_g
     await call.error("WORKER_LOST")
 
 
+@pytest.mark.shared
 async def test_a_large_message_is_not_slowed_down_by_that(served: Served, callers: Callers) -> None:
     async with raw(served) as worker:
         await until_workers(served, 1)
@@ -237,6 +242,7 @@ async def test_a_large_message_is_not_slowed_down_by_that(served: Served, caller
     ],
     ids=lambda value: json.dumps(value)[:20],
 )
+@pytest.mark.shared
 async def test_names_hold_no_control_characters_and_are_not_too_many(
     served: Served, field: str, value: Any
 ) -> None:
@@ -250,6 +256,7 @@ async def test_names_hold_no_control_characters_and_are_not_too_many(
     assert len(served.gateway.dispatcher.pool) == 0
 
 
+@pytest.mark.shared
 async def test_a_stage_has_a_name_without_control_characters(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -264,6 +271,7 @@ async def test_a_stage_has_a_name_without_control_characters(served: Served, cal
 # ---- tasks that a worker never had ----------
 
 
+@pytest.mark.shared
 async def test_frames_about_a_task_that_only_a_heartbeat_named_are_counted(
     served: Served, callers: Callers
 ) -> None:
@@ -276,6 +284,7 @@ async def test_frames_about_a_task_that_only_a_heartbeat_named_are_counted(
         assert await worker.closed() == 4400
 
 
+@pytest.mark.shared
 async def test_the_answer_to_such_a_cancel_is_no_fault(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         for number in range(60):
@@ -287,6 +296,7 @@ async def test_the_answer_to_such_a_cancel_is_no_fault(served: Served, callers: 
         await worker.nothing_more()
 
 
+@pytest.mark.shared
 async def test_of_an_unreadable_frame_the_task_is_found_wherever_it_is_named(
     served: Served, callers: Callers
 ) -> None:

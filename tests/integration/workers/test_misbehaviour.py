@@ -49,6 +49,7 @@ async def still_works(worker: RawWorker, callers: Callers) -> None:
     ],
     ids=lambda frame: frame["type"],
 )
+@pytest.mark.shared
 async def test_a_message_about_an_unknown_task_is_an_error_that_is_not_fatal(
     served: Served, callers: Callers, frame: dict[str, Any]
 ) -> None:
@@ -58,6 +59,7 @@ async def test_a_message_about_an_unknown_task_is_an_error_that_is_not_fatal(
         await still_works(worker, callers)
 
 
+@pytest.mark.shared
 async def test_a_result_of_an_unknown_task_is_acknowledged_as_unknown(
     served: Served, callers: Callers
 ) -> None:
@@ -67,6 +69,7 @@ async def test_a_result_of_an_unknown_task_is_acknowledged_as_unknown(
         await still_works(worker, callers)
 
 
+@pytest.mark.shared
 async def test_messages_with_a_stale_attempt_change_nothing(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         watch = await callers.watch()
@@ -84,6 +87,7 @@ async def test_messages_with_a_stale_attempt_change_nothing(served: Served, call
         assert watch.text == "new"
 
 
+@pytest.mark.shared
 async def test_an_attempt_that_was_never_given_is_stale(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -96,6 +100,7 @@ async def test_an_attempt_that_was_never_given_is_stale(served: Served, callers:
         assert await answer.ok() == "true"
 
 
+@pytest.mark.shared
 async def test_a_task_of_another_worker_cannot_be_touched(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws, "m", instance="a") as owner, worker_v2(served.ws, "n") as thief:
         watch = await callers.watch()
@@ -112,6 +117,7 @@ async def test_a_task_of_another_worker_cannot_be_touched(served: Served, caller
         assert (watch.text, done["result"]["content"]) == ("mine", "mine")
 
 
+@pytest.mark.shared
 async def test_chunks_after_the_result_and_a_second_result_change_nothing(
     served: Served, callers: Callers
 ) -> None:
@@ -133,6 +139,7 @@ async def test_chunks_after_the_result_and_a_second_result_change_nothing(
 
 
 @pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.shared
 async def test_more_than_50_such_messages_in_a_minute_close_the_connection(
     served: Served, callers: Callers, version: int
 ) -> None:
@@ -143,6 +150,7 @@ async def test_more_than_50_such_messages_in_a_minute_close_the_connection(
         assert await worker.closed() == 4400
 
 
+@pytest.mark.shared
 async def test_results_of_an_earlier_connection_do_not_count(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws, slots=64) as worker:
         for number in range(1, 65):
@@ -157,6 +165,7 @@ async def test_results_of_an_earlier_connection_do_not_count(served: Served, cal
 # ---- sequence numbers ----------
 
 
+@pytest.mark.shared
 async def test_a_gap_in_seq_fails_the_attempt_and_stops_the_worker(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         watch = await callers.watch()
@@ -190,6 +199,7 @@ async def test_frames_that_fail_their_tasks_one_after_the_other_leave_few_lines_
     assert 20 <= len(told) <= 40  # twenty a minute
 
 
+@pytest.mark.shared
 async def test_a_result_that_counts_more_chunks_than_came_fails_the_task(
     served: Served, callers: Callers
 ) -> None:
@@ -203,6 +213,7 @@ async def test_a_result_that_counts_more_chunks_than_came_fails_the_task(
         await still_works(worker, callers)
 
 
+@pytest.mark.shared
 async def test_a_repeated_seq_is_ignored(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         watch = await callers.watch()
@@ -216,6 +227,7 @@ async def test_a_repeated_seq_is_ignored(served: Served, callers: Callers) -> No
 
 
 @pytest.mark.parametrize("delta", [{"toolCalls": "text"}, {"toolCalls": {}}, {"extra": [1]}], ids=json.dumps)
+@pytest.mark.shared
 async def test_output_of_the_wrong_shape_fails_the_task(
     served: Served, callers: Callers, delta: dict[str, Any]
 ) -> None:
@@ -246,6 +258,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda text: text[:40] or "empty")
+@pytest.mark.shared
 async def test_a_frame_that_cannot_be_read_is_an_error_that_is_not_fatal(
     served: Served, callers: Callers, garbage: str
 ) -> None:
@@ -258,6 +271,7 @@ async def test_a_frame_that_cannot_be_read_is_an_error_that_is_not_fatal(
 
 
 @pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.shared
 async def test_more_than_5_of_them_in_a_minute_close_the_connection(
     served: Served, callers: Callers, version: int
 ) -> None:
@@ -275,6 +289,7 @@ async def test_more_than_5_of_them_in_a_minute_close_the_connection(
      '"type":"taskResult","lastSeq":0,"result":' + "[" * 5000 + "]" * 5000],
     ids=["field", "shape", "nesting"],
 )  # fmt: skip
+@pytest.mark.shared
 async def test_frames_that_fail_the_task_they_name_do_not_end_the_connection(
     served: Served, callers: Callers, fault: str
 ) -> None:
@@ -294,6 +309,7 @@ async def test_frames_that_fail_the_task_they_name_do_not_end_the_connection(
         assert await beside.ok() == "whole"
 
 
+@pytest.mark.shared
 async def test_such_frames_count_when_the_task_has_failed_already(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -328,6 +344,7 @@ async def test_a_frame_that_is_too_large_closes_the_connection(
         assert await worker.closed() == 1009
 
 
+@pytest.mark.shared
 async def test_a_result_of_almost_the_largest_size_is_fine(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()

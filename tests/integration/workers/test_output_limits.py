@@ -2,22 +2,24 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from tests.support.rawworkers import NOBODY, Callers, RawWorker, key, until_workers, worker_v1, worker_v2
-from tests.support.serving import Served, serving, until
+from tests.support.serving import Served, until
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
 MIB = 1 << 20
 
 
 @pytest.fixture
-async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(redis_url, tmp_path, max_output_bytes=MIB) as served:
-        yield served
+async def served(start: Start) -> AsyncIterator[Served]:
+    async with start(max_output_bytes=MIB) as talk:
+        yield talk.served
 
 
 async def log_bytes(served: Served, task_id: str) -> int:
@@ -65,6 +67,7 @@ async def flood(worker: RawWorker, task: dict[str, Any], frames: Frames) -> dict
 
 
 @pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.shared
 async def test_a_task_whose_output_is_too_large_fails_and_its_worker_is_stopped(
     served: Served, callers: Callers, kind: str
 ) -> None:
@@ -84,6 +87,7 @@ async def test_a_task_whose_output_is_too_large_fails_and_its_worker_is_stopped(
         assert not connected.attempts
 
 
+@pytest.mark.shared
 async def test_a_result_that_is_too_large_fails_its_task_and_frees_the_slot(
     served: Served, callers: Callers
 ) -> None:
@@ -99,6 +103,7 @@ async def test_a_result_that_is_too_large_fails_its_task_and_frees_the_slot(
         assert len(await answer.ok()) == MIB - 1000
 
 
+@pytest.mark.shared
 async def test_chunks_and_result_count_together(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -109,6 +114,7 @@ async def test_chunks_and_result_count_together(served: Served, callers: Callers
         assert await log_bytes(served, task["taskId"]) < MIB
 
 
+@pytest.mark.shared
 async def test_the_usage_of_a_failure_is_left_out_where_it_is_too_large(
     served: Served, callers: Callers
 ) -> None:
@@ -121,6 +127,7 @@ async def test_the_usage_of_a_failure_is_left_out_where_it_is_too_large(
         assert await log_bytes(served, task["taskId"]) < 1000
 
 
+@pytest.mark.shared
 async def test_what_earlier_attempts_wrote_counts_too(served: Served, callers: Callers) -> None:
     """A provider that refuses costs no try: stages before each refusal must not make a log without end."""
     refusal = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429, "retryAfterMs": 1}
@@ -155,6 +162,7 @@ async def test_what_earlier_attempts_wrote_counts_too(served: Served, callers: C
         assert await log_bytes(served, task_id) < MIB
 
 
+@pytest.mark.shared
 async def test_a_version_1_workers_flood_ends_its_task_and_its_slot_is_free_when_it_answers(
     served: Served, callers: Callers
 ) -> None:
@@ -172,6 +180,7 @@ async def test_a_version_1_workers_flood_ends_its_task_and_its_slot_is_free_when
         assert await answer.ok() == "next"
 
 
+@pytest.mark.shared
 async def test_a_frame_of_more_than_4096_deltas_is_not_read(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -205,6 +214,7 @@ async def test_usage_so_far_is_an_event_and_counts_where_the_worker_says_no_more
     assert (error["code"], error["usage"]) == ("WORKER_LOST", usage)
 
 
+@pytest.mark.shared
 async def test_what_the_end_says_of_usage_counts_more(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -216,6 +226,7 @@ async def test_what_the_end_says_of_usage_counts_more(served: Served, callers: C
         assert (usage.pop("inputTokens") > 0, usage) == (True, {"outputTokens": 2, "estimated": True})
 
 
+@pytest.mark.shared
 async def test_usage_is_logged_at_most_five_times_a_second(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         task_id = await callers.later()
@@ -234,6 +245,7 @@ async def test_usage_is_logged_at_most_five_times_a_second(served: Served, calle
 
 
 @pytest.mark.parametrize("usage", [3, [1], "many", {"more": "x" * 3000}])
+@pytest.mark.shared
 async def test_usage_that_cannot_be_told_is_an_error_that_is_not_fatal(
     served: Served, callers: Callers, usage: Any
 ) -> None:
@@ -259,6 +271,7 @@ WIDE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", WIDE)
+@pytest.mark.shared
 async def test_a_result_of_too_many_parts_fails_its_task_and_not_its_worker(
     served: Served, callers: Callers, kind: str
 ) -> None:
@@ -283,6 +296,7 @@ async def test_a_result_of_too_many_parts_fails_its_task_and_not_its_worker(
 @pytest.mark.parametrize(
     "delta", [{"toolCalls": [{"index": 0}] * 1025}, {"extra": named(1025)}], ids=["tools", "extra"]
 )
+@pytest.mark.shared
 async def test_a_delta_of_too_many_parts_fails_its_task_and_not_its_worker(
     served: Served, callers: Callers, delta: dict[str, Any]
 ) -> None:

@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.shared
 async def test_a_task_has_exactly_the_four_keys(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         answer = callers.ask("any-model", messages=[{"role": "user", "content": "hi"}], timeout=6000)
@@ -26,6 +27,7 @@ async def test_a_task_has_exactly_the_four_keys(served: Served, callers: Callers
         assert await answer.ok() == {"answer": 1}
 
 
+@pytest.mark.shared
 async def test_nothing_else_is_ever_sent_whatever_the_worker_and_the_callers_do(
     served: Served, callers: Callers
 ) -> None:
@@ -49,6 +51,7 @@ async def test_nothing_else_is_ever_sent_whatever_the_worker_and_the_callers_do(
         assert len(worker.seen) == 2
 
 
+@pytest.mark.shared
 async def test_one_task_at_a_time(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         answers = [callers.ask(number=i) for i in range(3)]
@@ -59,6 +62,7 @@ async def test_one_task_at_a_time(served: Served, callers: Callers) -> None:
         assert sorted([await answer.ok() for answer in answers]) == [0, 1, 2]
 
 
+@pytest.mark.shared
 async def test_chunks_are_streamed_and_joined(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         watch = await callers.watch()
@@ -72,6 +76,7 @@ async def test_chunks_are_streamed_and_joined(served: Served, callers: Callers) 
         assert done["result"]["content"] == "Hello"
 
 
+@pytest.mark.shared
 async def test_a_worker_error_is_final_and_told_verbatim(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker, worker_v1(served.ws) as other:
         await until_workers(served, 2)
@@ -93,6 +98,7 @@ async def _whoever_gets_it(*workers: RawWorker) -> RawWorker:
     return waiting[done.pop()]
 
 
+@pytest.mark.shared
 async def test_an_empty_error_string_is_success(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         answer = callers.ask()
@@ -100,6 +106,7 @@ async def test_an_empty_error_string_is_success(served: Served, callers: Callers
         assert await answer.ok() == {"fine": True}
 
 
+@pytest.mark.shared
 async def test_a_late_result_is_ignored_and_the_next_task_follows(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         cancelled = await callers.later()
@@ -137,6 +144,7 @@ async def test_a_task_too_large_for_version_1_is_not_sent_and_says_so(
         assert await answer.ok() == 1
 
 
+@pytest.mark.shared
 async def test_a_task_too_large_for_version_1_goes_to_a_version_2_worker(
     served: Served, callers: Callers
 ) -> None:
@@ -150,6 +158,7 @@ async def test_a_task_too_large_for_version_1_goes_to_a_version_2_worker(
         assert not small.seen
 
 
+@pytest.mark.shared
 async def test_a_task_too_large_for_version_1_waits_for_the_busy_version_2_worker(
     served: Served, callers: Callers
 ) -> None:
@@ -166,6 +175,7 @@ async def test_a_task_too_large_for_version_1_waits_for_the_busy_version_2_worke
             assert await answer.ok() == 2
 
 
+@pytest.mark.shared
 async def test_an_idle_socket_becomes_a_version_2_worker_by_registering(
     served: Served, callers: Callers
 ) -> None:
@@ -178,6 +188,7 @@ async def test_an_idle_socket_becomes_a_version_2_worker_by_registering(
         assert sorted([await answer.ok() for answer in answers]) == [0, 1]
 
 
+@pytest.mark.shared
 async def test_registering_takes_back_a_task_that_was_on_its_way(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         answer = callers.ask()
@@ -188,6 +199,7 @@ async def test_registering_takes_back_a_task_that_was_on_its_way(served: Served,
         assert await answer.ok() == "as version 2"
 
 
+@pytest.mark.shared
 async def test_registering_in_the_middle_of_output_is_refused_silently(
     served: Served, callers: Callers
 ) -> None:
@@ -206,6 +218,7 @@ async def test_registering_in_the_middle_of_output_is_refused_silently(
 # ---- what cannot be read ----------
 
 
+@pytest.mark.shared
 async def test_an_emoji_split_between_chunks_comes_out_whole(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         watch = await callers.watch()
@@ -217,6 +230,7 @@ async def test_an_emoji_split_between_chunks_comes_out_whole(served: Served, cal
         assert watch.text == "a😀b😀"
 
 
+@pytest.mark.shared
 async def test_half_an_emoji_without_the_other_becomes_a_replacement_character(
     served: Served, callers: Callers
 ) -> None:
@@ -230,6 +244,7 @@ async def test_half_an_emoji_without_the_other_becomes_a_replacement_character(
         assert watch.text == "a\ufffdb\ufffdcd\ufffd"
 
 
+@pytest.mark.shared
 async def test_half_an_emoji_in_a_result_becomes_a_replacement_character(
     served: Served, callers: Callers
 ) -> None:
@@ -240,6 +255,7 @@ async def test_half_an_emoji_in_a_result_becomes_a_replacement_character(
 
 
 @pytest.mark.parametrize("result", ["NaN", "[" * 100_000 + "]" * 100_000, "{"], ids=["NaN", "deep", "cut"])
+@pytest.mark.shared
 async def test_a_result_that_is_not_valid_json_fails_its_task_at_once(
     served: Served, callers: Callers, result: str
 ) -> None:
@@ -254,6 +270,7 @@ async def test_a_result_that_is_not_valid_json_fails_its_task_at_once(
 
 
 @pytest.mark.parametrize("depth", [100, 400, 800, 900, 940, 960, 980, 995])
+@pytest.mark.shared
 async def test_a_deep_result_is_returned_or_refused_but_never_breaks(
     served: Served, callers: Callers, depth: int
 ) -> None:
@@ -269,6 +286,7 @@ async def test_a_deep_result_is_returned_or_refused_but_never_breaks(
             assert response.json()["code"] in ("OUTPUT_TOO_LARGE", "PROTOCOL_ERROR")
 
 
+@pytest.mark.shared
 async def test_a_chunk_that_cannot_be_read_fails_its_stream_instead_of_leaving_a_hole(
     served: Served, callers: Callers
 ) -> None:
@@ -286,6 +304,7 @@ async def test_a_chunk_that_cannot_be_read_fails_its_stream_instead_of_leaving_a
         assert watch.text == "good"
 
 
+@pytest.mark.shared
 async def test_frames_of_unknown_types_do_not_disturb_a_running_task(
     served: Served, callers: Callers
 ) -> None:
@@ -298,6 +317,7 @@ async def test_frames_of_unknown_types_do_not_disturb_a_running_task(
         assert await answer.ok() == 1
 
 
+@pytest.mark.shared
 async def test_binary_frames_count_like_text(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         answer = callers.ask()
@@ -319,6 +339,7 @@ async def refused(url: str, **options: Any) -> int:
     return error.value.response.status_code
 
 
+@pytest.mark.shared
 async def test_a_web_page_may_not_be_a_worker(served: Served) -> None:
     assert await refused(served.ws, origin=websockets.Origin("http://evil.example")) == 403
     assert await refused(served.ws, origin=websockets.Origin(served.url)) == 403

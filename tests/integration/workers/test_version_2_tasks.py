@@ -16,6 +16,7 @@ from fairlane.workers.server.settings import OutputLimits
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.shared
 async def test_a_task_says_attempt_model_stream_and_time(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch(timeout=9000)
@@ -56,6 +57,7 @@ async def test_the_example_of_the_protocol_happens_as_it_is_written(served: Serv
         assert "".join(text) == "HELLO THERE"
 
 
+@pytest.mark.shared
 async def test_the_welcome_says_what_the_gateway_expects(served: Served) -> None:
     async with worker_v2(served.ws) as worker:
         welcome = worker.registered
@@ -63,6 +65,7 @@ async def test_the_welcome_says_what_the_gateway_expects(served: Served) -> None
         assert welcome["limits"]["maxMessageBytes"] == 17 << 20
 
 
+@pytest.mark.shared
 async def test_every_kind_of_delta_reaches_the_readers(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
@@ -93,6 +96,7 @@ async def test_every_kind_of_delta_reaches_the_readers(served: Served, callers: 
         assert done["finishReason"] == "stop"
 
 
+@pytest.mark.shared
 async def test_halves_of_a_character_meet_per_choice_and_kind(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
@@ -114,6 +118,7 @@ async def test_halves_of_a_character_meet_per_choice_and_kind(served: Served, ca
         assert texts == {(0, "text"): "😀x\ufffd", (1, "text"): "😁", (0, "reasoning"): "😂"}
 
 
+@pytest.mark.shared
 async def test_progress_and_stages_are_shown_to_readers(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
@@ -151,6 +156,7 @@ async def test_a_rejected_task_goes_to_another_worker_and_costs_no_try(
             assert record.number("tr") <= 1
 
 
+@pytest.mark.shared
 async def test_a_full_worker_gets_the_task_again_when_it_said_so(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -161,6 +167,7 @@ async def test_a_full_worker_gets_the_task_again_when_it_said_so(served: Served,
         assert await answer.ok() == "at last"
 
 
+@pytest.mark.shared
 async def test_a_bad_payload_fails_the_task(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -200,6 +207,7 @@ async def test_a_worker_that_drains_gets_nothing_more_and_finishes_what_it_has(
 # ---- failure and retry ----------
 
 
+@pytest.mark.shared
 async def test_a_structured_error_keeps_its_code_and_sentence(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
@@ -211,6 +219,7 @@ async def test_a_structured_error_keeps_its_code_and_sentence(served: Served, ca
         await worker.expect("resultAck", status="accepted")
 
 
+@pytest.mark.shared
 async def test_an_unknown_failure_code_becomes_worker_error(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -351,6 +360,7 @@ async def test_when_the_only_worker_is_lost_an_async_task_waits_for_the_next_one
 # ---- cancel and limits ----------
 
 
+@pytest.mark.shared
 async def test_a_cancel_reaches_the_worker_and_its_answer_frees_the_slot(
     served: Served, callers: Callers
 ) -> None:
@@ -384,6 +394,7 @@ async def test_what_is_written_after_a_cancel_is_charged_too(served: Served, cal
         assert 2 * 101 <= sum(queue.tokens_charged for queue in survey.queues) <= 2 * 101 + 20
 
 
+@pytest.mark.shared
 async def test_a_caller_who_leaves_reaches_the_worker(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -442,6 +453,7 @@ async def test_the_silence_limit_begins_with_the_first_output(served: Served, ca
 # ---- slots and models ----------
 
 
+@pytest.mark.shared
 async def test_all_slots_are_used_and_no_more(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws, slots=3) as worker:
         answers = [callers.ask(number=i) for i in range(7)]
@@ -476,6 +488,7 @@ async def test_a_wildcard_serves_every_model(served: Served, callers: Callers) -
             assert await answer.ok() == 1
 
 
+@pytest.mark.shared
 async def test_the_least_recently_used_worker_is_next(served: Served, callers: Callers) -> None:
     async with (
         worker_v2(served.ws, instance="a") as first,

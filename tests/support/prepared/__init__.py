@@ -1,9 +1,9 @@
 """Processes of `fairlane` that need not import it first.
 
-A gateway that starts takes a second of a processor, most of it for imports, and the tests start hundreds. So each session of
-tests has one process, the fork server, that imports what the commands need, and nothing else; it starts no thread and opens
-nothing. The processes of the tests are forks of it: each runs the module anew as `python -m` does, with its own arguments,
-environment, folder and output, and ends as any process, with all that an interpreter does at its end.
+A gateway that starts takes a second of a processor, most of it for imports, and the tests start hundreds. So each run of the
+tests, on however many processes, has one process, the fork server, that imports what the commands need, and nothing else; it
+starts no thread and opens nothing. The processes of the tests are forks of it: each runs the module anew as `python -m` does,
+with its own arguments, environment, folder and output, and ends as any process, with what an interpreter does at its end.
 """
 
 import atexit
@@ -22,7 +22,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MODULE = "fairlane.gateway.process.cli"
+SHARED = "TESTS_FORK_SERVER"
+"""The variable with the address of the fork server, where the process that began the run of the tests has started it."""
 START_S = 60.0
+PREPARE_S = 180.0
+"""For the first one: the fork server imports all that it needs."""
 HERE = Path(__file__).parent
 FORKS = sys.platform.startswith("linux")
 """Whether there is a fork server: elsewhere forks of a process that has imported much are not safe."""
@@ -31,17 +35,27 @@ FORKS = sys.platform.startswith("linux")
 class Prepared:
     """A fork, with what the tests use of `subprocess.Popen`. It does not outlive this object."""
 
-    def __init__(self, command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path) -> None:
-        """`command`: the Python that runs this, `-m`, a module, and its arguments. Begins a session of its own."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        output: int,
+        environ: Mapping[str, str],
+        folder: Path,
+        files: int | None = None,
+    ) -> None:
+        """`command`: the Python that runs this, `-m`, a module, and its arguments. Begins a session of its own.
+
+        `files`: so many it may have open, where that is not what this process may.
+        """
         self.returncode: int | None = None
-        wanted = json.dumps([list(command[1:]), dict(environ), str(folder), True]).encode()
+        wanted = json.dumps([list(command[1:]), dict(environ), str(folder), True, files]).encode()
         self._link = socket.socket(socket.AF_UNIX)
         self._link.connect(fork_server())
         with open(os.devnull, "rb") as nothing:
             descriptors = [nothing.fileno(), output, output]
             socket.send_fds(self._link, [len(wanted).to_bytes(4, "big")], descriptors)
             self._link.sendall(wanted)
-            self.pid = self._told(START_S)
+            self.pid = self._told(PREPARE_S)
 
     def poll(self) -> int | None:
         """Its exit status, or None while it runs."""
@@ -74,11 +88,13 @@ class Prepared:
 
 
 def launch(
-    command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path
+    command: Sequence[str], output: int, environ: Mapping[str, str], folder: Path, files: int | None = None
 ) -> "Prepared | subprocess.Popen[bytes]":
     """Start such a process, with `output` for all that it says; where another program runs Python, a real one."""
     if FORKS and command[0] == sys.executable:
-        return Prepared(command, output, environ, folder)
+        return Prepared(command, output, environ, folder, files)
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
     return subprocess.Popen(
         command, stdout=output, stderr=output, env=environ, cwd=folder, start_new_session=True
     )
@@ -99,14 +115,18 @@ def folder() -> Path:
     """A folder for PATH, in which `fairlane` is that small program."""
     place = Path(fork_server()).parent / "bin" if FORKS else Path(tempfile.mkdtemp(prefix="fl-"))
     place.mkdir(exist_ok=True)
-    (place / "fairlane").write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
-    (place / "fairlane").chmod(0o755)
+    made = place / f"{os.getpid()}"
+    made.write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
+    made.chmod(0o755)
+    made.rename(place / "fairlane")  # another process of these tests may run it
     return place
 
 
 @functools.cache
 def fork_server() -> str:
-    """The address of this session's, which ends with the process that runs the tests."""
+    """The address of this run's, or else of one that ends with this process."""
+    if shared := os.environ.get(SHARED):
+        return shared
     address = f"{tempfile.mkdtemp(prefix='fl-')}/s"
     ours, theirs = os.pipe()
     child = subprocess.Popen(

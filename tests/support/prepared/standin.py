@@ -15,7 +15,7 @@ from types import FrameType
 def main() -> None:
     link = socket.socket(socket.AF_UNIX)
     link.connect(argv[1])
-    text = dumps([argv[2:], dict(os.environ), os.getcwd(), False]).encode()
+    text = dumps([argv[2:], dict(os.environ), os.getcwd(), False, None]).encode()
     descriptors = array("i", [0, 1, 2])
     link.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     link.sendall(text)
