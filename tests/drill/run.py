@@ -62,6 +62,8 @@ async def _all_is_well(scene: Stage, fault: Fault, some: Callers) -> tuple[list[
 
     async def well() -> bool:
         nonlocal missing
+        if missing := await scene.shut(fault.model):
+            return False  # until one may start there, callers would only hear from others again
         latest = await _ask(some, fault, EACH_TIME, EACH_TIME // 2)
         calls.extend(latest)
         behind = {call.provider for call in latest if call.model == fault.model}

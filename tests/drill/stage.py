@@ -93,14 +93,21 @@ class Stage:
             for worker in state["workers"]
             if model in worker["models"] and worker["unhealthy"]
         ]
-        for row in state["models"]:
-            if row["model"] == model:
-                for upstream in row["upstreams"]:
-                    if upstream["breaker"] != "closed":
-                        found.append(f"the breaker of {upstream['upstream']} is {upstream['breaker']}")
-                    if upstream["heldUntil"]:
-                        found.append(f"{upstream['upstream']} is held")
+        for upstream in _upstreams(state, model):
+            if upstream["breaker"] != "closed":
+                found.append(f"the breaker of {upstream['upstream']} is {upstream['breaker']}")
+            if upstream["heldUntil"]:
+                found.append(f"{upstream['upstream']} is held")
         return found
+
+    async def shut(self, model: str) -> list[str]:
+        """The upstreams of a model at which nothing may start yet."""
+        state = await self.told("/api/admin/state")
+        return [
+            f"nothing starts at {upstream['upstream']}"
+            for upstream in _upstreams(state, model)
+            if upstream["breaker"] == "open" or upstream["heldUntil"]
+        ]
 
     async def settled(self, key_id: str) -> None:
         """Return when all is in the ledger that tasks of a key have cost."""
@@ -125,6 +132,10 @@ class Stage:
     async def close(self) -> None:
         for operator in self.operators:
             await operator.aclose()
+
+
+def _upstreams(state: dict[str, Any], model: str) -> list[dict[str, Any]]:
+    return [upstream for row in state["models"] if row["model"] == model for upstream in row["upstreams"]]
 
 
 def settings(first_output_ms: int, open_ms: int) -> dict[str, Any]:

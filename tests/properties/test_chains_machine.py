@@ -65,7 +65,7 @@ class ChainsLife(Life):
         output: int = 30,
         lost: bool = False,
     ) -> None:
-        """One of its grants of chains comes to its end."""
+        """One of its grants of chains comes to its end. What came of that is looked at before anything else happens."""
         self.take(who=who, want=3, lost=False)
         self.look()
         self.advance_chain(
@@ -84,7 +84,6 @@ class ChainsLife(Life):
             lost=lost,
             written_by_owner=which != 8,
         )
-        self.look()
 
     @rule(
         who=WHO,
@@ -104,6 +103,8 @@ class ChainsLife(Life):
     def go_on_and_on(self, follows: list[str], second: int, used: int) -> None:
         """Nothing is in the way."""
         for at, then in enumerate(follows):
+            if at:
+                self.look()
             who = at % len(self.replicas)
             self.offer(who)
             self.go_on(who, 0, then, second, used)

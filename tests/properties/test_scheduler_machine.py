@@ -10,6 +10,7 @@ attempts count than they hold, when one is granted.
 """
 
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -389,7 +390,7 @@ class Life(RuleBasedStateMachine):
         chain = None
         if parts >= 0:
             chain = ChainStart(Stage(0, "s0"), 9, b"p" * size, b"h", self.parts(parts), reserve=3 * parts)
-        before = self.fingerprint()
+        before = Snapshot(self.world)
 
         def call() -> Any:
             reply = scheduler.submit(task, want, nonce, "w", upstream=replica.upstream, chain=chain).result()
@@ -398,9 +399,7 @@ class Life(RuleBasedStateMachine):
         answer = call()
         self.calls.append(Call("submit", call, answer))
         if not isinstance(answer, Submitted):
-            assert self.fingerprint() == before, (
-                "a refused task leaves no key and no debit, nor does a known one"
-            )
+            self.check_unchanged(before, "a refused task leaves no key and no debit, nor does a known one")
             self.calls.pop()
         if isinstance(answer, Known):
             assert answer.task_id in self.accepted
@@ -603,7 +602,7 @@ class Life(RuleBasedStateMachine):
         def call(seq: int, fields: list[EventFields]) -> Any:
             return scheduler.advanced(scheduler.advance(grant, seq, fields, step).result())
 
-        current, known, before = self.is_current(grant), self.record(grant.task_id), self.fingerprint()
+        current, known, before = self.is_current(grant), self.record(grant.task_id), Snapshot(self.world)
         chain: Chain | None = drive(scheduler.chain(of.chain))
         seq = written.next_seq
         if not written_by_owner or (current and written.closed):
@@ -626,7 +625,7 @@ class Life(RuleBasedStateMachine):
             )
             assert answer.outcome in (expected if last else {"waits"})
             if answer.outcome in ("next", "quota", "no_worker"):
-                assert self.fingerprint() == before
+                self.check_unchanged(before, "what comes to nothing leaves nothing")
                 return
             after: Chain | None = drive(scheduler.chain(of.chain))
             assert after is not None
@@ -1270,12 +1269,25 @@ class Life(RuleBasedStateMachine):
         known = self.record(grant.task_id)
         return known.get("st") == "executing" and known.get("gt") == grant.token
 
-    def fingerprint(self) -> dict[str, Any]:
-        """The whole store, but for seconds that are over, which whoever reads them may drop; and limits as they are reckoned."""
-        shot = Snapshot(self.world)
-        limits = {parts: self.rates(fields) for parts, fields in shot.by_kind["limit"].items()}
-        whole = {kind: values for kind, values in shot.by_kind.items() if values and kind != "spent"}
-        return whole | {"limit": {parts: rates for parts, rates in limits.items() if rates}}
+    def check_unchanged(self, before: Snapshot, why: str) -> None:
+        """The whole store is as it was, but for seconds that are over, which whoever reads them may drop; limits as they are
+        reckoned; and what Redis has let go meanwhile by its own clock."""
+        now, took_ms = Snapshot(self.world), 1000 * (time.monotonic() - before.read_s)
+        gone = {key for key in before.ttls.keys() - now.ttls.keys() if 0 <= before.ttls[key] <= took_ms}
+        assert self.whole(now, gone) == self.whole(before, gone), why
+
+    def whole(
+        self, shot: Snapshot, gone: set[tuple[str, tuple[str, ...]]]
+    ) -> dict[tuple[str, tuple[str, ...]], Any]:
+        """All but what is gone."""
+        found: dict[tuple[str, tuple[str, ...]], Any] = {}
+        for kind, parts in shot.ttls.keys() - gone:
+            value = shot.one(kind, *parts)
+            if kind == "limit":
+                value = self.rates(value)
+            if value and kind != "spent":
+                found[kind, parts] = value
+        return found
 
     def rates(self, fields: dict[str, str]) -> dict[str, int]:
         """What a key or user has used of its limits: when it is all back."""

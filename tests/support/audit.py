@@ -1,14 +1,15 @@
 """Reads the whole store and says what is wrong with it: the invariants of DESIGN.md §3 and §7 that hold after every call."""
 
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
+from fairlane.gateway.records.entries import UsageRow, read_announced, read_charge, read_usage
 from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
@@ -34,16 +35,21 @@ return found
 
 
 class Snapshot:
-    """Every key of a pool, at one moment, by name of its kind and by its parts."""
+    """Every key of a pool, at one moment, by name of its kind and by its parts. Values are shared with snapshots before."""
 
     def __init__(self, world: World) -> None:
         self.now_ms = world.now_ms
+        self.read_s = time.monotonic()
         self.ttls: dict[tuple[str, tuple[str, ...]], int] = {}
         self.by_kind: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
         for name, kind, ttl, value in world.call("EVAL", _READ, 0):
-            key, parts = _identify(name.decode(), world.prefix)
+            key, parts = _identify(name, world.prefix)
             assert _KINDS[key] == kind.decode(), f"{name!r} is a {kind.decode()}"
-            self.by_kind[key][parts] = _shape(kind.decode(), value)
+            read, shaped = world.read.get(name, (None, None))
+            if value != read:
+                shaped = _shape(_KINDS[key], value)
+                world.read[name] = value, shaped
+            self.by_kind[key][parts] = shaped
             self.ttls[key, parts] = ttl
 
     def one(self, key: str, *parts: str) -> Any:
@@ -169,10 +175,10 @@ def check_chains(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
             parts_of[record["pa"]][task] = record
     for task, record in chains.items():
         fields = shot.one("chain", task)
-        names = {re.sub(r"^([ru])\d+(\.\d+)?$", r"\1{stage}", name) for name in fields}
-        assert names <= set(CHAIN), (task, names)
-        results = {name[1:] for name in fields if re.match(r"r\d", name)}
-        assert results == {name[1:] for name in fields if re.match(r"u\d", name)}
+        kinds = {name: _field_of_chain(name) for name in fields}
+        assert set(kinds.values()) <= set(CHAIN), (task, kinds)
+        results = {name[1:] for name, kind in kinds.items() if kind == "r{stage}"}
+        assert results == {name[1:] for name, kind in kinds.items() if kind == "u{stage}"}
         over = record["st"] in TERMINAL
         assert ("plan" in fields, "by" in fields) == (not over, not over), (task, record)
         assert (shot.ttl("chain", task) == -1) == (shot.ttl("task", task) == -1), task
@@ -215,9 +221,7 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
     that ran in place, and each part."""
     entries = [entry[1] for entry in shot.one("outbox") or []]
     assert {kind for kind, _ in entries} <= {b"usage", b"audit", b"charge"}
-    rows = [
-        read_usage(packed, lambda queue: f"tier of {queue}") for kind, packed in entries if kind == b"usage"
-    ]
+    rows = [_usage(packed) for kind, packed in entries if kind == b"usage"]
     holding = set(in_slots) | parts_that_hold(tasks, in_slots)
     over = {task for task, record in tasks.items() if record["st"] in TERMINAL and task not in holding}
     names, ends = list[str](), dict[str, str]()
@@ -232,12 +236,12 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
             ends[task] = task
             continue
         last = task in over and "pn" not in record
-        done = {name[1:] for name in shot.one("chain", task) if re.fullmatch(r"r\d+", name)}
+        done = {name[1:] for name in shot.one("chain", task) if name[0] == "r" and name[1:].isdecimal()}
         names += [f"{task}.{number}" for number in done | ({stage} if last else set())]
         if last:
             ends[f"{task}.{stage}"] = task
     assert Counter(row.task for row in rows) == Counter(names)
-    paid = [read_charge(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
+    paid = [_charge(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
     charges = Counter(charge.task for charge in paid if charge)
     assert not [task for task, number in charges.items() if number > 1], "one debit for the whole"
     assert set(charges) <= {task for task in over if "qt" in tasks[task]}
@@ -553,10 +557,25 @@ def _shape(kind: str, value: Any) -> Any:
 
 
 @cache
-def _identify(name: str, prefix: str) -> tuple[str, tuple[str, ...]]:
+def _field_of_chain(name: str) -> str:
+    """As it stands in the map."""
+    return re.sub(r"^([ru])\d+(\.\d+)?$", r"\1{stage}", name)
+
+
+@lru_cache(10_000)
+def _usage(packed: bytes) -> UsageRow:
+    return read_usage(packed, lambda queue: f"tier of {queue}")
+
+
+_charge = lru_cache(10_000)(read_charge)
+
+
+@cache
+def _identify(name: bytes, prefix: str) -> tuple[str, tuple[str, ...]]:
     """Which key of the map it is, and its parts. Fails for a name that the map does not know."""
-    assert name.startswith(prefix), name
-    rest = name[len(prefix) :]
+    text = name.decode()
+    assert text.startswith(prefix), name
+    rest = text[len(prefix) :]
     for key, pattern in _PATTERNS:
         match = pattern.fullmatch(rest)
         if not match:

@@ -147,6 +147,8 @@ class World:
         self.keys = Keys(self.prefix)
         self.limits = limits or Limits()
         self.link = DirectLink(self.connection, self.prefix, load_scripts(test_clock=not real_clock))
+        self.read: dict[bytes, tuple[Any, Any]] = {}
+        """What an audit read last of each key, and as what it took it."""
         self.now_us = self.latest_us = 1_800_000_000_000_000
         if not real_clock:
             self.advance(0)

@@ -25,6 +25,7 @@ from pathlib import Path
 import httpx
 from tests.support import prepared
 from tests.support.servers import free_port
+from tests.support.serving import NO_TLS
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.accounts.signing import signing_key
@@ -99,6 +100,7 @@ class Desk:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._running: list[subprocess.Popen[bytes]] = []
+        self._http = httpx.Client(trust_env=False, timeout=5, verify=NO_TLS)
         known = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
         for proxy in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             known.pop(proxy, None)
@@ -180,24 +182,22 @@ class Desk:
 
     def _is(self, ready: str) -> bool:
         kind, _, name = ready.partition(" ")
-        with (
-            contextlib.suppress(httpx.TransportError, ValueError),
-            httpx.Client(trust_env=False, timeout=5) as http,
-        ):
+        with contextlib.suppress(httpx.TransportError, ValueError):
             if kind == "model":
                 for key in ("fl_ops_secret", "none"):
-                    answer = http.get(
+                    answer = self._http.get(
                         f"{self.url}/api/admin/state", headers={"Authorization": f"Bearer {key}"}
                     )
                     if answer.status_code == 200:
                         return any(name in worker["models"] for worker in answer.json()["workers"])
                 return False
             url = f"{self.url}/health/ready" if kind == "ready" else self.local(ready)
-            return http.get(url).status_code == 200
+            return self._http.get(url).status_code == 200
         return False
 
     def close(self) -> None:
         """End what runs, the last first."""
+        self._http.close()
         for child in reversed(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGTERM)
