@@ -127,6 +127,7 @@ class _Files:
                 await asyncio.sleep(min(AGAIN_S * 2 ** min(number, 10), MOST_REST_S))
                 if not await self._is_there(file_id):
                     continue
+            await self._led.goes_on()
             return file_id
         raise AssertionError("counts without end")
 

@@ -32,7 +32,8 @@ KEPT_BEHIND_MS = 24 * 3600 * 1000
 MONEY_S = 10.0
 """After which is tried again what could not be paid: more may be granted at any time."""
 UNPAID_IN_A_ROW = 8
-"""Lines that nobody can pay, and none between them that somebody can: then nothing can be paid, and not only these."""
+"""Lines that nobody can pay, and none between them that somebody can: then nothing more is tried for a while. Behind it as many
+further ones are tried, as those behind a row of dear ones may cost less."""
 OF_A_MODEL = frozenset({"QUEUE_FULL", "USER_QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_UNAVAILABLE", "NO_WORKER"})
 """Refusals that say nothing of other models' lines."""
 
@@ -46,7 +47,7 @@ class Feed:
         self._held = held
         self._work = work
         self._unpaid = 0
-        """Lines that could not be paid since one was submitted."""
+        """Lines that could not be paid since one was submitted, or nothing was tried for a while."""
 
     async def __call__(self) -> None:
         """Submit lines while there is room in the window; where many are refused, until there is much to be written of them.
@@ -192,6 +193,7 @@ class Feed:
         self._hold(line, MONEY, MONEY_S, code)
         self._unpaid += 1
         if self._unpaid >= UNPAID_IN_A_ROW:
+            self._unpaid = 0
             self._rest(ANYTHING, MONEY_S, code)
 
     def _hold(self, line: Line, of: For, seconds: float, code: str) -> None:

@@ -113,7 +113,8 @@ class Led:
         """Its file is being looked at."""
         self.lacks_files = False
         """It stands still, as was told, for files that cannot be read or written here: perhaps elsewhere."""
-        self._standing = Standing(time.monotonic())
+        now = time.monotonic()
+        self._standing = Standing(now, now - (now_ms() - batch.still) / 1000 if batch.still else None)
         # what the leader before said holds until this one knows better: seats change each minute, where many wait
         self._stands: dict[str, Any] = {**NOTHING_UNDER_WAY, "still": batch.still, "whys": batch.whys}
         self._told_at = 0.0
@@ -198,9 +199,17 @@ class Led:
             models = sorted({model for models in whys.values() for model in models})
             facts = {"why": sorted(whys), "models": models[:MODELS_TOLD], "since_s": int(tell_s)}
             log.warning("batch stands still", **self.facts, **facts)
+        if self._standing.lasts(now):
             self.lacks_files = "STORAGE_UNAVAILABLE" in whys
         still = self._stands["still"] or now_ms() - int(self._standing.for_s(now) * 1000)
         self._stands = {"waiting": 0, "running": 0, "still": still, "whys": whys_json(whys)}
+
+    async def goes_on(self) -> None:
+        """What it stood still for is there again, and nothing of it waits or runs: it is told, and written down. Raises
+        Overtaken."""
+        if self._stands["still"]:
+            self.moves()
+            await self.tell()
 
     @property
     def stands(self) -> dict[str, Any]:

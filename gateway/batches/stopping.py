@@ -41,7 +41,7 @@ async def line_or_none(led: Led, lines: FileLines) -> Line | None:
     """The next line, waited for; None behind the last one that can be read."""
     while True:
         try:
-            return await lines.next()
+            line = await lines.next()
         except LineTooLong:
             return None
         except ApiError as error:
@@ -50,6 +50,9 @@ async def line_or_none(led: Led, lines: FileLines) -> Line | None:
             code = error.code
         except DatabaseUnavailable:
             code = "DATABASE_UNAVAILABLE"
+        else:
+            await led.goes_on()
+            return line
         led.still({code: ()})
         await led.tell()
         await asyncio.sleep(AGAIN_S)

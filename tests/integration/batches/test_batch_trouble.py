@@ -177,8 +177,33 @@ async def test_a_storage_that_is_away_is_waited_for_and_cancelling_does_not_wait
             assert (await caller.reaches(waits["id"]))["request_counts"]["completed"] == 1
     whys = [one["why"] for one in logs if one["event"] == "batch stands still"]
     assert all(why == ["STORAGE_UNAVAILABLE"] for why in whys)
+    assert [one["batch"] for one in logs if one["event"] == "batch goes on"] == [waits["id"]]
     events = [one["event"] for one in logs]
     assert events.count("files are not served here") == events.count("files are served here again") == 1
+
+
+async def test_of_a_storage_that_is_back_is_told_when_the_files_of_answers_are_written(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(files, "HOLDS_S", 0.0)
+    monkeypatch.setattr(standing, "TOLD_AFTER_S", 0.5)
+    with capture_logs() as logs:
+
+        def told(event: str) -> list[str]:
+            return [one["batch"] for one in logs if one["event"] == event]
+
+        async with stage(redis_url, tmp_path) as (caller, crew):
+            crew.go.clear()
+            made = await caller.batch([line(1, model="patient")])
+            await until(lambda: crew.running == 1, "its line to run")
+            [folder] = [mark.parent for mark in tmp_path.glob("**/fairlane-storage")]  # noqa: ASYNC240
+            folder.rename(tmp_path / "away")
+            crew.go.set()
+            await until(lambda: told("batch stands still"), "the log to tell it")
+            (tmp_path / "away").rename(folder)
+            assert (await caller.reaches(made["id"]))["status"] == "completed"
+    assert told("batch goes on") == [made["id"]]
 
 
 async def test_a_replica_that_has_not_the_files_leaves_a_batch_to_one_that_has(

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 
-from fairlane.gateway.batches import feeding, leading, seats
+from fairlane.gateway.batches import feeding, held, leading, seats
 from fairlane.gateway.files import files
 
 from .crew import Caller, file_of, line, stage
@@ -126,6 +126,23 @@ async def test_a_used_up_quota_is_waited_for(
         ended = await app.reaches(made["id"], deadline_s=30)
         assert ended["request_counts"] == {"total": 21, "completed": 21, "failed": 0}
         assert set(crew.runs.values()) == {1}
+
+
+async def test_a_row_of_lines_that_cannot_be_paid_holds_up_no_cheaper_ones_behind_it(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "MONEY_S", 0.1)
+    monkeypatch.setattr(held, "LEAST_REST_S", 0.1)
+    keys = [key("app", quota={}), key("ops", admin=True)]
+    prices = [{"model": "*", "input": 1000, "output": 1000}]
+    async with stage(redis_url, tmp_path, keys=keys, prices=prices) as (caller, crew):
+        app, ops = caller.other(secret("app")), caller.other(secret("ops"))
+        said = {"key": "app", "credits": "0.1", "id": "first"}
+        assert (await ops.http.post("/api/admin/quota/grants", json=said)).status_code == 201
+        dear = [line(f"dear {number}", max_tokens=100_000) for number in range(5 * feeding.UNPAID_IN_A_ROW)]
+        made = await app.batch([*dear, line("cheap", max_tokens=4)])
+        await until(lambda: [*crew.runs] == ["say cheap"], "the line that can be paid to run")
+        await waits(app, made["id"], "INSUFFICIENT_QUOTA")
 
 
 async def test_a_cancel_behind_a_takeover_ends_what_runs_without_the_file(
