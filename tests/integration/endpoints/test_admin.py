@@ -195,13 +195,15 @@ async def test_what_is_set_for_the_target_reaches_the_worker_and_nobody_else(gat
     ],
 )
 async def test_a_definition_that_makes_no_sense_is_refused(
-    here: Talk, fields: dict[str, Any], sentence: str
+    shared_gateway: Start, fields: dict[str, Any], sentence: str
 ) -> None:
-    await add(here, name="other", url=PATTERN)
-    told = await add(here, status=400, **fields)
-    assert sentence in told["error"], told
-    names = [one["name"] for one in (await here.http.get(ENDPOINTS)).json()["endpoints"]]
-    assert names == ["other"]
+    async with shared_gateway() as talk:
+        await add(talk, name="other", url=PATTERN)
+        told = await add(talk, status=400, **fields)
+        assert sentence in told["error"], told
+        names = [one["name"] for one in (await talk.http.get(ENDPOINTS)).json()["endpoints"]]
+        assert names == ["other"]
+        assert (await talk.http.delete(f"{ENDPOINTS}/other")).status_code == 200
 
 
 async def test_what_the_configuration_says_is_changed_there(gateway: Start) -> None:

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
-async def test_a_request_is_submitted_carried_out_and_queried(gateway: Start) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+async def test_a_request_is_submitted_carried_out_and_queried(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk) as worker:
         told = await submit(
             talk,
             http_method="POST",
@@ -75,8 +75,8 @@ async def test_those_who_wait_are_told_how_many_come_before_them(gateway: Start)
         assert (await reaches(talk, first["task_id"], "completed"))["task_result"] == "1"
 
 
-async def test_a_task_is_cancelled_also_when_it_has_ended(gateway: Start) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk, 1) as worker:
+async def test_a_task_is_cancelled_also_when_it_has_ended(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk, 1) as worker:
         running, waiting = await submit(talk), await submit(talk)
         await worker.take()
         answer = await talk.http.post("/api/cancelTask", json={"task_id": waiting["task_id"]})
@@ -90,8 +90,8 @@ async def test_a_task_is_cancelled_also_when_it_has_ended(gateway: Start) -> Non
         assert (await query(talk, running["task_id"]))["ended_at"]
 
 
-async def test_failures_and_bytes_are_told(gateway: Start) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+async def test_failures_and_bytes_are_told(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk) as worker:
         told = await submit(talk)
         await worker.answer(
             await worker.take(),
@@ -170,19 +170,18 @@ async def test_nobody_else_sees_a_task(gateway: Start) -> None:
     ],
 )
 async def test_what_makes_no_sense_is_refused_with_a_sentence(
-    here: Talk, body: dict[str, Any], code: str
+    shared_gateway: Start, body: dict[str, Any], code: str
 ) -> None:
-    await here.http.post("/api/admin/endpoints", json={"name": "image", **IMAGE["endpoints"]["image"]})
-    async with caller(here):
-        await offers(here, "http:image")
-        answer = await here.http.post("/api/submitTask", json={"target_url": URL, **body})
+    async with shared_gateway(**IMAGE) as talk, caller(talk):
+        await offers(talk, "http:image")
+        answer = await talk.http.post("/api/submitTask", json={"target_url": URL, **body})
     assert answer.json()["code"] == code, answer.text
     assert answer.status_code == (404 if code == "ENDPOINT_NOT_FOUND" else 400)
     assert answer.json()["error"]
 
 
-async def test_the_same_idempotency_key_is_the_same_task(gateway: Start) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk):
+async def test_the_same_idempotency_key_is_the_same_task(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk):
         named = {"Idempotency-Key": "once"}
         body = {"target_url": URL, "body": "x"}
         first = await talk.http.post("/api/submitTask", json=body, headers=named)

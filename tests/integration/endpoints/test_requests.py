@@ -23,8 +23,8 @@ pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
-async def test_a_call_that_waits_gets_the_answer_with_its_status(gateway: Start) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+async def test_a_call_that_waits_gets_the_answer_with_its_status(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk) as worker:
         call = talk.later(
             talk.http.post(
                 "/api/tasks",
@@ -49,8 +49,8 @@ async def test_a_call_that_waits_gets_the_answer_with_its_status(gateway: Start)
         assert answer.json() == response("not there", 404)
 
 
-async def test_bytes_pass_as_base64(gateway: Start) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+async def test_bytes_pass_as_base64(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk) as worker:
         encoded = base64.b64encode(bytes(range(256))).decode()
         body = {"type": "http", "endpoint": "image", "url": URL, "bodyBase64": encoded, "async": True}
         answer = await talk.http.post("/api/tasks", json=body)
@@ -60,8 +60,8 @@ async def test_bytes_pass_as_base64(gateway: Start) -> None:
         assert "body" not in payload
 
 
-async def test_streams_and_polls_show_such_tasks_as_any(gateway: Start) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+async def test_streams_and_polls_show_such_tasks_as_any(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk) as worker:
         body = {"type": "http", "url": URL, "stream": True}
         async with talk.events("/api/tasks", json=body) as events:
             task = await worker.take()
@@ -96,8 +96,10 @@ async def test_streams_and_polls_show_such_tasks_as_any(gateway: Start) -> None:
         ({"url": "https://images.example.com:0443/v1/x"}, "port"),
     ],
 )
-async def test_what_may_not_pass_is_refused(gateway: Start, body: dict[str, Any], sentence: str) -> None:
-    async with gateway(**IMAGE) as talk:
+async def test_what_may_not_pass_is_refused(
+    shared_gateway: Start, body: dict[str, Any], sentence: str
+) -> None:
+    async with shared_gateway(**IMAGE) as talk:
         answer = await talk.http.post("/api/tasks", json={"type": "http", **body})
         assert answer.status_code in (400, 404), answer.text
         assert sentence in answer.json()["error"]
@@ -149,8 +151,8 @@ async def test_online_and_offline_endpoints_take_what_they_are_for(gateway: Star
 
 
 @pytest.mark.parametrize("path", ["/api/openai", "/api/tasks", "/v1/chat/completions"])
-async def test_no_ordinary_call_names_the_model_of_an_endpoint(gateway: Start, path: str) -> None:
-    async with gateway(**IMAGE) as talk, caller(talk):
+async def test_no_ordinary_call_names_the_model_of_an_endpoint(shared_gateway: Start, path: str) -> None:
+    async with shared_gateway(**IMAGE) as talk, caller(talk):
         for name in ("http:image", "http:*", "http:"):
             body: dict[str, Any] = {"model": name, "messages": [{"role": "user", "content": "x"}]}
             if path == "/api/tasks":
@@ -263,11 +265,13 @@ async def test_a_real_target_is_called_by_the_worker_for_endpoints(gateway: Star
 
 
 @pytest.mark.parametrize("kind", ["http", "permit", "openaiLike"])
-async def test_no_stage_of_a_chain_is_a_way_around_who_may_use_an_endpoint(gateway: Start, kind: str) -> None:
+async def test_no_stage_of_a_chain_is_a_way_around_who_may_use_an_endpoint(
+    shared_gateway: Start, kind: str
+) -> None:
     image = {**IMAGE["endpoints"]["image"], "keys": ["ann"]}
     payload = {"endpoint": "image", "method": "GET", "url": URL}
     stage = {"name": "a", "model": "http:image", "type": kind, "payload": payload}
-    async with gateway(keys=[key("ann"), key("bob")], endpoints={"image": image}) as talk:
+    async with shared_gateway(keys=[key("ann"), key("bob")], endpoints={"image": image}) as talk:
         for who in ("ann", "bob"):
             async with talk.client(secret(who)) as http:
                 answer = await http.post("/api/tasks", json={"chain": {"stages": [stage]}, "async": True})

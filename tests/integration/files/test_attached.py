@@ -5,17 +5,18 @@ import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
 from tests.integration.responses.asking import Asker, answer_with, good, refused
 from tests.support.rawworkers import RawWorker
 from tests.support.signing import derived, token
-from tests.support.talk import Talk, talking
+from tests.support.talk import Talk
 
 from fairlane.gateway.calls import bodies
+from fairlane.gateway.database.tables import responses
 from fairlane.gateway.files.storage import StorageError
 
 from .uploads import upload
@@ -32,16 +33,8 @@ PDF = b"%PDF-1.7 " + b"x" * 1000
 
 
 @pytest.fixture
-def gateway(redis_url: str, tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Talk]]:
-    def make(**settings: Any) -> AbstractAsyncContextManager[Talk]:
-        return talking(redis_url, tmp_path, keys=ACCOUNTS, **settings)
-
-    return make
-
-
-@pytest.fixture
-async def talk(gateway: Callable[..., AbstractAsyncContextManager[Talk]]) -> AsyncIterator[Talk]:
-    async with gateway() as talk:
+async def talk(shared_gateway: Callable[..., AbstractAsyncContextManager[Talk]]) -> AsyncIterator[Talk]:
+    async with shared_gateway(keys=ACCOUNTS) as talk:
         yield talk
 
 
@@ -118,7 +111,8 @@ async def test_what_is_kept_is_the_id_and_a_conversation_reads_it_again(
     [item] = good(await acme.call("GET", first["id"], "/input_items"))["data"]
     assert item["content"][1] == part
     async with talk.served.gateway.database.reading() as connection:
-        held = await connection.exec_driver_sql("SELECT length(input) FROM responses")
+        rows = select(func.length(responses.c.input))
+        held = await connection.execute(rows.where(responses.c.task == first["id"].removeprefix("resp_")))
         assert held.scalar_one() < len(PNG)
     for _ in range(2):
         _, messages = await said(acme, worker, "and?", previous_response_id=first["id"])
@@ -196,7 +190,7 @@ async def test_a_file_must_be_ones_own(talk: Talk, acme: Asker, worker: RawWorke
 async def test_what_cannot_be_put_in_is_refused(
     gateway: Callable[..., AbstractAsyncContextManager[Talk]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with gateway(max_body_bytes=20_000) as talk, talk.client(secret("acme")) as http:
+    async with gateway(keys=ACCOUNTS, max_body_bytes=20_000) as talk, talk.client(secret("acme")) as http:
         acme = Asker(http, talk)
         param = "input[0].content[1].file_id"
         text = await bring(acme, b"no image", "a.png")

@@ -264,25 +264,19 @@ async def test_nobody_sees_anothers(here: Talk, acme: Asker) -> None:
         assert (act["who"], act["action"], act["target"]) == ("ops", "remove", f"response {asked['id']}")
 
 
-@pytest.mark.parametrize(
-    "response_id", ["resp_x", "x", "resp_", "resp_01999999-0000-8000-8000-000000000000", "resp_" + "9" * 500]
-)
-async def test_an_unknown_id_is_not_found(acme: Asker, response_id: str) -> None:
-    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
-        refused(await acme.call(method, response_id, path), 404, "RESPONSE_NOT_FOUND")
-
-
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
+async def test_an_unknown_id_and_queries_that_make_no_sense_are_refused(acme: Asker) -> None:
+    unknown = "resp_01999999-0000-8000-8000-000000000000"
+    for response_id in ("resp_x", "x", "resp_", unknown, "resp_" + "9" * 500):
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
+            refused(await acme.call(method, response_id, path), 404, "RESPONSE_NOT_FOUND")
+    queries: list[tuple[dict[str, str], str]] = [
         ({"stream": "maybe"}, "stream"),
         ({"stream": "true", "starting_after": "-1"}, "starting_after"),
         ({"stream": "true", "starting_after": "x"}, "starting_after"),
         ({"starting_after": "1"}, "starting_after"),
-    ],
-)
-async def test_queries_that_make_no_sense_are_refused(acme: Asker, query: dict[str, str], param: str) -> None:
-    refused(await acme.call("GET", "resp_x", **query), 400, param=param)
+    ]
+    for query, param in queries:
+        refused(await acme.call("GET", "resp_x", **query), 400, param=param)
 
 
 async def test_a_key_used_again_is_the_same_response(here: Talk, acme: Asker, elsewhere: Asker) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from fairlane.workers.sdk import Worker
 from .asking import Asker, answer_with, events_of, good, refused, text_of, told_events
 
 pytestmark = pytest.mark.anyio
+
+Start = Callable[..., contextlib.AbstractAsyncContextManager[Talk]]
 ACCOUNTS = [key("acme"), key("ops", admin=True)]
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 SEARCHED = {
@@ -53,8 +55,8 @@ async def upstream() -> AsyncIterator[ResponsesUpstream]:
 
 
 @pytest.fixture
-async def talk(redis_url: str, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with talking(redis_url, tmp_path, keys=ACCOUNTS) as talk:
+async def talk(shared_gateway: Start) -> AsyncIterator[Talk]:
+    async with shared_gateway(keys=ACCOUNTS) as talk:
         yield talk
 
 
@@ -324,9 +326,14 @@ async def test_where_no_worker_takes_it_so_it_is_said_as_a_chat(talk: Talk, acme
 
 
 async def test_a_worker_at_another_gateway_is_known_soon(
-    talk: Talk, acme: Asker, upstream: ResponsesUpstream, redis_url: str, tmp_path: Path
+    upstream: ResponsesUpstream, redis_url: str, tmp_path: Path
 ) -> None:
-    async with talking(redis_url, tmp_path / "there", keys=ACCOUNTS) as there:
+    async with (
+        talking(redis_url, tmp_path, keys=ACCOUNTS) as talk,
+        talking(redis_url, tmp_path / "there", keys=ACCOUNTS) as there,
+        talk.client(secret("acme")) as http,
+    ):
+        acme = Asker(http, talk)
         refused(await acme.post(truncation="auto", store=False), 400, param="truncation")
         async with works(there, upstream):
 
