@@ -12,8 +12,6 @@ from tests.support.servers import Server, running_server
 from tests.support.serving import Served, serving
 from tests.support.talk import Talk, caller_of, end_all, talking
 
-_NUMBERS = itertools.count(1)
-
 
 @pytest.fixture
 def gateway(redis_url: str, tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Talk]]:
@@ -70,13 +68,19 @@ async def shared_gateway(
         yield share
 
 
+@pytest.fixture(scope="module")
+def shared_names() -> Iterator[str]:
+    """Names of databases of this module: another one each time, as an older one may still be in use."""
+    return map("shared_{}".format, itertools.count(1))
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def shared_database(request: pytest.FixtureRequest) -> dict[str, str]:
+def shared_database(request: pytest.FixtureRequest, shared_names: Iterator[str]) -> dict[str, str]:
     """Settings of gateways that the tests of a module share: with a database on each kind."""
     if request.param == "sqlite":
         return {}
     server: Postgres = request.getfixturevalue("postgres")
-    return {"database_url": server.new(f"shared_{next(_NUMBERS)}")}
+    return {"database_url": server.new(next(shared_names))}
 
 
 @pytest.fixture
