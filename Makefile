@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run compile test quick fuzz records chains hostile drill windows batches check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test quick fuzz records chains hostile drill windows batches check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -34,20 +34,14 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@ $(VENV)/.installed
 
-# Tests start many processes, which would compile the same sources again and again: what they import is compiled before them.
-test quick fuzz records chains hostile drill windows batches compile: export PYTHONDONTWRITEBYTECODE =
+# Tests start many processes, which would compile the same sources again and again: what is compiled is kept.
+test quick fuzz records chains hostile drill windows batches: export PYTHONDONTWRITEBYTECODE =
 
-compile: $(VENV)/.compiled
-
-$(VENV)/.compiled: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
-	touch $@
-
-test: install-dev compile
+test: install-dev
 	sh tests/install-tools
 	$(BIN)/python -m pytest -n 6 --dist worksteal --every-server
 
-quick: install-dev compile
+quick: install-dev
 	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not slow'
 
 fuzz: install-dev

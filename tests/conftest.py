@@ -3,9 +3,11 @@
 import functools
 import gc
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import httpx._transports.default as transports
 import hypothesis
 import pytest
 import redis.utils
@@ -13,7 +15,7 @@ import structlog
 from tests.support.databases import Postgres, place_database, running_postgres
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
-from tests.support.prepared import FORKS, SHARED, fork_server
+from tests.support.prepared import FORKS, SHARED, fork_server, python_of_workers
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
 
 from fairlane.gateway.database.address import FILE, parse_address
@@ -34,6 +36,9 @@ structlog.configure(
 # redis-py reads its version from a file for each connection: 4 ms
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
+# httpx reads the certificates of all authorities for each client: 20 ms
+transports.create_ssl_context = functools.cache(transports.create_ssl_context)
+
 hypothesis.settings.register_profile("any-machine", deadline=None)  # no test is a matter of time
 hypothesis.settings.load_profile("any-machine")
 
@@ -51,6 +56,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """One fork server for all processes that run tests."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput") and FORKS:
         os.environ[SHARED] = fork_server()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """The tests are collected once, and not by each process that runs some."""
+    if FORKS:
+        python = python_of_workers(config.args)
+        for spec in specs:
+            spec.python = python
 
 
 def pytest_collection_finish() -> None:

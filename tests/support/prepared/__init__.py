@@ -1,9 +1,12 @@
-"""Processes of `fairlane` that need not import it first.
+"""Processes of `fairlane` that need not import it first, and workers of pytest-xdist that need not import the tests.
 
 A gateway that starts takes a second of a processor, most of it for imports, and the tests start hundreds. So each run of the
 tests, on however many processes, has one process, the fork server, that imports what the commands need, and nothing else; it
 starts no thread and opens nothing. The processes of the tests are forks of it: each runs the module anew as `python -m` does,
 with its own arguments, environment, folder and output, and ends as any process, with what an interpreter does at its end.
+
+To import all tests and their libraries takes nine seconds. So the workers of a run are forks, too, of another fork server, which
+has collected the tests once.
 """
 
 import atexit
@@ -122,17 +125,26 @@ def folder() -> Path:
     return place
 
 
+def python_of_workers(tests: Sequence[str]) -> str:
+    """What starts in place of Python as a worker that runs some of these tests."""
+    return shlex.join([sys.executable, "-I", "-S", str(HERE / "standin.py"), _started(*tests)])
+
+
 @functools.cache
 def fork_server() -> str:
     """The address of this run's, or else of one that ends with this process."""
-    if shared := os.environ.get(SHARED):
-        return shared
+    return os.environ.get(SHARED) or _started()
+
+
+def _started(*tests: str) -> str:
+    """The address of a fork server, which ends with this process: for commands, or for workers that run these tests."""
     address = f"{tempfile.mkdtemp(prefix='fl-')}/s"
     ours, theirs = os.pipe()
     child = subprocess.Popen(
-        [sys.executable, "-P", str(HERE / "forkserver.py"), address],
+        [sys.executable, "-P", str(HERE / "forkserver.py"), address, *tests],
         stdin=ours,
         stdout=subprocess.PIPE,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy starts threads as soon as it is imported
         start_new_session=True,
     )
     os.close(ours)

@@ -1,4 +1,7 @@
-"""The fork server: imports what the commands of `fairlane` need, and forks a process for each connection. See `__init__.py`."""
+"""The fork server: imports what the commands of `fairlane` need, or all that tests do, and forks a process for each connection.
+
+`forkserver.py ADDRESS [TESTS…]`. See `__init__.py`.
+"""
 
 import atexit
 import contextlib
@@ -32,16 +35,20 @@ MODULES = (
 )
 
 
-def prepare() -> None:
+def prepare(tests: list[str]) -> None:
     """Import what there is to import. It stays as it is now."""
-    commands = importlib.import_module(CLI).COMMANDS
-    for module in sorted({*MODULES, *(module for module, _ in commands.values())}):
-        importlib.import_module(module)
+    if tests:  # what is wrong with one, the forks say that are to run it
+        with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
+            importlib.import_module("pytest").main(["--collect-only", "--quiet", *tests])
+    else:
+        commands = importlib.import_module(CLI).COMMANDS
+        for module in sorted({*MODULES, *(module for module, _ in commands.values())}):
+            importlib.import_module(module)
     assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: it would be missing in the forks"
     gc.freeze()
 
 
-def serve(address: str) -> tuple[list[Any], list[int]] | None:
+def serve(address: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
     """Fork for whoever connects. Returns in each fork, with what is wanted; and None when standard input is closed.
 
     Not before somebody connects is anything imported.
@@ -65,7 +72,7 @@ def serve(address: str) -> tuple[list[Any], list[int]] | None:
                     return None
                 if key.data == "new":
                     if not prepared:
-                        prepare()
+                        prepare(tests)
                         prepared = True
                     link, _ = listener.accept()
                     try:
@@ -115,7 +122,7 @@ def received(link: socket.socket) -> tuple[list[Any], list[int]]:
 
 
 def become(wanted: list[Any], descriptors: list[int]) -> list[str]:
-    """Have nothing of the fork server but its modules. Returns the module to run, and its arguments."""
+    """Have nothing of the fork server but its modules. Returns `-m` and a module, or `-c` and code, and arguments."""
     arguments, environ, folder, own_session, files = wanted
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -131,19 +138,26 @@ def become(wanted: list[Any], descriptors: list[int]) -> list[str]:
     folders = [Path.cwd()] if arguments[0] != "-P" else []
     folders += filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:0] = map(str, folders)
-    return arguments[arguments.index("-m") + 1 :]
+    while arguments[0] not in ("-m", "-c"):
+        arguments = arguments[1:]
+    return arguments
 
 
 def main() -> None:
-    task = serve(sys.argv[1])
+    address, *tests = sys.argv[1:]
+    task = serve(address, tests)
     if task is None:
         return
-    sys.argv[:] = become(*task)
+    kind, what, *arguments = become(*task)
+    sys.argv[:] = [what, *arguments]
     gc.enable()
-    sys.modules.pop(sys.argv[0], None)
     status: object = None
     try:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        if kind == "-c":
+            exec(what, {"__name__": "__main__"})
+        else:
+            sys.modules.pop(what, None)
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         status = ended.code
     if status is None or isinstance(status, int):
