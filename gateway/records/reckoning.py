@@ -165,7 +165,9 @@ class Reckoning:
         granted = (funds.granted, funds.grants) != (balance.granted, balance.grants)
         if more or windows or granted:
             known = await self._scheduler.amend(subject, balance, funds, more, windows)
-            lost = funds.granted < balance.granted  # more of it is a grant that only now is told here
+            lost = (
+                granted and funds.grants <= balance.grants
+            )  # more of them are grants that only now are told here
             if known and (more or windows or lost):
                 added = funds.granted - balance.granted - more - sum(windows.values())
                 self._metrics.put_right(float(credits_of(abs(added))))

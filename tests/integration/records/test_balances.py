@@ -220,16 +220,17 @@ async def test_a_gateway_that_died_between_sql_and_redis_is_made_up_for(
         async def die(*_: Any) -> None:
             raise StoreUnavailable("killed", sent=True)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(bank.scheduler, "fund", die)
-            made = await bank.balances.grant(ACME, 50, grant_id="b", who="ops")
-        assert (made.new, made.standing.granted) == (True, 150)
-        assert await stands(bank) == (100, 0, 0)
-        with capture_logs() as logs:
-            await bank.reckon()
-        assert logs == [], "nothing was wrong"
-        assert await stands(bank) == (150, 0, 0)
-        await bank.check(ACME)
+        for grant, amount, before, after in (("b", 50, 100, 150), ("c", -70, 150, 80)):
+            with monkeypatch.context() as patch:
+                patch.setattr(bank.scheduler, "fund", die)
+                made = await bank.balances.grant(ACME, amount, grant_id=grant, who="ops")
+            assert (made.new, made.standing.granted) == (True, after)
+            assert await stands(bank) == (before, 0, 0)
+            with capture_logs() as logs:
+                await bank.reckon()
+            assert logs == [], "nothing was wrong"
+            assert await stands(bank) == (after, 0, 0)
+            await bank.check(ACME)
 
 
 async def test_a_consumer_that_is_killed_charges_nobody_twice(
