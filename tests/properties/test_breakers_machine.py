@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live
-from tests.support.audit import Snapshot
+from tests.support.audit import PROBES, Snapshot
 from tests.support.direct import drive
 from tests.support.pool import OPS
 from tests.support.servers import Server
@@ -15,8 +15,6 @@ from tests.support.servers import Server
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.tasks import State
 
-PROBES = 2
-"""As in upstreams.lua."""
 FAR = 1 << 60
 
 
@@ -116,12 +114,6 @@ class BreakersLife(Life):
         able = [r for r in self.replicas if r.name in idle and not self.through(shot, model, r.upstream)]
         under_way = any(woken == model for replica in self.replicas for _, woken in replica.wakes)
         assert not able or under_way, (model, idle)
-
-    @invariant()
-    def no_more_probes_than_may(self) -> None:
-        if self.begun:
-            for probes in Snapshot(self.world).by_kind["probes"].values():
-                assert len(probes) <= PROBES
 
     def leave_nothing(self) -> None:
         if self.begun:

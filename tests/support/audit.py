@@ -17,6 +17,8 @@ LARGE_BODY = 16384
 """As in base.lua."""
 PART_KEPT_MS = 60_000
 """As in staging.lua."""
+PROBES = 2
+"""As in upstreams.lua."""
 TERMINAL_EVENTS = {b"done", b"error", b"cancelled"}
 _KINDS = {key.name: key.kind for key in KEYS}
 
@@ -263,8 +265,9 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
 
 
 def check_upstreams(shot: Snapshot) -> None:
-    """Probes hold a slot; what is remembered of upstreams is found by those who tidy up."""
+    """Probes hold a slot, and are no more than may be; what is remembered of upstreams is found by those who tidy up."""
     for (_, model, upstream), members in shot.by_kind["probes"].items():
+        assert len(members) <= PROBES, (model, upstream, members)
         for task in members:
             record = shot.one("task", task)
             assert task in shot.one("slots", model), (task, record)

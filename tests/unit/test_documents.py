@@ -1,6 +1,7 @@
 """The documents say what the program does: what can be generated is compared, what is named must exist."""
 
 import ast
+import functools
 import importlib.metadata
 import itertools
 import re
@@ -226,12 +227,15 @@ def test_the_words_that_are_ours_are_explained() -> None:
 def test_the_commands_of_the_documents_exist_with_their_options() -> None:
     """Every `fairlane …` line of a shell block is understood as far as its options go."""
     seen = 0
+    helped = functools.cache(
+        lambda *command: CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+    )
     for page in PAGES:
         for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
             for line in re.findall(r"(?<![./\w-])fairlane ((?!demo)[a-z].*)", block.replace("\\\n", " ")):
                 words = shlex.split(line, comments=True)
                 command = list(itertools.takewhile(lambda word: re.fullmatch(r"[a-z]+", word), words))
-                shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+                shown = helped(*command)
                 assert shown.exit_code == 0, line
                 for option in (word for word in words if word.startswith("--")):
                     assert option in shown.output, f"{page.name}: {line}"

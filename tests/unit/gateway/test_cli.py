@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support import prepared
 from typer.testing import CliRunner, Result
 
 from fairlane import __version__
@@ -126,8 +127,9 @@ def fairlane(*arguments: str, **environ: str) -> Result:
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command as a user runs it."""
-    command = [sys.executable, "-P", "-m", "fairlane.gateway.process.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        prepared.command(*arguments), capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_version_is_the_packages() -> None:
