@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import rule
 from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live
 from tests.support.audit import Snapshot
 from tests.support.servers import Server
@@ -55,11 +55,12 @@ class NamesLife(Life):
             replica.idle_for.add(answer.line)
             self.check_told(answer.later, (answer.line,))
 
-    @invariant()
-    def lines_are_those_of_real_models(self) -> None:
-        if not self.begun:
-            return
-        shot = Snapshot(self.world)
+    def check_limits(self, shot: Snapshot) -> None:
+        super().check_limits(shot)
+        self.check_lines(shot)
+
+    def check_lines(self, shot: Snapshot) -> None:
+        """Lines are those of real models, and no others."""
         for kind in ("model", "lanes", "slots"):
             assert {model for (model,) in shot.by_kind[kind]} <= set(self.models)
         assert set(shot.one("models")) <= set(self.models)
