@@ -25,8 +25,6 @@ MODULE = "fairlane.gateway.process.cli"
 SHARED = "TESTS_FORK_SERVER"
 """The variable with the address of the fork server, where the process that began the run of the tests has started it."""
 START_S = 60.0
-PREPARE_S = 180.0
-"""For the first one: the fork server imports all that it needs."""
 HERE = Path(__file__).parent
 FORKS = sys.platform.startswith("linux")
 """Whether there is a fork server: elsewhere forks of a process that has imported much are not safe."""
@@ -55,7 +53,7 @@ class Prepared:
             descriptors = [nothing.fileno(), output, output]
             socket.send_fds(self._link, [len(wanted).to_bytes(4, "big")], descriptors)
             self._link.sendall(wanted)
-            self.pid = self._told(PREPARE_S)
+            self.pid = self._told(START_S)
 
     def poll(self) -> int | None:
         """Its exit status, or None while it runs."""
@@ -124,9 +122,17 @@ def folder() -> Path:
 
 @functools.cache
 def fork_server() -> str:
-    """The address of this run's, or else of one that ends with this process."""
-    if shared := os.environ.get(SHARED):
-        return shared
+    """The address of this run's, or else of one that ends with this process. It has imported what it needs."""
+    address = os.environ.get(SHARED) or start_fork_server()
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(address)
+        link.sendall(bytes(4))  # nothing is wanted
+        link.recv(1)
+    return address
+
+
+def start_fork_server() -> str:
+    """Start one, which ends with this process: its address. It imports nothing before somebody wants a fork."""
     address = f"{tempfile.mkdtemp(prefix='fl-')}/s"
     ours, theirs = os.pipe()
     child = subprocess.Popen(
