@@ -15,7 +15,7 @@ import structlog
 from tests.support.databases import Postgres, place_database, running_postgres
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
-from tests.support.prepared import FORKS, SHARED, fork_server, python_of_workers
+from tests.support.prepared import FORKS, SHARED, python_of_workers, start_fork_server
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
 
 from fairlane.gateway.database.address import FILE, parse_address
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """One fork server for all processes that run tests."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput") and FORKS:
-        os.environ[SHARED] = fork_server()
+        os.environ[SHARED] = start_fork_server()
 
 
 @pytest.hookimpl(optionalhook=True)

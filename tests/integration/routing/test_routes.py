@@ -319,10 +319,10 @@ TEMPLATES = {
     ],
 )
 async def test_what_cannot_be_filled_in_is_refused_with_what_is_wrong(
-    gateway: Start, body: dict[str, Any], status: int, code: str, sentence: str
+    shared_gateway: Start, body: dict[str, Any], status: int, code: str, sentence: str
 ) -> None:
     both = {"stages": [{"name": "a", "template": "greet", "model": "m"}]}
-    async with gateway(templates=TEMPLATES, chains={"both": both}) as talk:
+    async with shared_gateway(templates=TEMPLATES, chains={"both": both}) as talk:
         for path in ("/api/tasks", "/api/admin/templates/render"):
             answer = await talk.http.post(path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (status, code)

@@ -5,13 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.support.prepared import MODULE
 from tests.support.processes import process
 
 from fairlane.workers.sdk import Worker
 
 DEADLINE_S = 10.0
 REPOSITORY = Path(__file__).parents[3]
-COMMAND = ("-c", "from fairlane.workers.cli import app; app()")
+COMMAND = ("-m", MODULE, "worker")
 
 
 class Serving:

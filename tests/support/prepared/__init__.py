@@ -28,8 +28,6 @@ MODULE = "fairlane.gateway.process.cli"
 SHARED = "TESTS_FORK_SERVER"
 """The variable with the address of the fork server, where the process that began the run of the tests has started it."""
 START_S = 60.0
-PREPARE_S = 180.0
-"""For the first one: the fork server imports all that it needs."""
 HERE = Path(__file__).parent
 FORKS = sys.platform.startswith("linux")
 """Whether there is a fork server: elsewhere forks of a process that has imported much are not safe."""
@@ -58,7 +56,7 @@ class Prepared:
             descriptors = [nothing.fileno(), output, output]
             socket.send_fds(self._link, [len(wanted).to_bytes(4, "big")], descriptors)
             self._link.sendall(wanted)
-            self.pid = self._told(PREPARE_S)
+            self.pid = self._told(START_S)
 
     def poll(self) -> int | None:
         """Its exit status, or None while it runs."""
@@ -127,17 +125,23 @@ def folder() -> Path:
 
 def python_of_workers(tests: Sequence[str]) -> str:
     """What starts in place of Python as a worker that runs some of these tests."""
-    return shlex.join([sys.executable, "-I", "-S", str(HERE / "standin.py"), _started(*tests)])
+    return shlex.join([sys.executable, "-I", "-S", str(HERE / "standin.py"), start_fork_server(*tests)])
 
 
 @functools.cache
 def fork_server() -> str:
-    """The address of this run's, or else of one that ends with this process."""
-    return os.environ.get(SHARED) or _started()
+    """The address of this run's, or else of one that ends with this process. It has imported what it needs."""
+    address = os.environ.get(SHARED) or start_fork_server()
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(address)
+        link.sendall(bytes(4))  # nothing is wanted
+        link.recv(1)
+    return address
 
 
-def _started(*tests: str) -> str:
-    """The address of a fork server, which ends with this process: for commands, or for workers that run these tests."""
+def start_fork_server(*tests: str) -> str:
+    """Start one for commands, or for workers that run these tests: its address. It ends with this process, and imports nothing
+    before somebody wants a fork."""
     address = f"{tempfile.mkdtemp(prefix='fl-')}/s"
     ours, theirs = os.pipe()
     child = subprocess.Popen(

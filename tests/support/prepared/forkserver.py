@@ -77,7 +77,7 @@ def serve(address: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
                     link, _ = listener.accept()
                     try:
                         wanted, descriptors = received(link)
-                    except (OSError, ValueError):  # who wanted it has ended meanwhile
+                    except (OSError, ValueError):  # nothing is wanted, or who wanted it has ended meanwhile
                         link.close()
                         continue
                     pid = os.fork()
