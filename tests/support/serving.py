@@ -27,7 +27,7 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class _Hasty:
-    """asyncio for uvicorn's server, which asks so seldom whether it is to stop, and whether all have gone, that tests wait."""
+    """asyncio for uvicorn's server, which asks so seldom whether all have gone that tests wait."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -76,7 +76,7 @@ async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIter
                 await until(lambda: server.started)
                 yield Served(gateway, f"http://127.0.0.1:{port}", f"ws://127.0.0.1:{port}/ws")
             finally:
-                server.should_exit = True
+                server.end()
                 await task
 
 
