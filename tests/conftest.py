@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 import redis.utils
 import structlog
-from tests.support.databases import Postgres, place_database, running_postgres
+from tests.support.databases import Postgres, place_database, running_postgres, share_compiled_statements
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
@@ -31,6 +31,8 @@ structlog.configure(
 
 # redis-py reads its version from a file for each connection: 4 ms
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+
+share_compiled_statements()
 
 hypothesis.settings.register_profile("any-machine", deadline=None)  # no test is a matter of time
 hypothesis.settings.load_profile("any-machine")
