@@ -84,8 +84,7 @@ def redis_server() -> Iterator[Server]:
 @pytest.fixture
 def redis_url(redis_server: Server) -> str:
     """The URL of an empty store."""
-    with redis_server.client() as client:
-        client.flushall()
+    redis_server.empty()
     return redis_server.url
 
 
