@@ -98,19 +98,19 @@ ABOUT = """Submit work to models that are shared fairly, and read it as it comes
 
 
 @cache
-def _framed_calls() -> list[tuple[str, str, str, Access]]:
-    """Method, path, path as documents name it, and access, of each call that is a route of FastAPI."""
-    return [
-        (
-            method,
-            str(context.path),
-            str(context.path_format),
-            Access.VIEWER if access is Access.ADMIN and method == "GET" else access,
-        )
-        for router, access in ROUTERS
-        for context in iter_route_contexts(router.routes)
-        for method in context.methods or ()
-    ]
+def _calls() -> Calls:
+    """All calls: the same for each application."""
+    calls = Calls()
+    for route in hot.ROUTES:
+        call = Call(route.path_format, route.access, route.call, route.submits, route.any_method)
+        calls.add(route.method, route.path, call)
+    for router, access in ROUTERS:
+        for context in iter_route_contexts(router.routes):
+            for method in context.methods or ():
+                reads = access is Access.ADMIN and method == "GET"
+                call = Call(str(context.path_format), Access.VIEWER if reads else access)
+                calls.add(method, str(context.path), call)
+    return calls
 
 
 class App(FastAPI):
@@ -128,17 +128,12 @@ class App(FastAPI):
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
         self.gateway = gateway
-        self.calls = Calls()
+        self.calls = _calls()
         self._document: asyncio.Task[bytes] | None = None
-        for route in hot.ROUTES:
-            self.router.routes.append(route)
-            call = Call(route.path_format, route.access, route.call, route.submits, route.any_method)
-            self.calls.add(route.method, route.path, call)
+        self.router.routes.extend(hot.ROUTES)
         for router, _ in ROUTERS:
             # `include_router` would make each route again, for every application: 50 ms within the first call of a router
             self.router.routes.extend(router.routes)
-        for method, path, path_format, access in _framed_calls():
-            self.calls.add(method, path, Call(path_format, access, self._framed))
 
     def openapi(self) -> dict[str, Any]:
         """The document of all calls, with the events of a task. Made anew: `document` keeps it."""
@@ -223,7 +218,11 @@ class App(FastAPI):
         caller = gateway.entrance.let_in(request, call.access, call.submits)
         if request.signature is not None:
             return self._once(call, caller, request, request.signature)
-        return call.answer(gateway.tasks, caller, request)
+        return self._answer(call, caller, request)
+
+    def _answer(self, call: Call, caller: Caller | None, request: Request) -> Awaitable[None]:
+        answer = call.answer or self._framed
+        return answer(self.gateway.tasks, caller, request)
 
     async def _once(self, call: Call, caller: Caller | None, request: Request, signature: Signature) -> None:
         """Answer a request that is signed as a whole, if it never came before, to any replica. Raises StoreError: then it is not
@@ -235,7 +234,7 @@ class App(FastAPI):
         if not await scheduler.note_nonce(*mine, NONCE_MS):
             raise BadSignature("This very request (its nonce) has come before: sign each try anew")
         try:
-            await call.answer(self.gateway.tasks, caller, request)
+            await self._answer(call, caller, request)
         except ApiError as error:
             if error.status in (429, 503) and not isinstance(error, TaskFailed) and error.task_id is None:
                 with contextlib.suppress(StoreError):

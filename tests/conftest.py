@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 import redis.utils
 import structlog
-from tests.support.databases import Postgres, place_database, running_postgres
+from tests.support.databases import Postgres, place_database, running_postgres, share_compiled_statements
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
 from tests.support.prepared import FORKS, SHARED, python_of_workers, start_fork_server
@@ -38,6 +38,8 @@ redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 # httpx reads the certificates of all authorities for each client: 20 ms
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)
+
+share_compiled_statements()
 
 hypothesis.settings.register_profile("any-machine", deadline=None)  # no test is a matter of time
 hypothesis.settings.load_profile("any-machine")
@@ -104,8 +106,7 @@ def redis_server() -> Iterator[Server]:
 @pytest.fixture
 def redis_url(redis_server: Server) -> str:
     """The URL of an empty store."""
-    with redis_server.client() as client:
-        client.flushall()
+    redis_server.empty()
     return redis_server.url
 
 

@@ -71,11 +71,12 @@ class Keyring:
     async def read(self) -> None:
         """Take over what has changed. Raises DatabaseUnavailable."""
         async with self._reading:
-            version = await self._store.version()
-            if version == self._version:
-                return
-            if version < self._version:  # a backup was brought back
-                self._version = -1
+            if self._version != -1:
+                version = await self._store.version()
+                if version == self._version:
+                    return
+                if version < self._version:  # a backup was brought back
+                    self._version = -1
             all_anew = self._version == -1
             self._version, changed = await self._store.changed_since(self._version)
             before = self._keys

@@ -22,6 +22,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import facts, keys, secrets
 
 VERSION = "keys_version"
+_READ_VERSION = select(facts.c.value).where(facts.c.name == VERSION)
 _NOT_WHOLE = f"the database is not whole: its table facts has no {VERSION}; bring back a backup"
 POLL_S = 2.0
 """How long a look at the version may take."""
@@ -191,7 +192,7 @@ class Change:
 
 async def _version(connection: AsyncConnection) -> int:
     """Raises DatabaseUnavailable where it is missing: what keys there are is not known then."""
-    version = await connection.scalar(select(facts.c.value).where(facts.c.name == VERSION))
+    version = await connection.scalar(_READ_VERSION)
     if version is None:
         raise DatabaseUnavailable(_NOT_WHOLE)
     return int(version)

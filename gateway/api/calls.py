@@ -17,8 +17,8 @@ class Call:
 
     path: str
     access: Access
-    answer: Callable[..., Awaitable[None]]
-    """What answers it: a raw ASGI handler with (tasks, caller, request), or FastAPI's frame."""
+    answer: Callable[..., Awaitable[None]] | None = None
+    """What answers it: a raw ASGI handler with (tasks, caller, request). None: FastAPI's frame."""
     submits: bool = False
     any_method: bool = False
     """Other methods than its own are answered alike."""

@@ -14,18 +14,17 @@ from weakref import WeakSet
 
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from fairlane.gateway.database import schema
 from fairlane.gateway.database.address import Address, File, Server
 from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
+from fairlane.gateway.database.sqlite import FileConnection, make_file
 from fairlane.gateway.database.tables import HEAD
-from fairlane.queues.private import append_privately, private_directory
 
 CONNECT_S = 5.0
-BUSY_S = 5.0
-"""How long a write waits for another one on SQLite, and a connection for its turn."""
+POOL_S = 5.0
+"""How long a transaction waits for a connection."""
 DEADLINE_S = 15.0
 """Of one transaction."""
 CLOSE_S = 2.0
@@ -62,14 +61,12 @@ class Database:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._engine = _engine(address, CONNECTIONS)
-        self._reports = _engine(address, REPORTS)
-        self._writing = self._engine.execution_options(**{_WRITES: True})
         self._threads: WeakSet[Thread] = WeakSet()
         """In which SQLite works, one for each connection. Those of a call that was interrupted are still at it."""
-        if isinstance(address, File):
-            for engine in (self._engine, self._reports):
-                event.listen(engine.sync_engine, "connect", self._note_thread)
+        self._engine = _engine(address, CONNECTIONS, self._threads)
+        self._reports: AsyncEngine | None = None
+        """Made with the first report."""
+        self._writing = self._engine.execution_options(**{_WRITES: True})
         self._turn = asyncio.Lock() if isinstance(address, File) else None
         """A file has one writer at a time. Ours come one after the other, with a connection only in their turn: SQLite lets
         those who wait look again now and then, so one that writes without a pause would keep others out."""
@@ -83,11 +80,13 @@ class Database:
     async def start(self) -> None:
         """Bring the schema to this program's; a file is made where there is none. Raises DatabaseError with a sentence."""
         if isinstance(self.address, File):
-            await asyncio.to_thread(_make_file, self.address)
-        if await self.revision() != HEAD:
-            async with self.writing(UPGRADE_S) as connection:
-                await connection.run_sync(schema.upgrade)
+            await asyncio.to_thread(_make, self.address)
         async with self.reading() as connection:
+            if await connection.run_sync(schema.revision) == HEAD:
+                self.identifier = await connection.run_sync(schema.identifier)
+                return
+        async with self.writing(UPGRADE_S) as connection:
+            await connection.run_sync(schema.upgrade)
             self.identifier = await connection.run_sync(schema.identifier)
 
     async def revision(self) -> str | None:
@@ -99,16 +98,11 @@ class Database:
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await self._reports.dispose()
-        await self._engine.dispose()
+        for engine in (self._reports, self._engine):
+            if engine is not None:
+                await engine.dispose()
         if self._threads:
             await asyncio.to_thread(_wait_for, [*self._threads])
-
-    def _note_thread(self, connection: DBAPIConnection, _: object) -> None:
-        file = connection.driver_connection
-        thread = getattr(file, "_thread", file)  # aiosqlite's connection has a thread, or was one
-        if isinstance(thread, Thread):
-            self._threads.add(thread)
 
     def reading(
         self, deadline_s: float = DEADLINE_S
@@ -123,6 +117,7 @@ class Database:
         Raises DatabaseUnavailable, and of its kinds DatabaseSlow at the deadline.
         """
         end = time.monotonic() + deadline_s
+        self._reports = self._reports or _engine(self.address, REPORTS, self._threads)
         try:
             async with self._transaction(self._reports, deadline_s) as connection:
                 if self.dialect == "sqlite":  # (asyncpg ends a statement that nobody waits for)
@@ -188,8 +183,9 @@ class Database:
             raise DatabaseUnavailable(f"{self.address}: {_why(error)}") from error
 
 
-def _engine(address: Address, connections: int) -> AsyncEngine:
-    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": BUSY_S}
+def _engine(address: Address, connections: int, threads: WeakSet[Thread]) -> AsyncEngine:
+    """`threads`: takes those of its connections, where they have some."""
+    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": POOL_S}
     pool["hide_parameters"] = True  # else what callers asked stands in the log with a statement that failed
     if isinstance(address, Server):
         return create_async_engine(
@@ -214,21 +210,17 @@ def _engine(address: Address, connections: int) -> AsyncEngine:
             },
             **pool,
         )
-    url = URL.create("sqlite+aiosqlite", database=str(address.path))
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_S, "factory": Closing}, **pool)
-    event.listen(engine.sync_engine, "connect", _prepare_file)
+    path = address.path
+
+    def connect() -> FileConnection:
+        connection = FileConnection(path)
+        threads.add(connection.thread)
+        return connection
+
+    url = URL.create("sqlite+aiosqlite", database=str(path))
+    engine = create_async_engine(url, async_creator=connect, **pool)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
-
-
-class Closing(sqlite3.Connection):
-    """Gives up its transaction when it is closed. SQLite itself does that only when the last cursor has gone, and what was
-    cancelled amid a statement leaves one in its traceback: nobody could write until the collector came by."""
-
-    def close(self) -> None:
-        with contextlib.suppress(sqlite3.Error):
-            self.rollback()
-        super().close()
 
 
 def _wait_for(threads: list[Thread]) -> None:
@@ -238,40 +230,14 @@ def _wait_for(threads: list[Thread]) -> None:
         thread.join(max(end - time.monotonic(), 0))
 
 
-def _make_file(file: File) -> None:
-    """One that its owner alone may open, as SQLite's own files beside it are then. Raises DatabaseUnavailable.
-
-    It is in WAL mode from here on, so readers and the writer do not wait for each other. To switch a file over, SQLite needs it
-    for itself and does not wait for that: processes that start together must try again.
-    """
-    path = file.path
-    end = time.monotonic() + BUSY_S
+def _make(file: File) -> None:
+    """Raises DatabaseUnavailable."""
     try:
-        private_directory(path.parent)
-        append_privately(path).close()
-        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
-            while True:
-                try:
-                    connection.execute("PRAGMA journal_mode=WAL")
-                    return
-                except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
-                        raise
-                    time.sleep(0.02)
+        make_file(file.path)
     except OSError as error:
-        raise DatabaseUnavailable(f"cannot write {path}: {error.strerror}") from error
+        raise DatabaseUnavailable(f"cannot write {file.path}: {error.strerror}") from error
     except sqlite3.Error as error:
         raise DatabaseUnavailable(f"{file}: {error}") from error
-
-
-def _prepare_file(connection: DBAPIConnection, record: Any) -> None:  # noqa: ARG001 - as SQLAlchemy calls it
-    connection.isolation_level = (
-        None  # transactions are begun by `_begin`: the driver would begin none for what is read
-    )
-    cursor = connection.cursor()
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
 
 
 def _begin(connection: Connection) -> None:

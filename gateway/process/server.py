@@ -29,6 +29,7 @@ from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import EmbeddedRedis
 from fairlane.queues.logs.sentences import MAX_CHARS
+from fairlane.queues.loops import set_within
 from fairlane.queues.survey.survey import RefusedReload
 
 log = structlog.get_logger("fairlane.gateway")
@@ -44,6 +45,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
         self._gateway = gateway
+        self._ending = asyncio.Event()
         self.speaks = False
         """Whether it says where it listens and what to do next."""
         gateway.connections.open = self.server_state.connections
@@ -52,6 +54,17 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals are ours: uvicorn would raise them again before Redis has been stopped."""
         yield
+
+    def end(self) -> None:
+        """Begin the way down, now."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Until `end`. (uvicorn's own looks ten times a second whether it is time.)"""
+        while not self.should_exit:
+            await self.on_tick(0)  # what each answer says of the date
+            await set_within(self._ending, 1.0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or ():
@@ -145,7 +158,7 @@ async def serve(
         def stop() -> None:
             if server.should_exit:
                 server.force_exit = True
-            server.should_exit = True
+            server.end()
             if own_workers is not None:
                 own_workers.stay_down()
 
@@ -170,7 +183,8 @@ async def serve(
         def orphaned() -> None:
             assert parent is not None
             loop.remove_reader(parent)
-            server.should_exit = server.force_exit = True
+            server.force_exit = True
+            server.end()
 
         def endpoints_are(exist: bool) -> None:
             if own_workers is not None:

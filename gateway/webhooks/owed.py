@@ -30,6 +30,13 @@ WINDOW = 500
 GIVEN_UP_AT_ONCE = 500
 OVERDUE_MS = 2 * LONGEST_REST_MS
 """So long behind its time a delivery is given up untried: its webhook rested, and could not try it."""
+_DUE = (
+    select(webhooks.c.id, webhooks.c.key_id, webhooks.c.user_name, webhooks.c.fails, webhooks.c.delivered)
+    .where(webhooks.c.due <= bindparam("now"), webhooks.c.off_since.is_(None))
+    .order_by(webhooks.c.due)
+    .limit(WINDOW)
+)
+"""Those that have something to be done."""
 _NOT_TRIED = "It was given up: the receiver had not taken anything for so long."
 
 
@@ -103,16 +110,14 @@ class Owed:
     ) -> list[Webhook]:
         """Claim until then some of those that have something to be done, as `choose` says. One that another replica has claimed
         is nobody else's until its time is over."""
-        columns = webhooks.c
+        columns, wanted = webhooks.c, _DUE
         # (an `or_` that is negated would leave circles of each look for the collector)
-        wanted = select(columns.id, columns.key_id, columns.user_name, columns.fails, columns.delivered)
-        wanted = wanted.where(columns.due <= now_ms, columns.off_since.is_(None))
         if without_keys:
             wanted = wanted.where(columns.key_id.not_in(without_keys))
         if not with_doubtful:
             wanted = wanted.where(columns.fails == 0, columns.delivered.is_not(None))
         async with self._database.reading() as connection:
-            rows = (await connection.execute(wanted.order_by(columns.due).limit(WINDOW))).all()
+            rows = (await connection.execute(wanted, {"now": now_ms})).all()
         chosen = choose(
             [
                 Candidate(id_, key, user, fails > 0 or delivered is None)

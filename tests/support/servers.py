@@ -84,6 +84,15 @@ class Server:
             self._process.wait()
             self._process = None
 
+    def empty(self) -> None:
+        """Remove all that it holds. (By hand: to make a client takes longer.)"""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(10)
+            client.connect(self.socket_path)
+            client.sendall(b"FLUSHALL\r\n")
+            answer = client.recv(64)
+        assert answer.startswith(b"+OK"), answer
+
     def client(self) -> "redis.Redis":
         """A plain client, to be closed by whoever asks."""
         return redis.Redis(unix_socket_path=self.socket_path)

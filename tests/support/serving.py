@@ -27,7 +27,7 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class _Hasty:
-    """asyncio for uvicorn's server, which on its way down asks so seldom whether all have gone that tests wait."""
+    """asyncio for uvicorn's server, which asks so seldom whether all have gone that tests wait."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -71,23 +71,12 @@ async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIter
     with contextlib.closing(listener):  # whoever does not start leaves it
         async with open_gateway(settings, redis_url) as gateway:
             server = make_server(gateway, settings)
-            stopped = asyncio.Event()
-
-            async def main_loop() -> None:
-                """As uvicorn's own, which asks ten times a second whether it is to stop: it costs, and tests would wait."""
-                while not await server.on_tick(0):
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(1):
-                            await stopped.wait()
-
-            server.main_loop = main_loop  # type: ignore[method-assign]
             task = asyncio.create_task(server.serve(sockets=[listener]))
             try:
                 await until(lambda: server.started)
                 yield Served(gateway, f"http://127.0.0.1:{port}", f"ws://127.0.0.1:{port}/ws")
             finally:
-                server.should_exit = True
-                stopped.set()
+                server.end()
                 await task
 
 

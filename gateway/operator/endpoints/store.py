@@ -17,6 +17,7 @@ from fairlane.gateway.database.tables import endpoints, facts
 from fairlane.gateway.settings import EndpointSettings
 
 VERSION = "endpoints_version"
+_READ_VERSION = select(facts.c.value).where(facts.c.name == VERSION)
 POLL_S = 2.0
 """How long a look at the version may take."""
 CHANGE_S = 5.0
@@ -108,7 +109,7 @@ class EndpointChange:
 
 
 async def _version(connection: AsyncConnection) -> str:
-    version = await connection.scalar(select(facts.c.value).where(facts.c.name == VERSION))
+    version = await connection.scalar(_READ_VERSION)
     if version is None:
         raise DatabaseUnavailable(
             f"the database is not whole: its table facts has no {VERSION}; bring back a backup"

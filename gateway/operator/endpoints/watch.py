@@ -49,7 +49,7 @@ class EndpointsWatch:
     async def read(self) -> Known:
         """Take over what has changed; all of them, as they are now. Raises DatabaseUnavailable."""
         async with self._turn:  # so that no older answer comes behind a newer one
-            if await self._store.version() != self.known.version:
+            if not self.known.version or await self._store.version() != self.known.version:
                 known = await self._store.all()
                 self._tell_unreadable(known)
                 await self._take(known)
