@@ -327,6 +327,8 @@ class TaskWriter:
 
     def _collect(self, now: float) -> None:
         """Make events of the output that waits."""
+        if not self._coalescer.waiting:
+            return
         self._stop_timer()
         task_id = self._grant.task_id
         ts = _now_ms()
