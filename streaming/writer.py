@@ -282,7 +282,8 @@ class TaskWriter:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
         if self._closed or self._end:
             return
-        self._show_held()
+        if self._held is not None:
+            self._show_held()
         self._collect(time.monotonic() * 1000)
         if self._withheld is not None and state is State.COMPLETED:
             self._ready += self._withheld
@@ -297,7 +298,8 @@ class TaskWriter:
         """Complete a stage of a chain, or a part of one, behind everything that is left; tried until Redis answers."""
         if self._closed or self._end:
             return
-        self._show_held()
+        if self._held is not None:
+            self._show_held()
         self._collect(time.monotonic() * 1000)
         if self._withheld is not None:
             self._ready += self._withheld

@@ -602,7 +602,8 @@ class Pool:
         `upstream`, through which it was granted. Without: of those through which something may start.
         """
         now = self.time()
-        self._wake(now)
+        if self._asleep:
+            self._wake(now)
         best: Worker | None = None
         second_best: Worker | None = None
         for kind in self._serving(model):
@@ -614,9 +615,9 @@ class Pool:
                 for turn, worker in line:
                     if best is not None and turn > best.turn:
                         break
-                    if task_id in worker.refused:
+                    if task_id and task_id in worker.refused:
                         continue
-                    if task_id not in worker.avoided:
+                    if not task_id or task_id not in worker.avoided:
                         best = worker
                         break
                     if second_best is None or turn < second_best.turn:
