@@ -354,6 +354,8 @@ _NOTHING_MORE = Used()[2:]
 
 def read_repair(field: str) -> Used | None:
     """What the record's field `rp` says of an answer that was asked for again; None where there was none that counts."""
+    if not field:
+        return None
     said = field.split()
     if len(said) < 7:
         return None

@@ -75,20 +75,20 @@ def kind_of(raw: bytes | None) -> str:
 
 def members(raw: bytes | None) -> dict[str, Raw] | None:
     """The members of a JSON object, values unparsed; None when `raw` is anything else, garbage included."""
-    if kind_of(raw) != "{":
+    if raw is None or kind_of(raw) != "{":
         return None
     try:
-        return _object_decoder.decode(raw or b"")
+        return _object_decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 
 def items(raw: bytes | None) -> list[bytes] | None:
     """The items of a JSON list, unparsed; None when `raw` is anything else, garbage included."""
-    if kind_of(raw) != "[":
+    if raw is None or kind_of(raw) != "[":
         return None
     try:
-        return [bytes(item) for item in _list_decoder.decode(raw or b"")]
+        return [bytes(item) for item in _list_decoder.decode(raw)]
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
@@ -168,11 +168,14 @@ def as_text(raw: bytes) -> bytes:
 def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:
     """A JSON object of names and unparsed values, in the given order."""
     return b"{%b}" % b",".join(
-        [b"%b:%b" % (_name(name) if len(name) < KNOWN else json_string(name), value) for name, value in pairs]
+        [(_known(name) if len(name) < KNOWN else _named(name)) + value for name, value in pairs]
     )
 
 
-@functools.lru_cache(256)
-def _name(name: str) -> bytes:
-    """A member's name as JSON: most are always the same."""
-    return json_string(name)
+def _named(name: str) -> bytes:
+    """What stands before a member's value."""
+    return json_string(name) + b":"
+
+
+_known = functools.lru_cache(256)(_named)
+"""The same of a short name: most are always the same."""

@@ -115,6 +115,7 @@ class TaskWriter:
         "_withheld",
         "chunks",
         "logged_bytes",
+        "pieces",
         "text_bytes",
     )
 
@@ -160,6 +161,8 @@ class TaskWriter:
         """Of all that was written, but for what stands beside it (`extra`)."""
         self.logged_bytes = (grant.start_seq - 1) * EARLIER_EVENT_BYTES
         """What the events of the task take in its log."""
+        self.pieces = 0
+        """Events that its chunks have become, or will."""
 
     @property
     def has_output(self) -> bool:
@@ -180,15 +183,11 @@ class TaskWriter:
         if self._closed or self._end or self._failed:
             return
         self._coalescer.add(index, kind, delta, time.monotonic() * 1000)
+        self.pieces = self._coalescer.begun
         self.chunks += 1
         if kind != "extra":
             self.text_bytes += bytes_of(delta)
         self._wait(len(delta) + 64)
-
-    @property
-    def pieces(self) -> int:
-        """Events that its chunks have become, or will."""
-        return self._coalescer.begun
 
     def event(self, kind: str, fragment: bytes) -> None:
         """Log another event (`stage`, `usage`) behind the output so far."""
@@ -282,7 +281,8 @@ class TaskWriter:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
         if self._closed or self._end:
             return
-        self._show_held()
+        if self._held is not None:
+            self._show_held()
         self._collect(time.monotonic() * 1000)
         if self._withheld is not None and state is State.COMPLETED:
             self._ready += self._withheld
@@ -297,7 +297,8 @@ class TaskWriter:
         """Complete a stage of a chain, or a part of one, behind everything that is left; tried until Redis answers."""
         if self._closed or self._end:
             return
-        self._show_held()
+        if self._held is not None:
+            self._show_held()
         self._collect(time.monotonic() * 1000)
         if self._withheld is not None:
             self._ready += self._withheld
@@ -327,6 +328,8 @@ class TaskWriter:
 
     def _collect(self, now: float) -> None:
         """Make events of the output that waits."""
+        if not self._coalescer.waiting:
+            return
         self._stop_timer()
         task_id = self._grant.task_id
         ts = _now_ms()
@@ -351,9 +354,11 @@ class TaskWriter:
         """Count what waits to be sent: bytes while Redis does not answer, events always."""
         if self._withheld is None and not self._muted:
             self._unsent += size
-        if self._coalescer.waiting >= CALL_EVENTS:  # so that they count for what the log may take
+        waiting = self._coalescer.waiting
+        if waiting >= CALL_EVENTS:  # so that they count for what the log may take
             self._collect(time.monotonic() * 1000)
-        too_many = len(self._ready) + self._coalescer.waiting > MAX_UNSENT_EVENTS
+            waiting = 0
+        too_many = len(self._ready) + waiting > MAX_UNSENT_EVENTS
         if too_many or (self._unsent > MAX_UNSENT_BYTES and self._busy):
             self._fail("overflow")
 

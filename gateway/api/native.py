@@ -80,16 +80,15 @@ class AnswerMode(enum.Enum):
     WAIT = 3
 
 
-async def _answer(
+def _answer(
     tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode, chain: Submission | None = None
-) -> None:
+) -> Awaitable[None]:
     """Answer. What the task was read from is gone by now, as the answer may take long."""
     if mode is AnswerMode.LATER:
-        await _answer_later(tasks, request, task, chain)
-    elif mode is AnswerMode.STREAM:
-        await _stream(tasks, request, task, chain)
-    else:
-        await _wait(tasks, request, task, chain)
+        return _answer_later(tasks, request, task, chain)
+    if mode is AnswerMode.STREAM:
+        return _stream(tasks, request, task, chain)
+    return _wait(tasks, request, task, chain)
 
 
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:

@@ -146,8 +146,8 @@ class Request:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self.path_params: dict[str, str] = {}
-        self._headers: dict[bytes, bytes] | None = None
-        self.id = _caller_id(scope) or b"req_" + random_bytes(12).hex().encode()
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.id = self._said_id() or b"req_" + random_bytes(12).hex().encode()
         self.started = False
         self.status = 499
         """Of the answer; 499 until it begins: the caller left before."""
@@ -212,15 +212,17 @@ class Request:
 
     def header(self, name: bytes) -> str | None:
         """A header's value; `name` in lower case."""
-        headers = self._headers
-        if headers is None:
-            headers = self._headers = dict(self.scope["headers"])
-        value = headers.get(name)
+        value = self._headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     def says_any_of(self, names: Collection[bytes]) -> bool:
         """Whether it has any of these headers; `names` in lower case."""
-        return not dict(self.scope["headers"]).keys().isdisjoint(names)
+        return not self._headers.keys().isdisjoint(names)
+
+    def _said_id(self) -> bytes | None:
+        """The caller's own id of the request, if it is one that a log line may hold."""
+        said = self._headers.get(b"x-request-id")
+        return said if said is not None and _REQUEST_ID.fullmatch(said) else None
 
     def query(self, name: str) -> str | None:
         """The last value of a parameter. Raises ApiError(400) when there are absurdly many."""
@@ -369,7 +371,8 @@ class Request:
 
     def forget_head(self) -> None:
         """Drop the headers and the query, and the scope where it is ours: a long answer needs them no more."""
-        self._headers = self._query = None
+        self._headers = {}
+        self._query = None
         whole = getattr(self.send, "__self__", None)
         if isinstance(whole, Whole):
             whole.forget_head()
@@ -406,14 +409,6 @@ class Request:
                 piece = bytes(view[at : at + AT_ONCE])
                 await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         await self.send({"type": "http.response.body", "body": b""})
-
-
-def _caller_id(scope: Scope) -> bytes | None:
-    """The caller's own id of a request, if it is one that a log line may hold."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            return bytes(value) if _REQUEST_ID.fullmatch(value) else None
-    return None
 
 
 def _too_slow(waited_s: float) -> ApiError:

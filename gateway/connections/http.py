@@ -385,7 +385,8 @@ class HttpConnection(asyncio.Protocol):
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
             receiving.end_body()
-            self.pace()  # also with a large body: else nobody would see that the client hangs up
+            if self._read_paused:  # with a large body: else nobody would see that the client hangs up
+                self.pace()
 
     def _take(self, headers: list[tuple[bytes, bytes]], expects_continue: bool, length: int | None) -> None:
         """Begin with a request whose head is whole, or let it wait for the answer to the one before.

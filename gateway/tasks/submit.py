@@ -1,9 +1,9 @@
 """Submits a task and turns a refusal into an answer."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
@@ -81,20 +81,23 @@ class Submit:
             Refused("rate_limited", retry_ms=retry_ms, reached=reached, standing=tightest(allowed)), task
         )
 
-    async def __call__(
+    def __call__(
         self,
         task: TaskSpec,
         feed: Feed | None = None,
         chain: Submission | None = None,
         keep: ToKeep | None = None,
-    ) -> Submitted | Known:
+    ) -> Coroutine[Any, Any, Submitted | Known]:
         """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
         one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
         With a `chain` it is the first stage of one. `keep`: the response that is to be kept of it; when this returns, it is, or
         says that it is not. Raises DatabaseUnavailable where it is not, and its caller asked for it."""
-        answer = await self._submit(task, feed, chain)
-        if keep is not None:
-            await keep.accepted(answer)
+        submitting = self._submit(task, feed, chain)
+        return submitting if keep is None else self._and_keep(keep, submitting)
+
+    async def _and_keep(self, keep: ToKeep, submitting: Awaitable[Submitted | Known]) -> Submitted | Known:
+        answer = await submitting
+        await keep.accepted(answer)
         return answer
 
     async def _submit(self, task: TaskSpec, feed: Feed | None, chain: Submission | None) -> Submitted | Known:
@@ -182,12 +185,15 @@ class Submit:
             task.payload = payload
         return answer
 
-    async def _send(self, task: TaskSpec, start: ChainStart | None) -> Submitted | Known | Refused:
+    def _send(self, task: TaskSpec, start: ChainStart | None) -> Awaitable[Submitted | Known | Refused]:
         size = len(task.payload)
         if start is not None:
             size += len(start.plan) + sum(len(part.payload) for part in start.parts)
-        if size < LARGE:
-            return await self._queue(task, start)
+        return self._queue(task, start) if size < LARGE else self._send_large(size, task, start)
+
+    async def _send_large(
+        self, size: int, task: TaskSpec, start: ChainStart | None
+    ) -> Submitted | Known | Refused:
         async with self._bodies.turn(size, (task.key, task.user)) as spent:
             with spent(0.5):
                 return await self._queue(task, start)

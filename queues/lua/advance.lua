@@ -99,7 +99,7 @@ script('advance', 'allow-oom', function(ARGV)
     end
     event_id = told[1]
     if entry then
-      if not part then record_usage(id, used, true) end
+      if not part then record_usage(id, t, used, true) end
       if chain.sq then call('HSET', keys.task(chain_id), 'sq', chain.sq, 'ep', chain.ep) end
       outcome, more = 'moved', { chains.enter(chain_id, chain, entry, qt) }
     else
@@ -110,7 +110,7 @@ script('advance', 'allow-oom', function(ARGV)
         settle_over(chain_id, chain)
       end
       if number ~= '-1' then
-        if not part then record_usage(id, used, true) end
+        if not part then record_usage(id, t, used, true) end
         chains.fall_short(chain_id, chain, number, name, model, queue)
       end
       local by_attempt = number == '-1' and not part and used or nil

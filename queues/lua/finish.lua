@@ -19,15 +19,11 @@ script('finish', 'allow-oom', function(ARGV)
   local models = {}
   for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra, ik, fo, up, bp, wk, ow, sg = unpack(call('HMGET', keys.task(id),
-    'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra', 'ik', 'fo', 'up', 'bp', 'wk', 'ow', 'sg'))
-  local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd, lm = lm, ar = ar, ra = ra,
-    ik = ik, fo = fo, up = up or nil, bp = bp or nil, wk = wk, ow = ow }
-  if sg then t = load(id) end
+  local t = load(id) or {}
   if t.pa and state == 'completed' then error('a part of a chain completes by advance') end
-  local current = ep == epoch and gt == token
-  if current and st == 'executing' then
-    local top = num(t.sq)
+  local current = t.ep == epoch and t.gt == token
+  if current and t.st == 'executing' then
+    local top, answered = num(t.sq), t.fo
     if seq > top + 1 then return { 'hole', '', {}, top, {}, {} } end
     if keep == 0 then release(id, t) end
     for i = 18, terminal - 1, 2 do
@@ -41,15 +37,12 @@ script('finish', 'allow-oom', function(ARGV)
       seq = seq + 1
     end
     t.sq = top
-    if t.fo and not fo then call('HSET', keys.task(id), 'fo', t.fo) end
+    if t.fo and not answered then call('HSET', keys.task(id), 'fo', t.fo) end
     local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
     local works = state == 'completed'
     if not works then works = upstreams.told_by(id, code) end
     if works ~= nil then upstreams.note(t, works, code, works and books or nil) end
-    if state == 'failed' then
-      t.en = call('HGET', keys.task(id), 'en')
-      note_failed(t)
-    end
+    if state == 'failed' then note_failed(t) end
     local stop_until = keep > 0 and NOW + keep or nil
     local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)
@@ -65,9 +58,7 @@ script('finish', 'allow-oom', function(ARGV)
     return { 'ok', event_id, grants, 0, later, chains.beside() }
   end
   if current then
-    local ended_by, granted, event_id, ended = unpack(call('HMGET', keys.task(id), 'fn', 'ng', 'ti', 'ed'))
-    if ended_by == nonce then return { 'ok', event_id, repeat_grants(granted, nonce), 0, {}, {} } end
-    t.ed = ended
+    if t.fn == nonce then return { 'ok', t.ti, repeat_grants(t.ng, nonce), 0, {}, {} } end
   end
 
   local freed

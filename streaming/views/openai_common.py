@@ -289,7 +289,8 @@ class OpenAIBodyView(ResultView, ABC):
         told: dict[str, bytes] = {}
         listed = self.choices()
         for choice in listed:
-            told |= members(choice.members.pop("response", None)) or {}
+            if "response" in choice.members:
+                told |= members(choice.members.pop("response")) or {}
         choices = [join_object(self._shown(choice)) for choice in listed]
         own_id = b'"%b%b"' % (self.id_prefix, self.info.task_id.encode())
         pairs = [
@@ -298,8 +299,8 @@ class OpenAIBodyView(ResultView, ABC):
             ("created", b"%d" % self.info.created),
             ("model", json_string(self.info.model)),
             ("choices", b"[%b]" % b",".join(choices)),
-            *((name, bytes(value)) for name, value in told.items() if name not in _OWN and kind_of(value)),
         ]
+        pairs += [(name, bytes(value)) for name, value in told.items() if name not in _OWN and kind_of(value)]
         usage = self.openai_usage()
         if usage is not None:
             pairs.append(("usage", usage))

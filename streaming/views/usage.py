@@ -124,11 +124,16 @@ def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes |
     if picked is None or picked[2] == (None, None):
         return None
     _, found, told = picked
-    prompt, completion = (count or 0 for count in told)
+    prompt, completion = told[0] or 0, told[1] or 0
     total = max(_first(found, _TOTAL) or 0, prompt + completion)
-    counts = (("prompt_tokens", prompt), ("completion_tokens", completion), ("total_tokens", total))
-    pairs = [(name, b"%d" % count) for name, count in counts]
-    pairs += [(name, bytes(value)) for name, value in found.items() if _worth_keeping(name, value)]
+    pairs = [
+        ("prompt_tokens", b"%d" % prompt),
+        ("completion_tokens", b"%d" % completion),
+        ("total_tokens", b"%d" % total),
+    ]
+    for name, value in found.items():
+        if name not in _KNOWN and not (name.endswith("_details") and members(value) is None):
+            pairs.append((name, bytes(value)))
     if REPAIRED in found:
         of_first = openai_usage(bytes(found[REPAIRED]))
         pairs = [(name, of_first or value) if name == REPAIRED else (name, value) for name, value in pairs]
@@ -221,12 +226,6 @@ def _counts(found: dict[str, msgspec.Raw], told: tuple[int | None, int | None]) 
         _detail(found, _CACHED, _INPUT_DETAILS, "cached_tokens"),
         _detail(found, _REASONING, _OUTPUT_DETAILS, "reasoning_tokens"),
     )
-
-
-def _worth_keeping(name: str, value: bytes) -> bool:
-    if name in _KNOWN:
-        return False
-    return members(value) is not None if name.endswith("_details") else True
 
 
 def _usage_of(result: bytes | None) -> bytes | None:

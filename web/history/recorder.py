@@ -46,7 +46,7 @@ class HistoryRecorder(Recorder):
         super().ended(end)
         bucket = self._bucket
         read, wrote = max(end.used.input, 0), max(end.used.output, 0)
-        completed, cancelled = end.state is State.COMPLETED, end.state is State.CANCELLED
+        completed = end.state is State.COMPLETED
         if end.user and read + wrote:
             count(bucket.users, end.user, read + wrote, most=MOST_USERS)
         named = [series_of(bucket.models, end.model), series_of(bucket.queues, end.queue)]
@@ -56,8 +56,10 @@ class HistoryRecorder(Recorder):
         for counts in every:
             counts.input_tokens += read
             counts.output_tokens += wrote
-            counts.completed += completed
-            counts.cancelled += cancelled
+            if completed:
+                counts.completed += 1
+            elif end.state is State.CANCELLED:
+                counts.cancelled += 1
         if completed:
             bucket.total.add(end.total_ms)
         elif end.state is State.FAILED:

@@ -79,8 +79,8 @@ class Held(dict[Any, Any]):
 
     __slots__ = ("worker",)
 
-    def __init__(self, attempts: Iterable[tuple[Any, Any]] = ()) -> None:
-        super().__init__(attempts)
+    def __init__(self) -> None:
+        super().__init__()
         self.worker: Worker | None = None
         """Set while it is in a pool."""
 
@@ -141,7 +141,6 @@ class Worker:
     """
 
     __slots__ = (
-        "_attempts",
         "_cap",
         "_draining",
         "_hold_until",
@@ -150,6 +149,7 @@ class Worker:
         "_rest_until",
         "_slots",
         "_suspended",
+        "attempts",
         "avoided",
         "close",
         "failed_endpoint",
@@ -175,6 +175,7 @@ class Worker:
         "task_types",
         "turn",
         "upstream",
+        "usable",
         "version",
         "wakes_at",
     )
@@ -205,8 +206,11 @@ class Worker:
         self.send = send
         self.close = close
         self._slots = slots
-        self._attempts = Held()
+        self.attempts = Held()
+        """By how the worker's messages name them; each takes a slot. What they are is no matter of the pool."""
         self._cap: int | None = None
+        self.usable = slots
+        """Slots that may be used."""
         self._reserved = 0
         self._draining = False
         self._suspended = False
@@ -252,18 +256,6 @@ class Worker:
     # ---- what its pool follows ----------
 
     @property
-    def attempts(self) -> Held:
-        """By how the worker's messages name them; each takes a slot. What they are is no matter of the pool."""
-        return self._attempts
-
-    @attempts.setter
-    def attempts(self, attempts: dict[Any, Any]) -> None:
-        self._attempts.worker = None
-        self._attempts = Held(attempts.items())
-        self._attempts.worker = self if self._pool is not None else None
-        self.moved()
-
-    @property
     def reserved(self) -> int:
         return self._reserved
 
@@ -279,7 +271,7 @@ class Worker:
     @slots.setter
     def slots(self, count: int) -> None:
         self._slots = count
-        self.moved()
+        self._fit()
 
     @property
     def cap(self) -> int | None:
@@ -289,17 +281,16 @@ class Worker:
     @cap.setter
     def cap(self, count: int | None) -> None:
         self._cap = count
-        self.moved()
+        self._fit()
 
-    @property
-    def usable(self) -> int:
-        """Slots that may be used."""
-        return self._slots if self._cap is None else min(self._slots, self._cap)
+    def _fit(self) -> None:
+        self.usable = self._slots if self._cap is None else min(self._slots, self._cap)
+        self.moved()
 
     @property
     def has_room(self) -> bool:
         """Whether one of its slots may be given a task, as soon as nothing holds it."""
-        return not self._suspended and self.usable > len(self._attempts) + self._reserved
+        return not self._suspended and self.usable > len(self.attempts) + self._reserved
 
     @property
     def asks_from(self) -> float:
@@ -351,7 +342,7 @@ class Worker:
     def join(self, pool: "Pool | None") -> None:
         """Its pool's: follow it from now on. None: no more."""
         self._pool = pool
-        self._attempts.worker = None if pool is None else self
+        self.attempts.worker = None if pool is None else self
 
     def moved(self) -> None:
         """Something about its slots has changed."""
@@ -382,7 +373,7 @@ class Worker:
         """Slots that may be given a task which is at hand: also of a worker that rests from asking."""
         if self._draining or self._suspended or now < self._hold_until:
             return 0
-        return max(self.usable - len(self._attempts) - self._reserved, 0)
+        return max(self.usable - len(self.attempts) - self._reserved, 0)
 
 
 class Pool:
@@ -611,7 +602,8 @@ class Pool:
         `upstream`, through which it was granted. Without: of those through which something may start.
         """
         now = self.time()
-        self._wake(now)
+        if self._asleep:
+            self._wake(now)
         best: Worker | None = None
         second_best: Worker | None = None
         for kind in self._serving(model):
@@ -623,9 +615,9 @@ class Pool:
                 for turn, worker in line:
                     if best is not None and turn > best.turn:
                         break
-                    if task_id in worker.refused:
+                    if task_id and task_id in worker.refused:
                         continue
-                    if task_id not in worker.avoided:
+                    if not task_id or task_id not in worker.avoided:
                         best = worker
                         break
                     if second_best is None or turn < second_best.turn:

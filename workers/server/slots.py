@@ -174,8 +174,10 @@ class Slots:
 
     def use(self, worker: Worker, grants: list[Grant], later: Later, shut: Shut) -> None:
         """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
-        self.ask_later(later)
-        self._shut(worker, shut)
+        if later:
+            self.ask_later(later)
+        if shut:
+            self._shut(worker, shut)
         for grant in grants:
             self.start(grant, worker)
         if not grants:

@@ -37,11 +37,10 @@ end
 -- completed, while the chain goes on. Returns the chain, the chain of a part, the most that the stage or part was to cost, and whether
 -- there is nothing to record but what was paid, as the chain ended while parts ran, of which each is recorded by itself; and when the
 -- chain entered the stage, if it is not the first.
-function chains.fill(entry, id, done)
-  local se, ab, pa, mc, pn = unpack(call('HMGET', keys.task(id), 'se', 'ab', 'pa', 'mc', 'pn'))
-  if ab and entry[14] then entry[14] = whole(entry[14] - ab) end
+function chains.fill(entry, id, t, done)
+  if t.ab and entry[14] then entry[14] = whole(entry[14] - t.ab) end
   if done then entry[1], entry[5], entry[6] = NOW_TEXT, 'completed', '' end
-  return pa or id, pa, mc, pn and true, se or nil
+  return t.pa or id, t.pa, t.mc, t.pn and true, t.se
 end
 
 -- Add to what a chain has cost; returns all of it.

@@ -68,7 +68,7 @@ end
 -- closed with that.
 local function close(id, t, used)
   expire(id, t, num(t.ed) + num(t.tl) - NOW)
-  record_usage(id, used)
+  record_usage(id, t, used)
   if t.pa and call('HINCRBY', keys.chain(t.pa), 'live', '-1') == 0 then
     local chain = load(t.pa)
     if chain then close(t.pa, chain) end

@@ -52,15 +52,16 @@ local function cost_of_entry(id, entry, pc, most, used, before, pa)
 end
 
 -- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
--- -1 unknown, and what else is known of them, as texts; nil: nobody says. `done`: a stage of a chain is completed, and the chain goes
+-- -1 unknown, and what else is known of them, as texts; nil: nobody says. `t`: its record as it is now. `done`: a stage of a chain is completed, and the chain goes
 -- on: it is paid when it ends, for all its stages.
-function record_usage(id, used, done)
-  local entry = call('HMGET', keys.task(id), unpack(RECORDED))
+function record_usage(id, t, used, done)
+  local entry = {}
+  for i, field in ipairs(RECORDED) do entry[i] = t[field] or false end
   local pc, qt, rt, tm, rp, ch, mv, sg, wh = unpack(entry, TOLD + 1)
   if done then wh = nil end
   local chain, pa, most, only_paid, se
   if sg then
-    chain, pa, most, only_paid, se = chains.fill(entry, id, done)
+    chain, pa, most, only_paid, se = chains.fill(entry, id, t, done)
     most = most and most + 0
     if done then qt = nil end
   else

@@ -50,4 +50,5 @@ function repairs.note(id, t, used)
     num(reasoning or '-1'), estimated or '0', cost)
   call('HSET', keys.task(id), 'rp', t.rp)
   call('HDEL', keys.task(id), 'us') -- what was counted of the first
+  t.us = nil
 end

@@ -32,7 +32,8 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     call('HSET', key, 'tr', t.tr)
   end
   if (cause == 'declined' or repair) and t.bg then -- a renewal counted it as a try, which it was not
-    call('HSET', key, 'tr', string.format('%d', math.max(num(t.tr) - 1, 0)))
+    t.tr = string.format('%d', math.max(num(t.tr) - 1, 0))
+    call('HSET', key, 'tr', t.tr)
   end
   local give_up
   if repair and t.rp ~= '1' then

@@ -37,7 +37,7 @@ def make(name: str, *models: str, slots: int = 1, version: int = 2, **fields: An
 
 def test_free_slots_are_those_neither_running_nor_reserved() -> None:
     worker = make("a", slots=4)
-    worker.attempts = {"t1": None, "t2": None}  # type: ignore[dict-item]
+    worker.attempts["t1"] = worker.attempts["t2"] = None
     worker.reserved = 1
     assert worker.free(0) == 1
     worker.slots = 1  # fewer than run

@@ -225,7 +225,6 @@ class Session:
         worker = self.worker
         if worker is not None:
             worker.heard_at = now
-            self._frame_rate.set_slots(worker.slots, now)
         if self._handle(data):
             size *= MENDING
         if self.worker is None:
@@ -467,6 +466,7 @@ class Session:
             first.set_models(models, frame.task_types)
             first.model_info = frame.model_info
             first.slots = frame.slots
+            self._frame_rate.set_slots(frame.slots, self._time())
             unhealthy = frame.unhealthy or ""
             if unhealthy in ("", first.reported) or not self._ailments.exceeded(self._time()):
                 self._registry.health.says(first, unhealthy)
@@ -480,6 +480,7 @@ class Session:
             for attempt in attempts_on(first):
                 attempt.decline("registers")  # it was on its way when the worker sent this
         worker = self._connect_v2(frame, models)
+        self._frame_rate.set_slots(worker.slots, self._time())
         if first is not None:
             self._registry.disconnected(first)
         for older in self._registry.pool.same_instance(worker):
