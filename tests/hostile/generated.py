@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisException
 from tests.hostile.cast import secret
 from tests.hostile.connection import carry_out
-from tests.hostile.document import application, narrowed
+from tests.hostile.document import narrowed, whole
 from tests.hostile.mutations import Plan, damaged
 from tests.hostile.report import Part
 from tests.hostile.spec import Spec, main
@@ -108,7 +108,7 @@ def make(operation: Any, mode: Any, number: int, seed_: int, end: float) -> list
 async def attack(spec: Spec, part: Part) -> None:
     """Go round all calls, good and wrong by turns, until enough was sent."""
     warnings.simplefilter("ignore")
-    operations = operations_of(narrowed(application().openapi()))
+    operations = operations_of(narrowed(whole()))
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     end = time.monotonic() + spec.seconds
     limit = asyncio.Semaphore(AT_ONCE)

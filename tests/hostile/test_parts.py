@@ -11,7 +11,7 @@ import pytest
 from tests.hostile.answers import Answer, AnswerReader, fault_of
 from tests.hostile.connection import carry_out
 from tests.hostile.corpus import CALLS, Known, any_valid
-from tests.hostile.document import application, narrowed
+from tests.hostile.document import application, narrowed, whole
 from tests.hostile.frames import frame, odd_frames
 from tests.hostile.mutations import KINDS, Plan, plan
 from tests.hostile.report import Outcome, Part, no_faults, quantile, render, within_a_fifth
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 @functools.cache
 def document() -> dict[str, Any]:
     """Made when it is asked for: all who collect tests would wait for it."""
-    return narrowed(application().openapi())
+    return narrowed(whole())
 
 
 # ---- no call is missed ----------

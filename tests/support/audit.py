@@ -11,8 +11,11 @@ from tests.support.direct import World
 
 from fairlane.gateway.records.entries import UsageRow, read_announced, read_charge, read_usage
 from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
+from fairlane.queues.store.link import Arg
 
 TERMINAL = {"completed", "failed", "cancelled"}
+GONE = -2
+"""What Redis says instead of a time to live."""
 LARGE_BODY = 16384
 """As in base.lua."""
 PART_KEPT_MS = 60_000
@@ -23,17 +26,15 @@ TERMINAL_EVENTS = {b"done", b"error", b"cancelled"}
 _KINDS = {key.name: key.kind for key in KEYS}
 
 
-_READ = """
-local reads = { hash = 'HGETALL', zset = 'ZRANGE', set = 'SMEMBERS', stream = 'XRANGE', string = 'GET', list = 'LRANGE' }
-local ranges = { zset = { '0', '-1', 'WITHSCORES' }, stream = { '-', '+' }, list = { '0', '-1' } }
-local found = {}
-for i, name in ipairs(redis.call('KEYS', '*')) do
-  local kind = redis.call('TYPE', name).ok
-  local value = redis.call(reads[kind], name, unpack(ranges[kind] or {}))
-  found[i] = { name, kind, redis.call('PTTL', name), value }
-end
-return found
-"""
+_READS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "hash": (("HGETALL",), ()),
+    "zset": (("ZRANGE",), ("0", "-1", "WITHSCORES")),
+    "set": (("SMEMBERS",), ()),
+    "stream": (("XRANGE",), ("-", "+")),
+    "string": (("GET",), ()),
+    "list": (("LRANGE",), ("0", "-1")),
+}
+"""What reads all of a key, before and behind its name. A key of another type is an error."""
 
 
 class Snapshot:
@@ -44,9 +45,18 @@ class Snapshot:
         self.read_s = time.monotonic()
         self.ttls: dict[tuple[str, tuple[str, ...]], int] = {}
         self.by_kind: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
-        for name, kind, ttl, value in world.call("EVAL", _READ, 0):
+        names: list[bytes] = world.call("KEYS", "*")
+        reads: list[tuple[Arg, ...]] = [("MULTI",)]
+        for name in names:
+            before, behind = _READS[_KINDS[_identify(name, world.prefix)[0]]]
+            reads += [(*before, name, *behind), ("PTTL", name)]
+        values = world.connection.pipeline([*reads, ("EXEC",)])[-1]
+        for at, name in enumerate(names):
             key, parts = _identify(name, world.prefix)
-            assert _KINDS[key] == kind.decode(), f"{name!r} is a {kind.decode()}"
+            value, ttl = values[2 * at : 2 * at + 2]
+            assert not isinstance(value, Exception), (name, value)
+            if ttl == GONE:
+                continue
             read, shaped = world.read.get(name, (None, None))
             if value != read:
                 shaped = _shape(_KINDS[key], value)
