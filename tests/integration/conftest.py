@@ -43,7 +43,8 @@ def shared_gateway(sharing: Sharing) -> Callable[..., AbstractAsyncContextManage
 
     At the end of a test its workers go and its tasks end. What else it leaves the next one must not notice: tasks that have
     ended, means of durations, counters, rows of the database. So it is not for tests that change settings of the gateway,
-    drain it, hang up its Redis, or count all that there is.
+    drain it, hang up its Redis, or count all that there is. A second of it costs half of a start, also while it idles: nor is
+    it for a few tests among many that wait long.
     """
     return sharing.gateway
 
