@@ -2,15 +2,15 @@
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.databases import Postgres
 from tests.support.servers import Server, running_server
-from tests.support.serving import Served, serving
-from tests.support.talk import Talk, caller_of, end_all, talking
+from tests.support.sharing import Sharing
+from tests.support.talk import Talk, talking
 
 
 @pytest.fixture
@@ -31,41 +31,28 @@ def shared_redis() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-async def shared_gateway(
-    shared_redis: Server, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Callable[..., AbstractAsyncContextManager[Talk]]]:
+async def sharing(shared_redis: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sharing]:
+    """The gateways that the tests of a module share."""
+    async with AsyncExitStack() as stack:
+        yield Sharing(shared_redis, lambda: tmp_path_factory.mktemp("shared"), stack)
+
+
+@pytest.fixture(scope="module")
+def shared_gateway(sharing: Sharing) -> Callable[..., AbstractAsyncContextManager[Talk]]:
     """A gateway that the tests of a module share, one for each kind of settings: used as `gateway` is.
 
     At the end of a test its workers go and its tasks end. What else it leaves the next one must not notice: tasks that have
     ended, means of durations, counters, rows of the database. So it is not for tests that change settings of the gateway,
-    drain it, hang up its Redis, or count all that there is.
+    drain it, hang up its Redis, or count all that there is. A second of it costs half of a start, also while it idles: nor is
+    it for a few tests among many that wait long.
     """
-    idle: list[tuple[dict[str, Any], Served]] = []
-    started = 0
-    async with AsyncExitStack() as stack:
+    return sharing.gateway
 
-        async def start(settings: dict[str, Any]) -> Served:
-            nonlocal started
-            with shared_redis.client() as client:
-                client.select(started)
-                client.flushdb()
-            url, started = f"{shared_redis.url}?db={started}", started + 1
-            return await stack.enter_async_context(
-                serving(url, tmp_path_factory.mktemp("shared"), **settings)
-            )
 
-        @asynccontextmanager
-        async def share(**settings: Any) -> AsyncIterator[Talk]:
-            found = next((one for one in idle if one[0] == settings), None)
-            if found:
-                idle.remove(found)
-            served = found[1] if found else await start(settings)
-            async with caller_of(served) as talk:
-                yield talk
-            await end_all(served)
-            idle.append((settings, served))  # not after a test that failed: who knows what it has left
-
-        yield share
+@pytest.fixture(scope="module")
+def shared_replicas(sharing: Sharing) -> Callable[..., AbstractAsyncContextManager[tuple[Talk, Talk]]]:
+    """Two gateways on one Redis, shared likewise: `async with shared_replicas() as (here, there)`."""
+    return sharing.replicas
 
 
 @pytest.fixture(scope="module")

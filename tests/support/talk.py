@@ -152,16 +152,19 @@ async def caller_of(served: Served) -> AsyncIterator[Talk]:
             await asyncio.gather(*talk._tasks, return_exceptions=True)
 
 
-async def end_all(served: Served) -> None:
+async def end_all(*replicas: Served) -> None:
     """Return when no worker, no call and no task is left of the tests until now. Tasks that have not ended are cancelled."""
-    gateway = served.gateway
+    gateways = [served.gateway for served in replicas]
+    one = gateways[0]
 
     async def ended() -> bool:
-        tasks = await gateway.link.command("ZRANGE", gateway.keys("look"), 0, -1)
+        tasks = await one.link.command("ZRANGE", one.keys("look"), 0, -1)
         for task in tasks:
-            await gateway.tasks.cancel.end(task.decode(), "admin")
+            await one.tasks.cancel.end(task.decode(), "admin")
         return not tasks
 
-    await until(lambda: not len(gateway.dispatcher.pool), "the workers to be gone")
-    await until(lambda: not len(gateway.calls), "the calls to be over")
+    await until(
+        lambda: not any(len(gateway.dispatcher.pool) for gateway in gateways), "the workers to be gone"
+    )
+    await until(lambda: not any(len(gateway.calls) for gateway in gateways), "the calls to be over")
     await until(ended, "the tasks to end")

@@ -147,14 +147,13 @@ async def test_bad_forms_leave_nothing(gateway: Make, tmp_path: Path, streamed: 
         ("multipart/form-data; boundary=another", 400),
     ],
 )
-async def test_the_type_must_be_that_of_a_form(
-    here: Talk, tmp_path: Path, content_type: str, status: int
-) -> None:
-    answer = await here.http.post(
-        "/v1/files", content=form(FILE, PURPOSE), headers={"content-type": content_type}
-    )
-    assert answer.status_code == status, answer.text
-    assert await left(here.served, tmp_path) == (0, 0)
+async def test_the_type_must_be_that_of_a_form(shared_gateway: Make, content_type: str, status: int) -> None:
+    async with shared_gateway() as talk:
+        answer = await talk.http.post(
+            "/v1/files", content=form(FILE, PURPOSE), headers={"content-type": content_type}
+        )
+        assert answer.status_code == status, answer.text
+        assert await left(talk.served, talk.served.gateway.current.settings.data_dir) == (0, 0)
 
 
 def head(length: Any) -> bytes:

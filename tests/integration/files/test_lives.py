@@ -18,11 +18,11 @@ from fairlane.gateway.database.tables import file_totals
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import files as module
-from fairlane.gateway.files import identity
+from fairlane.gateway.files import identity, sweeping
 from fairlane.gateway.files.disk import Disk, DiskWriter
 from fairlane.gateway.files.files import COUNT_AGAIN_MS, LEASE_MS, REMOVE_AGAIN_MS, Files
 from fairlane.gateway.files.storage import StorageError, StorageFull
-from fairlane.gateway.files.sweeping import AT_ONCE, FileSweep
+from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.settings import FilesSettings
 
 pytestmark = pytest.mark.anyio
@@ -347,8 +347,9 @@ async def test_a_directory_that_goes_away_while_running_loses_nothing_and_gets_n
     assert keeping.stored() == [kept.id]
 
 
-async def test_many_are_swept_in_parts_by_several(keeping: Keeping) -> None:
-    for number in range(AT_ONCE + 7):
+async def test_many_are_swept_in_parts_by_several(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "AT_ONCE", 10)
+    for number in range(17):
         await keeping.files.create(Owner("key", f"key/{number}"), "x", "batch", of(b"x"), expires_s=1)
     keeping.now += 1000
     other = FileSweep(keeping.another())

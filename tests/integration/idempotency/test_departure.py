@@ -2,6 +2,9 @@
 
 import asyncio
 import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import httpx
@@ -15,6 +18,7 @@ from .asking import ANY, CHAT, NATIVE, Asking
 
 pytestmark = pytest.mark.anyio
 
+Both = tuple[Talk, Talk]
 LEAVING = [
     Asking("/api/openai", NATIVE),
     Asking("/api/openai", {**NATIVE, "stream": True}),
@@ -22,6 +26,26 @@ LEAVING = [
     Asking("/v1/chat/completions", CHAT),
     Asking("/v1/chat/completions", {**CHAT, "stream": True}),
 ]
+
+
+@pytest.fixture
+async def both(shared_replicas: Callable[..., AbstractAsyncContextManager[Both]]) -> AsyncIterator[Both]:
+    """Two gateways, each with the same caller, whom nobody else is: keys are his own."""
+    async with shared_replicas() as both:
+        user = uuid.uuid4().hex
+        for talk in both:
+            talk.http.headers["X-Fairlane-User"] = user
+        yield both
+
+
+@pytest.fixture
+def here(both: Both) -> Talk:
+    return both[0]
+
+
+@pytest.fixture
+def there(both: Both) -> Talk:
+    return both[1]
 
 
 async def leave(talk: Talk, call: "asyncio.Task[httpx.Response]") -> None:
@@ -103,10 +127,10 @@ async def test_one_reader_of_several_may_leave(here: Talk, there: Talk) -> None:
 
 
 async def test_a_gateway_that_stops_sends_its_callers_to_another_one_where_they_join(
-    here: Talk, there: Talk
+    gateway: Callable[..., AbstractAsyncContextManager[Talk]],
 ) -> None:
     asking = LEAVING[0]
-    async with there.worker2(["m"]) as worker:
+    async with gateway() as here, gateway() as there, there.worker2(["m"]) as worker:
         await here.workers(1)
         blocking = there.later(there.http.post("/api/openai", json=NATIVE))
         running = await worker.take()

@@ -40,9 +40,9 @@ async def cancelled(worker: RawWorker, task: dict[str, Any]) -> None:
     ],
 )
 async def test_a_sync_caller_who_leaves_cancels_the_task_and_its_worker_is_told(
-    shared_gateway: Start, path: str, body: dict[str, Any]
+    gateway: Start, path: str, body: dict[str, Any]
 ) -> None:
-    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post(path, json={"model": "m", **body}))
         task = await worker.take()
         await leave(call)
@@ -52,8 +52,8 @@ async def test_a_sync_caller_who_leaves_cancels_the_task_and_its_worker_is_told(
         assert (await worker.take())["payload"]["name"] == "next"
 
 
-async def test_the_slot_of_a_version_1_worker_is_free_when_it_answers(shared_gateway: Start) -> None:
-    async with shared_gateway() as talk, talk.worker() as worker:
+async def test_the_slot_of_a_version_1_worker_is_free_when_it_answers(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
         call = talk.sync()
         task = await worker.take()
         await leave(call)
@@ -65,8 +65,8 @@ async def test_the_slot_of_a_version_1_worker_is_free_when_it_answers(shared_gat
         assert (await talk.poll(task["taskId"]))["status"] == "cancelled"
 
 
-async def test_a_caller_who_leaves_while_waiting_in_the_queue_leaves_it(shared_gateway: Start) -> None:
-    async with shared_gateway() as talk, talk.worker() as worker:
+async def test_a_caller_who_leaves_while_waiting_in_the_queue_leaves_it(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
         await talk.submit()
         running = await worker.take()
         call = talk.sync(name="impatient")
@@ -77,8 +77,8 @@ async def test_a_caller_who_leaves_while_waiting_in_the_queue_leaves_it(shared_g
         assert await worker.idle()
 
 
-async def test_on_disconnect_continue_lets_a_sync_task_run_on(shared_gateway: Start) -> None:
-    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
+async def test_on_disconnect_continue_lets_a_sync_task_run_on(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
         call = talk.sync(model="m", onDisconnect="continue")
         task = await worker.take()
         await leave(call)
@@ -87,10 +87,10 @@ async def test_on_disconnect_continue_lets_a_sync_task_run_on(shared_gateway: St
         assert (await talk.reaches(task["taskId"], "completed"))["result"] == {"kept": True}
 
 
-async def test_a_cut_stream_of_v1_that_wanted_to_continue_is_read_on_as_events(shared_gateway: Start) -> None:
+async def test_a_cut_stream_of_v1_that_wanted_to_continue_is_read_on_as_events(gateway: Start) -> None:
     body = {"model": "m", "messages": [], "stream": True}
     keep = {"X-Fairlane-On-Disconnect": "continue"}
-    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
         async with talk.http.stream("POST", "/v1/chat/completions", json=body, headers=keep) as cut:
             task = await worker.take()
             await worker.chunk(task, "half ")
@@ -105,8 +105,8 @@ async def test_a_cut_stream_of_v1_that_wanted_to_continue_is_read_on_as_events(s
         assert reader.text == "half and half"
 
 
-async def test_a_stream_whose_caller_left_is_cancelled_after_the_linger(shared_gateway: Start) -> None:
-    async with shared_gateway(linger_ms=LINGER) as talk, talk.worker2(["m"]) as worker:
+async def test_a_stream_whose_caller_left_is_cancelled_after_the_linger(gateway: Start) -> None:
+    async with gateway(linger_ms=LINGER) as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post("/api/openai", json={"model": "m", "stream": True}))
         task = await worker.take()
         await leave(call)
@@ -116,8 +116,8 @@ async def test_a_stream_whose_caller_left_is_cancelled_after_the_linger(shared_g
 
 
 @pytest.mark.slow
-async def test_a_stream_lives_as_long_as_somebody_reads_it(shared_gateway: Start) -> None:
-    async with shared_gateway(linger_ms=LINGER) as talk, talk.worker2(["m"]) as worker:
+async def test_a_stream_lives_as_long_as_somebody_reads_it(gateway: Start) -> None:
+    async with gateway(linger_ms=LINGER) as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post("/api/openai", json={"model": "m", "stream": True}))
         task = await worker.take()
         async with talk.events(f"/api/task/{task['taskId']}/events") as reader:
@@ -129,8 +129,8 @@ async def test_a_stream_lives_as_long_as_somebody_reads_it(shared_gateway: Start
 
 
 @pytest.mark.slow
-async def test_an_open_stream_and_a_sync_call_outlive_the_linger(shared_gateway: Start) -> None:
-    async with shared_gateway(linger_ms=LINGER) as talk, talk.worker2(["m"], slots=3) as worker:
+async def test_an_open_stream_and_a_sync_call_outlive_the_linger(gateway: Start) -> None:
+    async with gateway(linger_ms=LINGER) as talk, talk.worker2(["m"], slots=3) as worker:
         await talk.submit(model="m", onDisconnect="cancel", stream=True)
         unread = await worker.take()
         stream = talk.later(talk.http.post("/api/openai", json={"model": "m", "stream": True}))
@@ -145,8 +145,8 @@ async def test_an_open_stream_and_a_sync_call_outlive_the_linger(shared_gateway:
         assert '"streamed": 1' in (await stream).text
 
 
-async def test_a_stream_can_be_left_and_read_on_within_the_linger(shared_gateway: Start) -> None:
-    async with shared_gateway() as talk, talk.worker() as worker:
+async def test_a_stream_can_be_left_and_read_on_within_the_linger(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
         async with talk.events("/api/openai", json={"stream": True}) as reader:
             task = await worker.take()
             await worker.chunk(task, "one ")
@@ -160,16 +160,16 @@ async def test_a_stream_can_be_left_and_read_on_within_the_linger(shared_gateway
             assert done.data["result"]["content"] == "one two"
 
 
-async def test_with_a_linger_of_0_a_stream_is_cancelled_when_its_caller_leaves(shared_gateway: Start) -> None:
-    async with shared_gateway(linger_ms=0) as talk, talk.worker2(["m"]) as worker:
+async def test_with_a_linger_of_0_a_stream_is_cancelled_when_its_caller_leaves(gateway: Start) -> None:
+    async with gateway(linger_ms=0) as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post("/api/openai", json={"model": "m", "stream": True}))
         task = await worker.take()
         await leave(call)
         await cancelled(worker, task)
 
 
-async def test_on_disconnect_continue_lets_a_stream_run_on(shared_gateway: Start) -> None:
-    async with shared_gateway(linger_ms=0) as talk, talk.worker2(["m"]) as worker:
+async def test_on_disconnect_continue_lets_a_stream_run_on(gateway: Start) -> None:
+    async with gateway(linger_ms=0) as talk, talk.worker2(["m"]) as worker:
         body = {"model": "m", "stream": True, "onDisconnect": "continue"}
         call = talk.later(talk.http.post("/api/openai", json=body))
         task = await worker.take()
@@ -179,8 +179,8 @@ async def test_on_disconnect_continue_lets_a_stream_run_on(shared_gateway: Start
         assert (await talk.reaches(task["taskId"], "completed"))["result"] == {"kept": True}
 
 
-async def test_leaving_the_events_of_an_async_task_never_cancels_it(shared_gateway: Start) -> None:
-    async with shared_gateway(linger_ms=0) as talk, talk.worker2(["m"]) as worker:
+async def test_leaving_the_events_of_an_async_task_never_cancels_it(gateway: Start) -> None:
+    async with gateway(linger_ms=0) as talk, talk.worker2(["m"]) as worker:
         task_id = await talk.submit(model="m")
         task = await worker.take()
         for _ in range(2):
@@ -191,11 +191,9 @@ async def test_leaving_the_events_of_an_async_task_never_cancels_it(shared_gatew
         assert (await talk.reaches(task_id, "completed"))["result"] == {"ran": "on"}
 
 
-async def test_leaving_the_events_never_cancels_while_the_submitting_stream_is_open(
-    shared_gateway: Start,
-) -> None:
+async def test_leaving_the_events_never_cancels_while_the_submitting_stream_is_open(gateway: Start) -> None:
     async with (
-        shared_gateway(linger_ms=0) as talk,
+        gateway(linger_ms=0) as talk,
         talk.worker2(["m"]) as worker,
         talk.events("/api/openai", json={"model": "m", "stream": True}) as submitting,
     ):

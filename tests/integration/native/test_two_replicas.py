@@ -13,21 +13,25 @@ from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
-Start = Callable[..., AbstractAsyncContextManager[Talk]]
+Start = Callable[..., AbstractAsyncContextManager[tuple[Talk, Talk]]]
 
 
 @pytest.fixture
-async def here(gateway: Start) -> AsyncIterator[Talk]:
+async def both(shared_replicas: Start) -> AsyncIterator[tuple[Talk, Talk]]:
+    async with shared_replicas() as replicas:
+        yield replicas
+
+
+@pytest.fixture
+def here(both: tuple[Talk, Talk]) -> Talk:
     """Where the caller is."""
-    async with gateway() as talk:
-        yield talk
+    return both[0]
 
 
 @pytest.fixture
-async def there(gateway: Start) -> AsyncIterator[Talk]:
+def there(both: tuple[Talk, Talk]) -> Talk:
     """Where the worker is."""
-    async with gateway() as talk:
-        yield talk
+    return both[1]
 
 
 @pytest.mark.parametrize("size", [1, 200_000])

@@ -1,6 +1,7 @@
 """Fixtures: two gateways on one Redis, and somebody who reads from both."""
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -21,13 +22,17 @@ def store(redis_server: Server, redis_url: str) -> Iterator[Any]:
         yield client
 
 
+SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1}
+"""Every worker chunk becomes an event of its own."""
+
+
 @pytest.fixture
 def pair(redis_url: str, tmp_path: Path) -> MakePair:
     """Makes two gateways with settings. Every worker chunk becomes an event of its own unless they say otherwise."""
 
     @contextlib.asynccontextmanager
     async def make(**settings: Any) -> AsyncIterator[Pair]:
-        settings = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, **settings}
+        settings = {**SETTINGS, **settings}
         async with (
             talking(redis_url, tmp_path / "a", **settings) as a,
             talking(redis_url, tmp_path / "b", **settings) as b,
@@ -35,3 +40,9 @@ def pair(redis_url: str, tmp_path: Path) -> MakePair:
             yield a, b
 
     return make
+
+
+@pytest.fixture
+def shared_pair(shared_replicas: MakePair) -> MakePair:
+    """Makes two gateways as `pair` does, which the tests of a module share."""
+    return functools.partial(shared_replicas, **SETTINGS)

@@ -51,9 +51,9 @@ async def cut_once(here: Talk, there: Talk, task_id: str, count: int) -> bytes:
     return b"".join([*frames, *await read_all(there, task_id, frames[-1].id)])
 
 
-async def test_a_connection_cut_after_each_event_in_turn_loses_nothing(pair: MakePair) -> None:
+async def test_a_connection_cut_after_each_event_in_turn_loses_nothing(shared_pair: MakePair) -> None:
     """Half of the events are written while nobody reads, half while the reader waits for them."""
-    async with pair() as gateways, gateways[0].worker() as worker:
+    async with shared_pair() as gateways, gateways[0].worker() as worker:
         a, b = gateways
         task_id = await a.submit()
         task = await worker.take()
@@ -84,9 +84,9 @@ async def test_a_connection_cut_after_each_event_in_turn_loses_nothing(pair: Mak
 
 
 async def test_cut_after_any_number_of_events_while_it_runs_the_stream_goes_on_at_the_other_gateway(
-    pair: MakePair,
+    shared_pair: MakePair,
 ) -> None:
-    async with pair() as (a, b), a.worker() as worker:
+    async with shared_pair() as (a, b), a.worker() as worker:
         task_id = await a.submit()
         task = await worker.take()
         counts = range(1, len(WORDS) + 2)
@@ -103,8 +103,8 @@ async def test_cut_after_any_number_of_events_while_it_runs_the_stream_goes_on_a
         assert set(await asyncio.gather(*readers)) == {b"".join(frames)}
 
 
-async def test_after_the_end_any_cursor_gets_the_rest_from_either_gateway(pair: MakePair) -> None:
-    async with pair() as (a, b), b.worker() as worker:
+async def test_after_the_end_any_cursor_gets_the_rest_from_either_gateway(shared_pair: MakePair) -> None:
+    async with shared_pair() as (a, b), b.worker() as worker:
         task_id = await a.submit(metadata={"order": 7})
         await play(worker, await worker.take())
         frames = await read_all(a, task_id)
@@ -117,9 +117,9 @@ async def test_after_the_end_any_cursor_gets_the_rest_from_either_gateway(pair: 
                 assert end.status == 204, "a browser would come back for ever"
 
 
-async def test_a_connection_cut_at_any_byte_loses_nothing(pair: MakePair) -> None:
+async def test_a_connection_cut_at_any_byte_loses_nothing(shared_pair: MakePair) -> None:
     """What a browser does: a frame that is not complete is thrown away, the cursor is that of the last whole one."""
-    async with pair() as (a, b), a.worker() as worker:
+    async with shared_pair() as (a, b), a.worker() as worker:
         task_id = await a.submit()
         await play(worker, await worker.take(), WORDS[:5])
         whole = b"".join(await read_all(a, task_id))
@@ -132,8 +132,8 @@ async def test_a_connection_cut_at_any_byte_loses_nothing(pair: MakePair) -> Non
 
 
 @pytest.mark.parametrize("result", [None, "their own words", {"content": "theirs", "x": [1.50, None]}])
-async def test_the_answer_is_the_same_however_it_is_read(pair: MakePair, result: Any) -> None:
-    async with pair() as (a, b), b.worker() as worker:
+async def test_the_answer_is_the_same_however_it_is_read(shared_pair: MakePair, result: Any) -> None:
+    async with shared_pair() as (a, b), b.worker() as worker:
         call = a.sync(metadata={"n": 1})
         task = await worker.take()
         for word in WORDS:
@@ -154,8 +154,8 @@ async def test_the_answer_is_the_same_however_it_is_read(pair: MakePair, result:
             assert answer.json() == result
 
 
-async def test_a_posted_stream_and_its_replay_are_byte_for_byte_the_same(pair: MakePair) -> None:
-    async with pair() as (a, b), a.worker() as worker:
+async def test_a_posted_stream_and_its_replay_are_byte_for_byte_the_same(shared_pair: MakePair) -> None:
+    async with shared_pair() as (a, b), a.worker() as worker:
         async with await RawStream.open(b.served.url, "/api/openai", body={"stream": True}) as posted:
             task_id = posted.headers["x-task-id"]
             await play(worker, await worker.take())
@@ -163,8 +163,8 @@ async def test_a_posted_stream_and_its_replay_are_byte_for_byte_the_same(pair: M
         assert live == await read_all(a, task_id) == await read_all(b, task_id)
 
 
-async def test_a_reader_at_the_other_gateway_sees_queued_and_then_start(pair: MakePair) -> None:
-    async with pair() as (a, b), a.worker() as worker:
+async def test_a_reader_at_the_other_gateway_sees_queued_and_then_start(shared_pair: MakePair) -> None:
+    async with shared_pair() as (a, b), a.worker() as worker:
         first = await a.submit()
         held = await worker.take()
         second = await a.submit(metadata={"who": "second"})
@@ -191,8 +191,8 @@ async def ahead(talk: Talk, task_id: str, cursor: str) -> list[Frame]:
         return frames
 
 
-async def test_a_cursor_that_the_log_never_reached_is_told_to_begin_anew(pair: MakePair) -> None:
-    async with pair() as (a, b), a.worker() as worker:
+async def test_a_cursor_that_the_log_never_reached_is_told_to_begin_anew(shared_pair: MakePair) -> None:
+    async with shared_pair() as (a, b), a.worker() as worker:
         task_id = await a.submit()
         await play(worker, await worker.take(), ["a", "b"])
         whole = await read_all(a, task_id)
@@ -202,8 +202,8 @@ async def test_a_cursor_that_the_log_never_reached_is_told_to_begin_anew(pair: M
             assert frames[2:] == whole
 
 
-async def test_many_readers_at_both_gateways_see_the_same(pair: MakePair) -> None:
-    async with pair() as gateways, gateways[1].worker() as worker:
+async def test_many_readers_at_both_gateways_see_the_same(shared_pair: MakePair) -> None:
+    async with shared_pair() as gateways, gateways[1].worker() as worker:
         a = gateways[0]
         task_id = await a.submit()
         task = await worker.take()

@@ -40,8 +40,10 @@ def hasten(talk: Talk) -> None:
     talk.served.gateway.hub.check_soon()
 
 
-async def test_a_reader_who_falls_behind_what_is_kept_in_memory_reads_on_from_the_log(pair: MakePair) -> None:
-    async with pair() as (a, b), a.worker2(**FAST) as worker:
+async def test_a_reader_who_falls_behind_what_is_kept_in_memory_reads_on_from_the_log(
+    shared_pair: MakePair,
+) -> None:
+    async with shared_pair() as (a, b), a.worker2(**FAST) as worker:
         task_id = await a.submit(model="m")
         task = await worker.take()
         hub = b.served.gateway.hub
@@ -61,8 +63,10 @@ async def test_a_reader_who_falls_behind_what_is_kept_in_memory_reads_on_from_th
         assert text == "".join(f"{number} " for number in range(count))
 
 
-async def test_a_client_who_does_not_read_for_a_while_gets_everything_afterwards(pair: MakePair) -> None:
-    async with pair() as (a, b), a.worker2(**FAST) as worker:
+async def test_a_client_who_does_not_read_for_a_while_gets_everything_afterwards(
+    shared_pair: MakePair,
+) -> None:
+    async with shared_pair() as (a, b), a.worker2(**FAST) as worker:
         task_id = await a.submit(model="m")
         task = await worker.take()
         words = [f"{number:05d}" * 3000 for number in range(600)]
@@ -74,9 +78,9 @@ async def test_a_client_who_does_not_read_for_a_while_gets_everything_afterwards
         assert joined_text(uncut) == "".join(words)
 
 
-async def test_a_long_log_is_replayed_without_waiting_for_anything(pair: MakePair) -> None:
+async def test_a_long_log_is_replayed_without_waiting_for_anything(shared_pair: MakePair) -> None:
     """Longer than a page and than what a feed keeps, both while it runs and after its end."""
-    async with pair() as (a, b), a.worker2(**FAST) as worker:
+    async with shared_pair() as (a, b), a.worker2(**FAST) as worker:
         task_id = await a.submit(model="m")
         task = await worker.take()
         await pour(worker, task, [f"{number} " for number in range(1300)])
@@ -91,8 +95,8 @@ async def test_a_long_log_is_replayed_without_waiting_for_anything(pair: MakePai
         assert await read_all(b, task_id, middle) == uncut[len(uncut) // 2 + 1 :]
 
 
-async def test_events_too_large_to_publish_reach_the_other_gateway(pair: MakePair) -> None:
-    async with pair() as (a, b), a.worker() as worker:
+async def test_events_too_large_to_publish_reach_the_other_gateway(shared_pair: MakePair) -> None:
+    async with shared_pair() as (a, b), a.worker() as worker:
         b.served.gateway.hub.silent_s = 3600.0
         task_id = await a.submit()
         task = await worker.take()

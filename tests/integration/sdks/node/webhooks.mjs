@@ -1,8 +1,7 @@
-// What openai-node makes of a webhook: node webhooks.mjs verify <secret> '{"body": …, "headers": …}'.
+// What openai-node makes of a webhook: node webhooks.mjs verify '' '{"secret": …, "body": …, "headers": …}'.
 import OpenAI from 'openai';
 
-const [, secret, sent] = process.argv.slice(2);
-const { body, headers } = JSON.parse(sent);
+const { secret, body, headers } = JSON.parse(process.argv[4]);
 const client = new OpenAI({ apiKey: 'none', webhookSecret: secret });
 const event = await client.webhooks.unwrap(body, headers);
 let refused = null;
