@@ -124,6 +124,12 @@ async def finish(connection: AsyncConnection, row: FileRow) -> bool:
     return await _resize(connection, row.id, {**values, "due": row.expires, "state": READY})
 
 
+async def keep_until(connection: AsyncConnection, file_id: str, until: int) -> None:
+    """A file that is there does not expire before."""
+    sooner = and_(files.c.id == file_id, files.c.state == READY, files.c.due < until)
+    await connection.execute(update(files).where(sooner).values({"due": until, "expires": until}))
+
+
 async def drop(connection: AsyncConnection, file_id: str, owner: Owner | None, now: int, due: int) -> bool:
     """A file is there no more, if it was, or arrives still, and is the owner's (None: whoever's it is)."""
     alive = and_(files.c.state != DELETED, or_(files.c.due.is_(None), files.c.due > now))

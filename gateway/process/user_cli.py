@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, query_of
 
 app = typer.Typer(no_args_is_help=True, help="See to the users of a running gateway.")
 TOLD = {
@@ -12,7 +12,10 @@ TOLD = {
     "days": "sums of days",
     "archived": "archived tasks removed",
     "audit": "entries of the audit record",
+    "responses": "kept responses removed",
+    "files": "files removed",
     "batches": "batches removed that had ended",
+    "webhooks": "webhooks removed, and what any told of their ends",
     "results": "results removed from Redis",
 }
 
@@ -28,13 +31,21 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Forget a user, for good: what is archived of their tasks and their results are removed, and their name is taken out of
-    usage and audit records. Tasks that wait or run go on: cancel them first. What a user with a quota of their own was granted
+    usage and audit records. Tasks that wait or run go on: cancel them first. So do batches, and fail, as their files are gone:
+    they are told of. What a user with a quota of their own was granted
     and has paid stays in the ledger, with the name. Written to the audit record, without the name.
 
     fairlane cancel --user site/ann
 
     fairlane user forget site/ann
     """
+    unended = query_of({"user": user, "state": "unended", "limit": 1})
+    if answer_of(gateway, key, f"/api/admin/batches{unended}").json()["batches"]:
+        typer.echo(
+            f"{user} has batches that have not ended. Their files are forgotten, so what has not run yet will fail. "
+            f"To end them first: fairlane batches list --state unended --user {user}, and fairlane batches cancel ID",
+            err=True,
+        )
     if not yes:
         typer.confirm(f"Forget {user} for good?", abort=True)
     done = dict.fromkeys(TOLD, 0)

@@ -29,6 +29,7 @@ class Forgotten(Answer):
     archived: int
     audit: int
     responses: int
+    files: int
     batches: int = Field(description="batches that had ended")
     webhooks: int = Field(description="of webhooks of this user, and of what any told of this user's ends")
     results: int
