@@ -4,12 +4,14 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
-from tests.integration.web.conftest import OpenBrowser
+from playwright.async_api import Browser, Page, expect
+from tests.integration.web.conftest import OpenBrowser, new_browser
 from tests.integration.web.test_playground import WORDS, ask, choose_surface, say, state
 from tests.support.processes import NO_PROXIES, output_of
 from tests.support.talk import Talk
@@ -21,13 +23,22 @@ STATIC = Path(__file__).parents[3] / "web" / "static"
 PAGES = ("playground", "dashboard", "docs", "sizing")
 
 
+@pytest.fixture(scope="module")
+async def page(
+    shared_gateway: Callable[..., AbstractAsyncContextManager[Talk]], browser: Browser
+) -> AsyncIterator[Page]:
+    """A page of the gateway whose modules tests call; they leave nothing on it."""
+    async with shared_gateway() as talk, new_browser(browser, talk.served.url) as watched:
+        yield await watched.open()
+        await watched.check()
+
+
 async def load(page: Page, path: str) -> Any:
     """What a module of strings exports."""
     return await page.evaluate("path => import(path).then(module => module.default)", path)
 
 
-async def test_every_string_exists_in_both_languages(talk: Talk, open_browser: OpenBrowser) -> None:
-    page = await (await open_browser(talk.served.url)).open()
+async def test_every_string_exists_in_both_languages(page: Page) -> None:
     common = await load(page, "/static/common/strings.js")
     for name in PAGES:
         own = await load(page, f"/static/{name}/strings.js")
@@ -51,8 +62,7 @@ async def test_every_string_exists_in_both_languages(talk: Talk, open_browser: O
         assert used <= strings["en"].keys()
 
 
-async def test_every_limit_is_explained_in_chinese_too(talk: Talk, open_browser: OpenBrowser) -> None:
-    page = await (await open_browser(talk.served.url)).open("/dashboard")
+async def test_every_limit_is_explained_in_chinese_too(page: Page) -> None:
     chinese = await page.evaluate(
         "path => import(path).then(module => module.CHINESE)", "/static/dashboard/help.js"
     )
@@ -169,8 +179,7 @@ never closed
 """
 
 
-async def test_markdown_looks_the_same_however_it_arrives(talk: Talk, open_browser: OpenBrowser) -> None:
-    page = await (await open_browser(talk.served.url)).open()
+async def test_markdown_looks_the_same_however_it_arrives(page: Page) -> None:
     drawn = await page.evaluate(
         """async lines => {
           const { TextView } = await import("/static/common/markdown.js");
@@ -212,8 +221,7 @@ async def test_markdown_looks_the_same_however_it_arrives(talk: Talk, open_brows
         assert part in drawn[0], part
 
 
-async def test_links_lead_out_or_nowhere(talk: Talk, open_browser: OpenBrowser) -> None:
-    page = await (await open_browser(talk.served.url)).open()
+async def test_links_lead_out_or_nowhere(page: Page) -> None:
     safe = {
         "https://a.example/b": "https://a.example/b",
         "HTTP://A.example": "http://a.example/",
@@ -243,8 +251,7 @@ async def test_links_lead_out_or_nowhere(talk: Talk, open_browser: OpenBrowser) 
     assert answers == [*safe.values(), *[None] * len(unsafe)]
 
 
-async def test_a_fetched_stream_is_read_as_the_standard_says(talk: Talk, open_browser: OpenBrowser) -> None:
-    page = await (await open_browser(talk.served.url)).open()
+async def test_a_fetched_stream_is_read_as_the_standard_says(page: Page) -> None:
     events = await page.evaluate(
         r"""async () => {
           const { readEvents } = await import("/static/common/sse.js");
@@ -271,3 +278,34 @@ async def test_a_fetched_stream_is_read_as_the_standard_says(talk: Talk, open_br
             {"id": None, "event": "message", "data": "", "retry": None},
         ],
     ]
+
+
+READ_VECTORS = """async answer => {
+  const { vectorsOf } = await import("/static/playground/surfaces/embeddings.js");
+  return vectorsOf(answer);
+}"""
+ALIKE = """async ([one, other]) => {
+  const { similarity } = await import("/static/playground/surfaces/embeddings.js");
+  return similarity(one, other);
+}"""
+
+
+async def test_vectors_are_read_in_the_order_of_the_inputs_and_odd_answers_as_none(page: Page) -> None:
+    def data(*pairs: tuple[Any, Any]) -> dict[str, Any]:
+        return {"data": [{"index": index, "embedding": vector} for index, vector in pairs]}
+
+    assert await page.evaluate(READ_VECTORS, data((1, [2]), (0, [1]))) == [[1], [2]]
+    odd = [
+        *(None, {}, {"data": []}, {"data": "x"}, {"data": [None]}),
+        *(data((0, "AAAA")), data((1, [1])), data((4_000_000_000, [1])), data(("length", [1]))),
+        *(data((-1, [1])), data((0.5, [1])), data((0, [1]), (0, [2]))),
+    ]
+    for answer in odd:
+        assert await page.evaluate(READ_VECTORS, answer) is None, answer
+    for pair, alike in (
+        ([[1, 0], [2, 0]], 1),
+        ([[1, 0], [0, 3]], 0),
+        ([[1], [1, 2]], None),
+        ([[0], [1]], None),
+    ):
+        assert await page.evaluate(ALIKE, pair) == alike, pair

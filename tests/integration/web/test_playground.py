@@ -10,7 +10,6 @@ import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
 from tests.support.rawworkers import RawWorker, key
-from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
@@ -49,11 +48,13 @@ async def plain(page: Page) -> None:
 
 async def shows(page: Page, text: str) -> None:
     """Return when the page shows exactly this output, as plain text."""
+    same = "text => document.querySelector('#output')?.textContent === text"
+    await page.wait_for_function(same, arg=text, polling=50)
 
-    async def same() -> bool:
-        return bool(await page.locator("#output").evaluate("e => e.textContent") == text)
 
-    await until(same, f"the output {text[:80]!r}")
+async def showing(page: Page, task: dict[str, Any]) -> None:
+    """Return when the page shows this task, and no longer the one before."""
+    await expect(page.locator("#task-id")).to_have_text(task["taskId"])
 
 
 async def state(page: Page, name: str) -> None:
@@ -72,7 +73,8 @@ async def fact(page: Page, name: str) -> str:
     return await page.locator(f"[data-fact={name}]").inner_text()
 
 
-async def test_a_task_is_sent_and_watched_to_its_end(talk: Talk, open_browser: OpenBrowser) -> None:
+async def test_one_task_after_the_other_is_watched_to_its_end(talk: Talk, open_browser: OpenBrowser) -> None:
+    """A task that ends well, an OpenAI stream that does, one that is left, a task that fails, one read in three ways."""
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()
         await ask(page)
@@ -93,6 +95,55 @@ async def test_a_task_is_sent_and_watched_to_its_end(talk: Talk, open_browser: O
         await shows(page, "".join(WORDS))
         assert await page.locator("#cut").is_disabled()
         assert await page.locator("#cancel-task").is_disabled()
+
+        await ask(page, surface="chat")
+        task = await worker.take()
+        await showing(page, task)
+        await say(worker, task, WORDS)
+        await worker.answer(task, None, usage={"inputTokens": 3, "outputTokens": 8}, finishReason="stop")
+        await state(page, "completed")
+        assert await fact(page, "tokens") == "3 in, 8 out"
+        await plain(page)
+        await shows(page, "".join(WORDS))
+
+        await ask(page, surface="chat")
+        task = await worker.take()
+        await showing(page, task)
+        await say(worker, task, WORDS[:1])
+        await expect(page.locator("#output")).to_have_text("Once")
+        await page.locator("#cut").click()
+        await state(page, "cancelled")
+        await expect(page.locator("#connection")).to_contain_text("X-Fairlane-On-Disconnect")
+        assert (await talk.reaches(task["taskId"], "cancelled"))["status"] == "cancelled"
+        assert (await worker.recv())["type"] == "cancel"
+        await worker.answer(task, None, error="cancelled")
+
+        await ask(page)
+        task = await worker.take()
+        await showing(page, task)
+        await say(worker, task, WORDS[:1])
+        info = {"code": "UPSTREAM_ERROR", "message": "The GPU is <b>on fire</b>", "retryable": True}
+        await worker.answer(task, None, error=info["message"], errorInfo=info)
+        await state(page, "failed")
+        await expect(page.locator("#failure")).to_contain_text("The GPU is <b>on fire</b> [UPSTREAM_ERROR]")
+        await expect(page.locator("#output")).to_have_text("Once")
+
+        await page.locator("#side-by-side").check()
+        await ask(page)
+        task = await worker.take()
+        await showing(page, task)
+        await expect(page.locator("#reading-poll-text")).to_contain_text('"status"')
+        await expect(page.locator("#reading-json-text")).to_contain_text("comes whole, at the end")
+        await say(worker, task, WORDS)
+        await expect(page.locator("#reading-events-text")).to_contain_text('"delta":"Once')
+        await accessible(page)
+        await worker.answer(task)
+        await expect(page.locator("#agreed")).to_contain_text("All three readings hold the same text")
+        result = json.loads(await page.locator("#reading-json-text").inner_text())
+        polled = json.loads(await page.locator("#reading-poll-text").inner_text())
+        assert result["content"] == "".join(WORDS)
+        assert polled["result"] == result
+        assert polled == await talk.poll(task["taskId"])
 
 
 async def test_the_place_in_the_queue_moves(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -222,50 +273,6 @@ async def test_cancelling_works_in_the_queue_and_while_it_streams(
         assert (await talk.poll(task["taskId"]))["status"] == "cancelled"
 
 
-async def test_three_readings_of_one_task_side_by_side(talk: Talk, open_browser: OpenBrowser) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        await page.locator("#side-by-side").check()
-        await ask(page)
-        task = await worker.take()
-        await expect(page.locator("#reading-poll-text")).to_contain_text('"status"')
-        await expect(page.locator("#reading-json-text")).to_contain_text("comes whole, at the end")
-        await say(worker, task, WORDS)
-        await expect(page.locator("#reading-events-text")).to_contain_text('"delta":"Once')
-        await accessible(page)
-        await worker.answer(task)
-        await expect(page.locator("#agreed")).to_contain_text("All three readings hold the same text")
-        result = json.loads(await page.locator("#reading-json-text").inner_text())
-        polled = json.loads(await page.locator("#reading-poll-text").inner_text())
-        assert result["content"] == "".join(WORDS)
-        assert polled["result"] == result
-        assert polled == await talk.poll(task["taskId"])
-
-
-async def test_an_openai_stream_is_watched_and_ends_when_it_is_left(
-    talk: Talk, open_browser: OpenBrowser
-) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        await ask(page, surface="chat")
-        task = await worker.take()
-        await say(worker, task, WORDS)
-        await worker.answer(task, None, usage={"inputTokens": 3, "outputTokens": 8}, finishReason="stop")
-        await state(page, "completed")
-        assert await fact(page, "tokens") == "3 in, 8 out"
-        await plain(page)
-        await shows(page, "".join(WORDS))
-
-        await ask(page, surface="chat")
-        task = await worker.take()
-        await say(worker, task, WORDS[:1])
-        await expect(page.locator("#output")).to_have_text("Once")
-        await page.locator("#cut").click()
-        await state(page, "cancelled")
-        await expect(page.locator("#connection")).to_contain_text("X-Fairlane-On-Disconnect")
-        assert (await talk.reaches(task["taskId"], "cancelled"))["status"] == "cancelled"
-
-
 async def test_an_openai_stream_tells_its_place(talk: Talk, open_browser: OpenBrowser) -> None:
     async with talk.worker2(["m"]) as worker:
         first = await talk.submit(model="m", stream=True)
@@ -281,19 +288,6 @@ async def test_an_openai_stream_tells_its_place(talk: Talk, open_browser: OpenBr
         await expect(page.locator("#position")).to_have_text("1")
         await page.locator("#cancel-task").click()
         await state(page, "cancelled")
-
-
-async def test_a_failed_task_says_why(talk: Talk, open_browser: OpenBrowser) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        await ask(page)
-        task = await worker.take()
-        await say(worker, task, WORDS[:1])
-        info = {"code": "UPSTREAM_ERROR", "message": "The GPU is <b>on fire</b>", "retryable": True}
-        await worker.answer(task, None, error=info["message"], errorInfo=info)
-        await state(page, "failed")
-        await expect(page.locator("#failure")).to_contain_text("The GPU is <b>on fire</b> [UPSTREAM_ERROR]")
-        await expect(page.locator("#output")).to_have_text("Once")
 
 
 async def test_refusals_are_sentences_in_the_readers_language(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -373,7 +367,9 @@ async def test_a_user_and_a_tier_are_chosen_on_an_open_gateway(talk: Talk, open_
         assert task["taskId"] in page.url
 
 
-async def test_a_burst_shows_who_is_served_when(talk: Talk, open_browser: OpenBrowser) -> None:
+async def test_bursts_show_who_is_served_when_and_can_be_cancelled(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()
         await page.locator("#tab-burst").click()
@@ -384,16 +380,18 @@ async def test_a_burst_shows_who_is_served_when(talk: Talk, open_browser: OpenBr
         await page.locator("#burst-count-2").fill("2")
         await page.locator("#burst-send").click()
         order = []
+        task = await worker.take()  # before the rest: what nobody acknowledges goes back to its queue
         await talk.waiting(9)
         await expect(page.locator("#burst-bars .waited")).to_have_count(10)
         await expect(page.locator("#burst-table tbody tr")).to_have_text([re.compile(r"\d")] * 3)
         assert "–" not in await page.locator("#burst-table td:nth-child(4)").all_inner_texts()
         await accessible(page)
-        for _ in range(10):
-            task = await worker.take()
+        for left in reversed(range(10)):
             rows = {row["taskId"]: row["user"] for row in (await talk.state())["tasks"]}
             order.append(rows[task["taskId"]])
             await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 1, "outputTokens": 1})
+            if left:
+                task = await worker.take()
         await expect(page.locator("#burst-progress")).to_have_text("10 of 10 ended")
         await expect(page.locator("#burst-order .cell")).to_have_count(10)
         drawn = await page.locator("#burst-order .cell").evaluate_all(
@@ -406,14 +404,19 @@ async def test_a_burst_shows_who_is_served_when(talk: Talk, open_browser: OpenBr
         await expect(page.locator("#burst-table tbody tr").first).to_contain_text("6 / 6")
         await expect(page.locator("#burst-send")).to_be_enabled()
 
+        for index, count in enumerate((16, 4, 4)):
+            await page.locator(f"#burst-count-{index}").fill(str(count))
+        await page.locator("#burst-send").click()
+        task = await worker.take()
+        await talk.waiting(23)
+        await page.locator("#burst-stop").click()
+        await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")
+        assert (await talk.state())["counts"]["cancelled"] == 24
+        assert (await worker.recv())["type"] == "cancel"
+        await worker.answer(task, None, error="cancelled")
 
-async def test_a_burst_ends_with_what_is_promised_in_its_own_numbers(
-    talk: Talk, open_browser: OpenBrowser
-) -> None:
-    async with talk.worker2(["m"]) as worker:
         await talk.http.patch("/api/admin/models/m", json={"paused": True})  # so that all of them wait
-        page = await (await open_browser(talk.served.url)).open("/#burst")
-        await page.locator("#burst-model option[value=m]").wait_for(state="attached")
+        await expect(page.locator("#burst-send")).to_be_enabled()
         await page.locator("#burst-send").click()
         await talk.waiting(24)
         verdict = page.locator("#burst-verdict")
@@ -480,19 +483,6 @@ async def test_ids_and_commands_can_be_copied(talk: Talk, open_browser: OpenBrow
         assert await page.evaluate(copied) == await page.locator("#code pre").evaluate("e => e.textContent")
 
 
-async def test_a_burst_can_be_cancelled(talk: Talk, open_browser: OpenBrowser) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open("/#burst")
-        await page.locator("#burst-model option[value=m]").wait_for(state="attached")
-        await page.locator("#burst-send").click()
-        await worker.take()
-        await talk.waiting(23)
-        await page.locator("#burst-stop").click()
-        await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")
-        counts = (await talk.state())["counts"]
-        assert counts["cancelled"] == 24
-
-
 async def test_an_ordinary_key_sends_a_burst_as_one_user(
     redis_url: str, tmp_path: Path, open_browser: OpenBrowser
 ) -> None:
@@ -536,13 +526,17 @@ async def test_language_and_colours_change_while_a_task_runs(talk: Talk, open_br
         assert await page.locator("html").get_attribute("data-theme") == "dark"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_it_fits_a_phone_and_is_used_by_keyboard(
-    talk: Talk, open_browser: OpenBrowser, scheme: str
-) -> None:
+async def looks_well(page: Page) -> None:
+    """Assert that it fits its window and is accessible, in the light and in the dark."""
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)
+        await fits(page)
+        await accessible(page)
+
+
+async def test_it_fits_a_phone_and_is_used_by_keyboard(talk: Talk, open_browser: OpenBrowser) -> None:
     async with talk.worker2(["m"]) as worker:
-        watched = await open_browser(talk.served.url, viewport=PHONE, color_scheme=scheme)
-        page = await watched.open()
+        page = await (await open_browser(talk.served.url, viewport=PHONE)).open()
         await choose_model(page, "m")
         await page.locator("#prompt").focus()
         await page.keyboard.press("Control+Enter")
@@ -553,16 +547,14 @@ async def test_it_fits_a_phone_and_is_used_by_keyboard(
             ["x" * 400, "\n\n```\n" + "y" * 400 + "\n```\n\n|a|b|\n|-|-|\n|" + "z" * 90 + "|2|\n"],
         )
         await expect(page.locator("#output table")).to_be_visible()
-        await fits(page)
-        await accessible(page)
+        await looks_well(page)
         await page.locator("#cancel-task").focus()
         await page.keyboard.press("Enter")
         await state(page, "cancelled")
         await page.locator("#tab-ask").focus()
         await page.keyboard.press("ArrowRight")
         await expect(page.locator("#view-burst")).to_be_visible()
-        await fits(page)
-        await accessible(page)
+        await looks_well(page)
 
 
 async def test_a_template_is_filled_in(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:

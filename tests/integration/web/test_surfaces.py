@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import PHONE, OpenBrowser, accessible, fits
-from tests.integration.web.test_playground import ask, choose_model, choose_surface, fact, plain, shows, state
+from tests.integration.web.test_playground import (
+    ask,
+    choose_model,
+    choose_surface,
+    fact,
+    plain,
+    showing,
+    shows,
+    state,
+)
 from tests.support.rawworkers import RawWorker, key
 from tests.support.talk import Talk
 
@@ -37,47 +46,55 @@ async def offer_tools(page: Page) -> None:
     await page.locator("#tools-on").check()
 
 
-@pytest.mark.parametrize("surface", CHATS)
-async def test_a_surface_shows_thoughts_tools_and_usage_like_the_others(
-    talk: Talk, open_browser: OpenBrowser, surface: str
+async def test_each_surface_shows_thoughts_tools_and_usage_like_the_others(
+    talk: Talk, open_browser: OpenBrowser
 ) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()
         await offer_tools(page)
-        await ask(page, prompt="The weather?", surface=surface)
-        task = await worker.take()
-        said = task["payload"]
-        assert said["messages"] == [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "The weather?"},
-        ]
-        assert [tool["function"]["name"] for tool in said["tools"]] == ["get_weather"]
-        await call_a_tool(worker, task)
-        await state(page, "completed")
-        await expect(page.locator("#output")).to_have_text("A moment.")
-        await page.locator("#reasoning summary").click()
-        await expect(page.locator("#reasoning .output")).to_have_text("let me <think>")
-        await expect(page.locator(".call code").first).to_have_text("get_weather")
-        assert json.loads(await page.locator(".call pre").inner_text()) == {"city": "Oslo"}
-        assert await fact(page, "tokens") == "80 in, 24 out"
-        assert await fact(page, "cached") == "10"
-        assert await fact(page, "thoughts") == "5"
-        await accessible(page)
+        for surface in CHATS:
+            await talk_through(surface, page, worker)
+            await page.locator("#turns-clear").click()
 
-        await page.locator("#call-result-0").fill(HEARD)
-        await page.locator("#go-on").click()
-        task = await worker.take()
-        asked, answered = task["payload"]["messages"][-2:]
-        assert (asked["role"], asked["content"]) == ("assistant", "A moment.")
-        called = asked["tool_calls"][0]
-        assert (called["id"], called["function"]["name"]) == ("call_7", "get_weather")
-        assert json.loads(called["function"]["arguments"]) == {"city": "Oslo"}
-        assert answered == {"role": "tool", "tool_call_id": "call_7", "content": HEARD}
-        await worker.chunk(task, "It rains.", 1)
-        await worker.answer(task, None, finishReason="stop")
-        await expect(page.locator("#output")).to_have_text("It rains.")
-        await expect(page.locator("#turns li")).to_have_count(3)
-        await expect(page.locator("#turns")).to_contain_text(HEARD)
+
+async def talk_through(surface: str, page: Page, worker: RawWorker) -> None:
+    """A question, a call of a tool, its result and the answer, all of which the page shows."""
+    await ask(page, prompt="The weather?", surface=surface)
+    task = await worker.take()
+    await showing(page, task)
+    said = task["payload"]
+    assert said["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "The weather?"},
+    ]
+    assert [tool["function"]["name"] for tool in said["tools"]] == ["get_weather"]
+    await call_a_tool(worker, task)
+    await state(page, "completed")
+    await expect(page.locator("#output")).to_have_text("A moment.")
+    await page.locator("#reasoning summary").click()
+    await expect(page.locator("#reasoning .output")).to_have_text("let me <think>")
+    await expect(page.locator(".call code").first).to_have_text("get_weather")
+    assert json.loads(await page.locator(".call pre").inner_text()) == {"city": "Oslo"}
+    assert await fact(page, "tokens") == "80 in, 24 out"
+    assert await fact(page, "cached") == "10"
+    assert await fact(page, "thoughts") == "5"
+    await accessible(page)
+
+    await page.locator("#call-result-0").fill(HEARD)
+    await page.locator("#go-on").click()
+    task = await worker.take()
+    await showing(page, task)
+    asked, answered = task["payload"]["messages"][-2:]
+    assert (asked["role"], asked["content"]) == ("assistant", "A moment.")
+    called = asked["tool_calls"][0]
+    assert (called["id"], called["function"]["name"]) == ("call_7", "get_weather")
+    assert json.loads(called["function"]["arguments"]) == {"city": "Oslo"}
+    assert answered == {"role": "tool", "tool_call_id": "call_7", "content": HEARD}
+    await worker.chunk(task, "It rains.", 1)
+    await worker.answer(task, None, finishReason="stop")
+    await expect(page.locator("#output")).to_have_text("It rains.")
+    await expect(page.locator("#turns li")).to_have_count(3)
+    await expect(page.locator("#turns")).to_contain_text(HEARD)
 
 
 async def test_a_conversation_goes_on_through_another_surface(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -139,45 +156,45 @@ async def test_tools_that_are_no_tools_are_not_sent(talk: Talk, open_browser: Op
         assert (await talk.state())["tasks"] == []
 
 
-@pytest.mark.parametrize("surface", ["chat", "completions", "messages"])
-async def test_a_stream_that_is_left_ends_and_a_failure_is_told(
-    talk: Talk, open_browser: OpenBrowser, surface: str
+async def test_a_stream_that_is_left_ends_and_a_failure_is_told_on_each_surface(
+    talk: Talk, open_browser: OpenBrowser
 ) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()
-        await ask(page, surface=surface)
-        task = await worker.take()
-        await worker.chunk(task, "Once", 1)
-        await expect(page.locator("#output")).to_have_text("Once")
-        await page.locator("#cut").click()
-        await state(page, "cancelled")
-        await expect(page.locator("#connection")).to_contain_text("X-Fairlane-On-Disconnect")
-        assert (await worker.recv())["type"] == "cancel"
-        await worker.answer(task, None, error="cancelled")
+        for surface in ("chat", "completions", "messages"):
+            await ask(page, surface=surface)
+            task = await worker.take()
+            await showing(page, task)
+            await worker.chunk(task, "Once", 1)
+            await expect(page.locator("#output")).to_have_text("Once")
+            await page.locator("#cut").click()
+            await state(page, "cancelled")
+            await expect(page.locator("#connection")).to_contain_text("X-Fairlane-On-Disconnect")
+            assert (await worker.recv())["type"] == "cancel"
+            await worker.answer(task, None, error="cancelled")
 
-        await ask(page, surface=surface)
-        task = await worker.take()
-        await worker.chunk(task, "Once", 1)
-        info = {"code": "UPSTREAM_ERROR", "message": "The GPU is <b>on fire</b>", "retryable": True}
-        await worker.answer(task, None, error=info["message"], errorInfo=info)
-        await state(page, "failed")
-        await expect(page.locator("#failure")).to_contain_text("The GPU is <b>on fire</b>")
-        await expect(page.locator("#output")).to_have_text("Once")
+            await ask(page, surface=surface)
+            task = await worker.take()
+            await showing(page, task)
+            await worker.chunk(task, "Once", 1)
+            info = {"code": "UPSTREAM_ERROR", "message": "The GPU is <b>on fire</b>", "retryable": True}
+            await worker.answer(task, None, error=info["message"], errorInfo=info)
+            await state(page, "failed")
+            await expect(page.locator("#failure")).to_contain_text("The GPU is <b>on fire</b>")
+            await expect(page.locator("#output")).to_have_text("Once")
 
 
-@pytest.mark.parametrize("surface", ["chat", "messages"])
-async def test_a_surface_tells_the_place_in_the_queue(
-    talk: Talk, open_browser: OpenBrowser, surface: str
-) -> None:
+async def test_each_surface_tells_the_place_in_the_queue(talk: Talk, open_browser: OpenBrowser) -> None:
     async with talk.worker2(["m"]) as worker:
         await talk.submit(model="m", stream=True)
         running = await worker.take()
         page = await (await open_browser(talk.served.url)).open()
-        await ask(page, surface=surface)
-        await state(page, "queued")
-        await expect(page.locator("#position")).to_have_text("1")
-        await page.locator("#cancel-task").click()
-        await state(page, "cancelled")
+        for surface in ("chat", "messages"):
+            await ask(page, surface=surface)
+            await state(page, "queued")
+            await expect(page.locator("#position")).to_have_text("1")
+            await page.locator("#cancel-task").click()
+            await state(page, "cancelled")
         await worker.answer(running, {})
 
 
@@ -258,38 +275,3 @@ async def test_embeddings_that_are_stopped_or_refused_leave_no_task(
         await page.locator("#send").click()
         await worker.answer(await worker.take(), {"data": [{"index": 0, "embedding": "AAAA"}]})
         await expect(page.locator("#ask-problem")).to_contain_text("no embeddings")
-
-
-READ_VECTORS = """async answer => {
-  const { vectorsOf } = await import("/static/playground/surfaces/embeddings.js");
-  return vectorsOf(answer);
-}"""
-ALIKE = """async ([one, other]) => {
-  const { similarity } = await import("/static/playground/surfaces/embeddings.js");
-  return similarity(one, other);
-}"""
-
-
-async def test_vectors_are_read_in_the_order_of_the_inputs_and_odd_answers_as_none(
-    talk: Talk, open_browser: OpenBrowser
-) -> None:
-    page = await (await open_browser(talk.served.url)).open()
-
-    def data(*pairs: tuple[Any, Any]) -> dict[str, Any]:
-        return {"data": [{"index": index, "embedding": vector} for index, vector in pairs]}
-
-    assert await page.evaluate(READ_VECTORS, data((1, [2]), (0, [1]))) == [[1], [2]]
-    odd = [
-        *(None, {}, {"data": []}, {"data": "x"}, {"data": [None]}),
-        *(data((0, "AAAA")), data((1, [1])), data((4_000_000_000, [1])), data(("length", [1]))),
-        *(data((-1, [1])), data((0.5, [1])), data((0, [1]), (0, [2]))),
-    ]
-    for answer in odd:
-        assert await page.evaluate(READ_VECTORS, answer) is None, answer
-    for pair, alike in (
-        ([[1, 0], [2, 0]], 1),
-        ([[1, 0], [0, 3]], 0),
-        ([[1], [1, 2]], None),
-        ([[0], [1]], None),
-    ):
-        assert await page.evaluate(ALIKE, pair) == alike, pair
