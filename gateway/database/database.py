@@ -80,7 +80,7 @@ class Database:
     async def start(self) -> None:
         """Bring the schema to this program's; a file is made where there is none. Raises DatabaseError with a sentence."""
         if isinstance(self.address, File):
-            await asyncio.to_thread(_make, self.address)
+            await asyncio.to_thread(_make_file, self.address)
         async with self.reading() as connection:
             if await connection.run_sync(schema.revision) == HEAD:
                 self.identifier = await connection.run_sync(schema.identifier)
@@ -230,7 +230,7 @@ def _wait_for(threads: list[Thread]) -> None:
         thread.join(max(end - time.monotonic(), 0))
 
 
-def _make(file: File) -> None:
+def _make_file(file: File) -> None:
     """Raises DatabaseUnavailable."""
     try:
         make_file(file.path)
