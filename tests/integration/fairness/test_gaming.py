@@ -26,10 +26,7 @@ def repeated(request: Request, reading: Reading, times: int) -> Sequence[Arrival
 
 
 async def served(stack: Stack, experiment: Experiment, *, together: bool = False) -> tuple[float, float]:
-    """Service of the one who tries, and of an honest user, in the mean; `together`: nothing starts before all have asked, so
-    nothing ends by the time since then."""
-    if together:
-        experiment = replace(experiment, expire_s=0)
+    """Service of the one who tries, and of an honest user, in the mean; `together`: nothing starts before all have asked."""
     live = await carry_out(stack, experiment, together=together)
     sound(live)
     got = service(live.run, 0, experiment.end_us)

@@ -19,8 +19,6 @@ CONTEST = Scale(slots=SLOTS, token_us=10_000, length_s=8, warm_up_s=0)
 PLAIN = Request(0, CHEAT, input=64, output=40, token_us=CONTEST.token_us)
 """What everybody asks for who is honest: 0.4 s of a slot."""
 COST = PLAIN.input + 2 * PLAIN.output
-EXPIRE_S = CONTEST.length_s + 0.5
-"""What nobody reads and has not run by then goes by itself: to cancel hundreds of tasks takes as long as to run them."""
 EACH = round(1.5 * SLOTS * CONTEST.length_s * 1e6 / (PLAIN.output * PLAIN.token_us) / (len(HONEST) + 1))
 """Half as many again as fit: everybody always waits."""
 
@@ -58,6 +56,4 @@ def contest(
         arrivals.append(arrival)
     arrivals += tries
     service_s = PLAIN.output * PLAIN.token_us / 1e6
-    return Experiment(
-        name, name, CONTEST, arrivals, ONE_QUEUE, service_s, names=names, again=again, expire_s=EXPIRE_S
-    )
+    return Experiment(name, name, CONTEST, arrivals, ONE_QUEUE, service_s, names=names, again=again)
