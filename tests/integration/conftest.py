@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ def shared_redis() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 async def sharing(shared_redis: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sharing]:
     """The gateways that the tests of a module share."""
-    async with AsyncExitStack() as stack:
-        yield Sharing(shared_redis, lambda: tmp_path_factory.mktemp("shared"), stack)
+    sharing = Sharing(shared_redis, lambda: tmp_path_factory.mktemp("shared"))
+    yield sharing
+    await sharing.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,31 @@ from tests.support.servers import Server
 from tests.support.serving import Served, serving
 from tests.support.talk import Talk, caller_of, end_all
 
+MOST_IDLE = 2
+"""Kinds that wait for another test: each costs as much in two seconds as its start did."""
+
+
+@dataclass
+class Kind:
+    """So many replicas with these settings; they end with `running`."""
+
+    number: int
+    settings: dict[str, Any]
+    replicas: list[Served] = field(default_factory=list)
+    running: AsyncExitStack = field(default_factory=AsyncExitStack)
+
 
 class Sharing:
     """Starts gateways when they are first wanted, so many replicas for each kind of settings, and keeps them for the next test.
 
-    Gateways of each kind have a database of `redis` and a data directory of their own. They end with `stack`.
+    Gateways of each kind have a database of `redis` and a data directory of their own.
     """
 
-    def __init__(self, redis: Server, folder: Callable[[], Path], stack: AsyncExitStack) -> None:
+    def __init__(self, redis: Server, folder: Callable[[], Path]) -> None:
         self._redis = redis
         self._folder = folder
-        self._stack = stack
         self._started = 0
-        self._idle: list[tuple[int, dict[str, Any], list[Served]]] = []
+        self._idle: list[Kind] = []
 
     @asynccontextmanager
     async def gateway(self, **settings: Any) -> AsyncIterator[Talk]:
@@ -39,24 +52,39 @@ class Sharing:
         ):
             yield one, other
 
+    async def close(self) -> None:
+        """End all."""
+        await self._leave(0)
+
     @asynccontextmanager
     async def _lent(self, number: int, settings: dict[str, Any]) -> AsyncIterator[list[Served]]:
-        found = next((kind for kind in self._idle if kind[:2] == (number, settings)), None)
+        found = next(
+            (kind for kind in self._idle if (kind.number, kind.settings) == (number, settings)), None
+        )
         if found:
             self._idle.remove(found)
-        replicas = found[2] if found else await self._start(number, settings)
-        yield replicas
-        await end_all(*replicas)
-        self._idle.append(
-            (number, settings, replicas)
-        )  # not after a test that failed: who knows what it has left
+        kind = found or await self._start(number, settings)
+        try:
+            yield kind.replicas
+            await end_all(*kind.replicas)
+        except BaseException:
+            await kind.running.aclose()  # who knows what a test that failed has left
+            raise
+        self._idle.append(kind)
 
-    async def _start(self, number: int, settings: dict[str, Any]) -> list[Served]:
+    async def _start(self, number: int, settings: dict[str, Any]) -> Kind:
+        await self._leave(MOST_IDLE - 1)
+        database, self._started = self._started % 16, self._started + 1
         with self._redis.client() as client:
-            client.select(self._started)
+            client.select(database)
             client.flushdb()
-        url, folder = f"{self._redis.url}?db={self._started}", self._folder()
-        self._started += 1
-        return [
-            await self._stack.enter_async_context(serving(url, folder, **settings)) for _ in range(number)
-        ]
+        kind, folder = Kind(number, settings), self._folder()
+        for _ in range(number):
+            starting = serving(f"{self._redis.url}?db={database}", folder, **settings)
+            kind.replicas.append(await kind.running.enter_async_context(starting))
+        return kind
+
+    async def _leave(self, number: int) -> None:
+        """End all but those that were used last."""
+        while len(self._idle) > number:
+            await self._idle.pop(0).running.aclose()
