@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 gc.disable()  # what is imported stays
-CLI = "fairlane.gateway.process.cli"
+PROCESS = "fairlane.gateway.process"
+CLI = f"{PROCESS}.cli"
 MODULES = (
     "fairlane.gateway.process.start",
     "fairlane.gateway.process.demo",
@@ -35,8 +36,8 @@ MODULES = (
 )
 
 
-def prepare(tests: list[str]) -> None:
-    """Import what there is to import. It stays as it is now."""
+def prepare(address: str, tests: list[str]) -> None:
+    """Import what there is to import. It stays as it is now, but for the workers that gateways start: these are forks, too."""
     if tests:  # what is wrong with one, the forks say that are to run it
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
             importlib.import_module("pytest").main(["--collect-only", "--quiet", *tests])
@@ -44,6 +45,8 @@ def prepare(tests: list[str]) -> None:
         commands = importlib.import_module(CLI).COMMANDS
         for module in sorted({*MODULES, *(module for module, _ in commands.values())}):
             importlib.import_module(module)
+        standin = (sys.executable, "-I", "-S", str(Path(__file__).with_name("standin.py")), address)
+        importlib.import_module(f"{PROCESS}.workers").COMMAND = (*standin, "-P", "-m", CLI, "worker")
     assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: it would be missing in the forks"
     gc.freeze()
 
@@ -72,7 +75,7 @@ def serve(address: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
                     return None
                 if key.data == "new":
                     if not prepared:
-                        prepare(tests)
+                        prepare(address, tests)
                         prepared = True
                     link, _ = listener.accept()
                     try:
