@@ -198,13 +198,14 @@ async def test_what_cannot_be_put_in_is_refused(
             await acme.post(message({"type": "input_image", "file_id": text})), 400, param=param
         )
         assert "image/png" in sentence
-        reads = []
+        reads: list[str] = []
         storage = talk.served.gateway.tasks.files._storage
         read = storage.read
 
-        def noted(*args: Any) -> Any:
-            reads.append(args)
-            return read(*args)
+        def noted(name: str, *place: int) -> Any:
+            if name.startswith("file-"):  # the storage's own mark is read from time to time
+                reads.append(name)
+            return read(name, *place)
 
         monkeypatch.setattr(storage, "read", noted)
         large = await bring(acme, b"x" * 16_000, "large.txt")
@@ -251,13 +252,14 @@ async def test_for_a_caller_above_his_limit_no_file_is_read(
         }
         named = {"headers": {"Idempotency-Key": "mine"}}
         first, _ = await said(slow, worker, parts, **named)
-        reads = []
+        reads: list[str] = []
         storage = talk.served.gateway.tasks.files._storage
         read = storage.read
 
-        def noted(*args: Any) -> Any:
-            reads.append(args)
-            return read(*args)
+        def noted(name: str, *place: int) -> Any:
+            if name.startswith("file-"):  # the storage's own mark is read from time to time
+                reads.append(name)
+            return read(name, *place)
 
         monkeypatch.setattr(storage, "read", noted)
         for answer in (
