@@ -85,12 +85,9 @@ def serve(address: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
                         continue
                     pid = os.fork()
                     if pid == 0:
-                        for (
-                            other,
-                            _,
-                        ) in running.values():  # an import that failed keeps all this: it would close
-                            other.detach()  # what has these numbers when somebody collects it
-                        link.detach()
+                        # an import that failed may keep these: they would close what has their numbers when they are collected
+                        for mine in (link, *(other for other, _ in running.values())):
+                            mine.detach()
                         return wanted, descriptors
                     for descriptor in descriptors:
                         os.close(descriptor)
