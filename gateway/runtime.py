@@ -230,6 +230,7 @@ class Gateway:
             records.balances.load,
             checker,
             self.scheduler.allowance,
+            self.scheduler.is_named,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)

@@ -80,12 +80,23 @@ def tightest(allowed: Sequence[Allowed]) -> Standing:
     return Standing(*told)
 
 
-def spent(allowed: Sequence[Allowed]) -> tuple[Allowed, int] | None:
-    """The limit over time of which nothing is left, and how long it takes, ms, until one request or token is back: of several the
-    one that takes longest. None: there is none, so a task may begin."""
-    found = [
-        (one, one.reset_ms - PERIODS_MS[one.setting] * (one.limit - 1) // one.limit)
-        for one in allowed
-        if one.setting in RATES and one.remaining == 0
-    ]
-    return max(found, key=lambda pair: pair[1], default=None)
+class TooLittle(NamedTuple):
+    """A limit over time of which less is left than a task takes."""
+
+    of: Allowed
+    taken: int
+    retry_ms: int
+    """How long it takes until that much is back."""
+
+
+def short_of(allowed: Sequence[Allowed], tokens: int) -> TooLittle | None:
+    """What keeps a task of so many tokens from beginning, as `weigh` in limiting.lua has it: of several limits the one that takes
+    longest. None: nothing."""
+    found = []
+    for one in allowed:
+        if one.setting in RATES:
+            taken = min(tokens, one.limit) if one.setting.startswith("tokens") else 1
+            if one.remaining < taken:
+                rest_ms = PERIODS_MS[one.setting] * (one.limit - taken) // one.limit
+                found.append(TooLittle(one, taken, one.reset_ms - rest_ms))
+    return max(found, key=lambda short: short.retry_ms, default=None)

@@ -263,6 +263,12 @@ class Scheduler:
         reply = await self._link.run("allowance", user, key_limits, user_limits)
         return list(read_allowance(reply))
 
+    async def is_named(self, idempotency: str) -> bool:
+        """Whether the idempotency key (`naming.pack`) names a task already, of the same request."""
+        name, fingerprint, _ = idempotency.split(" ", 2)
+        named: bytes | None = await self._link.command("GET", self._keys("named", digest=name))
+        return named is not None and named.startswith(fingerprint.encode() + b" ")
+
     async def congestion(self, model: str, period_ms: int, seen: Mapping[str, int]) -> Crowding:
         """How crowded a model is; adds the answers that were `seen` here, by the names of their bins.
 

@@ -159,9 +159,9 @@ def asker_of(
     `task_of`."""
     caller = caller.named(fields)
 
-    async def look() -> None:
+    async def look(data: int) -> None:
         options = options_of(request, stream=stream, wait=wait)
-        await tasks.submit.look(make(tasks.current, caller, task_type, body, fields, options, said))
+        await tasks.submit.look(make(tasks.current, caller, task_type, body, fields, options, said), data)
 
     return Asker(caller, request.opener, tasks.settings.max_body_bytes, look)
 

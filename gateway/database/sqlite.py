@@ -4,6 +4,7 @@ The way to that thread and back takes longer than most statements, and aiosqlite
 a statement goes once, and comes back with its rows.
 """
 
+import asyncio
 import contextlib
 import sqlite3
 import time
@@ -81,6 +82,11 @@ class FileConnection(aiosqlite.Connection):
     def cursor(self) -> "_Cursor":  # type: ignore[override]
         """For one statement at a time."""
         return _Cursor(self)
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        """End its thread, once: behind that nobody would answer. (A close that is cancelled is tried in two ways.)"""
+        stopped: asyncio.Future[Any] | None = super().stop() if self._running else None
+        return stopped
 
     async def run(self, work: Callable[[sqlite3.Connection], None]) -> None:
         """Have this done in the connection's thread."""

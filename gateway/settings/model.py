@@ -309,7 +309,7 @@ class Settings(BaseModel):
     no_worker_grace_ms: MsOrZero = 0
     """Milliseconds a task is accepted after the last worker of its model has left, and for a model that `models` or
     `upstreams` name also after the gateway has started. 0 answers `No worker available` at once; some seconds let a
-    sole worker restart unnoticed, or connect.
+    sole worker restart unnoticed, or connect. What was accepted waits on behind it, as long as its own time-outs allow.
     """
 
     linger_ms: MsOrZero = 30 * SECOND_MS

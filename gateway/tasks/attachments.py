@@ -51,10 +51,10 @@ class Asker:
         caller: Caller | None,
         opener: Opener,
         most: int,
-        look: Callable[[], Awaitable[None]] | None = None,
+        look: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is. `look`: before
-        files are read, raises for a request that would be refused all the same."""
+        so many bytes of files are read, raises for a request that would be refused all the same."""
         self.caller = caller
         self.opener = opener
         self.most = most
@@ -122,7 +122,7 @@ class Attachments:
         }
         data = _check(named, rows, asker.most - size - beside, asker.most)
         if asker.look is not None:
-            await asker.look()
+            await asker.look(data)
         arriving = self._bodies.arriving
         arriving.take(asker.opener, 2 * data)
         try:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.calls.intake import bad_schema
+from fairlane.gateway.calls.intake import MAX_ESTIMATED_INPUT, bad_schema
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -19,7 +19,7 @@ from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
-from fairlane.queues.limits import Allowed, spent, tightest
+from fairlane.queues.limits import Allowed, short_of, tightest
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import TERMINAL, Known, Reached, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Feed, Hub
@@ -53,9 +53,10 @@ class Submit:
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
         allowance: Callable[[str, str, str], Awaitable[list[Allowed]]],
+        is_named: Callable[[str], Awaitable[bool]],
     ) -> None:
         """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`. `schemas`:
-        looks at those that answers are to match. `allowance`: `Scheduler.allowance`."""
+        looks at those that answers are to match. `allowance`, `is_named`: the `Scheduler`'s."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
@@ -66,20 +67,28 @@ class Submit:
         self._load_balance = load_balance
         self._schemas = schemas
         self._allowance = allowance
+        self._is_named = is_named
 
-    async def look(self, task: TaskSpec) -> None:
-        """Before something dear is done for a task: raise as it would be refused now by its caller's limits over time. Nothing is
-        taken. One with an idempotency key may be known, and is not looked at."""
-        if task.idempotency or not (task.key_limits or task.user_limits):
+    async def look(self, task: TaskSpec, data: int) -> None:
+        """Before so many bytes of files are read for a task, which has them in its payload then: raise as it would be refused now
+        by its caller's limits over time. Nothing is taken. One that its idempotency key names is known, and not refused."""
+        if not (task.key_limits or task.user_limits):
             return
+        tokens = max(
+            min(data // 4, MAX_ESTIMATED_INPUT), 1
+        )  # of these alone, as `make_task` takes them to be
         allowed = await self._allowance(task.user, task.key_limits, task.user_limits)
-        if (found := spent(allowed)) is None:
+        short = short_of(allowed, tokens)
+        if short is None or (task.idempotency and await self._is_named(task.idempotency)):
             return
-        limit, retry_ms = found
-        reached = Reached(limit.setting, limit.limit, limit.limit, 1, limit.of_user)
-        raise self._refused(
-            Refused("rate_limited", retry_ms=retry_ms, reached=reached, standing=tightest(allowed)), task
+        limit = short.of
+        reached = Reached(
+            *(limit.setting, limit.limit, limit.limit - limit.remaining, short.taken, limit.of_user)
         )
+        refused = Refused(
+            "rate_limited", retry_ms=short.retry_ms, reached=reached, standing=tightest(allowed)
+        )
+        raise self._refused(refused, task)
 
     def __call__(
         self,

@@ -27,6 +27,7 @@ ACCOUNTS = [
     key("site", delegating=True, signing=True, signing_key=derived(secret("site")).hex()),
     key("forms", delegating=True, user_from="body.user"),
     key("slow", limits={"requests_per_minute": 1}),
+    key("small", limits={"tokens_per_minute": 1000}),
 ]
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
 PDF = b"%PDF-1.7 " + b"x" * 1000
@@ -266,6 +267,8 @@ async def test_for_a_caller_above_his_limit_no_file_is_read(
             await slow.post(parts),
             await slow.post(parts, background=True),
             await http.post("/v1/chat/completions", json=chat),
+            await slow.post(parts, headers={"Idempotency-Key": "another"}),
+            await slow.post(message({"type": "input_file", "file_id": file, "filename": "a"}), **named),
         ):
             assert "requests per min (RPM): Limit 1, Used 1" in refused(answer, 429, "rate_limit_exceeded")
             assert answer.headers["x-ratelimit-remaining-requests"] == "0"
@@ -276,8 +279,23 @@ async def test_for_a_caller_above_his_limit_no_file_is_read(
         counted = re.findall(
             r'^fairlane_tasks_refused_total\{.*reason="rate_limited".*\} (\d+)', metrics, re.MULTILINE
         )
-        assert sum(map(int, counted)) == 3
+        assert sum(map(int, counted)) == 5
         assert (await slow.post(parts, **named)).json() == first, "what is known is told"
+
+
+async def test_files_of_more_tokens_than_are_left_are_not_read(
+    talk: Talk, worker: RawWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with talk.client(secret("small")) as http:
+        small = Asker(http, talk)
+        file = await bring(small, PDF * 10, "letter.pdf")
+        parts = message({"type": "input_file", "file_id": file})
+        await said(small, worker, "a question")
+        with monkeypatch.context() as patch:
+            patch.setattr(talk.served.gateway.tasks.files, "pieces", None)  # who reads fails
+            answer = await small.post(parts)
+        assert "tokens per min (TPM): Limit 1000" in refused(answer, 429, "rate_limit_exceeded")
+        assert refused(await small.post("x" * 40_000), 429, "rate_limit_exceeded")
 
 
 async def test_a_storage_that_fails_and_a_file_that_is_lost(

@@ -8,7 +8,8 @@ from tests.support.audit import Snapshot, audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.limits import Allowed, Left, pack, spent, tightest
+from fairlane.queues.limits import Allowed, Left, pack, short_of, tightest
+from fairlane.queues.naming import pack as name_pack
 from fairlane.queues.tasks import Reached, Refused, State, Submitted
 
 MINUTE, DAY = 60_000, 86_400_000
@@ -535,8 +536,9 @@ def test_whether_a_task_would_be_refused_can_be_seen_before_it_is_submitted(
     callers = Callers(world, users={"requests_per_day": number}, requests_per_minute=number + 1)
 
     def seen() -> tuple[str, int] | None:
-        found = spent(drive(world.scheduler("r1").allowance("acme/bob", callers.limits, callers.user_limits)))
-        return None if found is None else (found[0].setting, found[1])
+        allowed = drive(world.scheduler("r1").allowance("acme/bob", callers.limits, callers.user_limits))
+        short = short_of(allowed, 1)
+        return None if short is None else (short.of.setting, short.retry_ms)
 
     for _ in range(number):
         assert seen() is None
@@ -546,3 +548,42 @@ def test_whether_a_task_would_be_refused_can_be_seen_before_it_is_submitted(
     world.advance(answer.retry_ms)
     assert seen() is None
     assert isinstance(callers.submit(), Submitted)
+
+
+@pytest.mark.parametrize("estimated_input", [500, 900, 5000])
+def test_also_one_that_takes_more_tokens_than_are_left(world: World, estimated_input: int) -> None:
+    callers = Callers(world, tokens_per_minute=1000)
+    assert isinstance(callers.submit(estimated_input=300, max_output=1), Submitted)
+
+    def short(tokens: int) -> tuple[int, int] | None:
+        allowed = drive(world.scheduler("r1").allowance("acme/bob", callers.limits, callers.user_limits))
+        found = short_of(allowed, tokens)
+        return None if found is None else (found.taken, found.retry_ms)
+
+    seen = short(estimated_input + 1)
+    answer = callers.submit(estimated_input=estimated_input, max_output=1)
+    if estimated_input + 1 <= 699:
+        assert seen is None
+        assert isinstance(answer, Submitted)
+        return
+    answer = refused(answer)
+    assert answer.reached is not None
+    assert seen == (answer.reached.asked, pytest.approx(answer.retry_ms, abs=1))
+    world.advance(answer.retry_ms)
+    assert short(estimated_input + 1) is None
+    assert isinstance(callers.submit(estimated_input=estimated_input, max_output=1), Submitted)
+
+
+def test_an_idempotency_key_names_a_task_of_the_same_request(world: World) -> None:
+    callers = Callers(world)
+    scheduler = world.scheduler("r1")
+
+    def named(idempotency: str) -> bool:
+        return drive(scheduler.is_named(idempotency))
+
+    mine = name_pack("N", "F", 60_000)
+    assert not named(mine)
+    assert isinstance(callers.submit(idempotency=mine), Submitted)
+    assert named(mine)
+    assert not named(name_pack("N", "F2", 60_000)), "another request"
+    assert not named(name_pack("M", "F", 60_000)), "another key"

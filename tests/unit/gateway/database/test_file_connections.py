@@ -1,6 +1,8 @@
 """Connections to a file: what SQLAlchemy asks of them goes to their threads in few steps, and in order."""
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -94,3 +96,18 @@ async def test_a_commit_that_nobody_waited_for_leaves_no_transaction(connection:
     await connection.rollback()
     assert not connection.in_transaction
     assert await run(connection, "SELECT x FROM t") == [(1,)], "the commit came first"
+
+
+async def test_one_that_is_closed_and_ended_amid_that_is_closed(tmp_path: Path) -> None:
+    make_file(tmp_path / "x.db")
+    connection = FileConnection(tmp_path / "x.db")
+    await connection
+    await run(connection, "BEGIN IMMEDIATE")
+    closing = asyncio.create_task(connection.close())
+    await asyncio.sleep(0)  # it is on its way
+    connection.stop()
+    async with asyncio.timeout(10):
+        await closing
+    await asyncio.to_thread(connection.thread.join)
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db", timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
