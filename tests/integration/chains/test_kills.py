@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from tests.support.serving import http_client, until
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CHAINS, WORKERS, PARTS = 24, 12, 3
+HELD = 3
+"""So many tasks of each stage run until chains are in all of them."""
 
 
 def says(content: str) -> dict[str, Any]:
@@ -47,10 +50,16 @@ async def test_each_chain_ends_once_and_each_stage_has_run_once(
     tmp_path: Path, kill: Callable[[GatewayProcess], Any]
 ) -> None:
     chance = random.Random(kill.__name__)
+    held = Counter[str]()
+    in_all = asyncio.Event()
 
     async def work(send: Callable[..., Any], task: dict[str, Any]) -> None:
-        await asyncio.sleep(chance.random() / 5)
         text = task["payload"]["messages"][0]["content"]
+        stage = text[0]
+        held[stage] += 1
+        if held[stage] <= HELD:
+            await in_all.wait()
+        await asyncio.sleep(chance.random() / 5)
         await send(type="taskResult", taskId=task["taskId"], result={"content": text.upper()}, error=None)
 
     async with (
@@ -70,6 +79,7 @@ async def test_each_chain_ends_once_and_each_stage_has_run_once(
             return len({poll["stageStatus"] for poll in polls}) >= 3
 
         await until(in_its_stages, "chains in several stages")
+        in_all.set()
         await kill(gateway)
         ended = await results(http, task_ids)
         assert [body["status"] for body in ended] == ["completed"] * CHAINS
