@@ -28,6 +28,8 @@ Request = tuple[bytes, list[bytes]]
 def main() -> None:
     """Answer requests until the input ends."""
     _limit_memory()
+    # whoever started the gateway may ignore it, which is inherited
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     look, read = Look(), msgspec.msgpack.Decoder(Request).decode
     while (frame := _frame(sys.stdin.buffer)) is not None:
         signal.setitimer(signal.ITIMER_PROF, CPU_S)  # its signal ends the process

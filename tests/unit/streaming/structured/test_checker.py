@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -54,6 +55,16 @@ async def test_what_takes_for_ever_is_ended_and_the_next_question_is_answered(ch
     assert await checker.schema(schema, "u") == TOO_SLOW, "now it is known"
     assert await checker.texts(schema, [b'"1"'], "u") == TOO_SLOW
     assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+
+
+async def test_also_where_whoever_started_the_gateway_ignores_the_signal_that_ends_it(
+    checker: Checker,
+) -> None:
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        assert await checker.texts(endless(), [b'"1"'], "u") == TOO_SLOW
+    finally:
+        signal.signal(signal.SIGPROF, before)
 
 
 async def test_who_asks_much_waits_for_himself(checker: Checker) -> None:
