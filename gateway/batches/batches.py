@@ -16,6 +16,7 @@ from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_KE
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.poll import now_ms
 
@@ -24,6 +25,9 @@ PURPOSE = "batch"
 WAIT_MS = 60_000
 FILES_OF_BATCH = 2
 """That a batch may write; together they are taken to be as large as the one that it reads."""
+FILE_KEPT_BEHIND_MS = 24 * 3_600_000
+"""So long behind the end of its window the file of a batch is kept, as it may take long until it has ended: no gateway runs, or
+the storage is away."""
 
 
 class Batches:
@@ -97,12 +101,22 @@ class Batches:
             offset=0,
         )
         try:
-            await self._store.add(batch, settings.max_per_caller)
+            await self._store.add(batch, settings.max_per_caller, self._file_until(row, batch))
         except TooMany:
             sentence = f"You have {settings.max_per_caller} batches that have not ended; wait, or cancel some"
             raise ApiError(429, "TOO_MANY_BATCHES", sentence, retry_after_ms=WAIT_MS) from None
         self._hurry()
         return batch
+
+    def _file_until(self, row: FileRow, batch: Batch) -> int:
+        """Until when the file of a new batch is kept, whatever its caller said: until it has ended. Batch after batch keeps none
+        for ever: what the settings say of files holds, but for one longest window."""
+        until = batch.expires + FILE_KEPT_BEHIND_MS
+        settings = self._current.settings
+        ttl_ms = settings.files.ttl_ms
+        if ttl_ms is None:
+            return until
+        return min(until, row.created + ttl_ms + settings.batches.max_window_ms + FILE_KEPT_BEHIND_MS)
 
     async def find(self, caller: Caller, batch_id: str) -> Batch:
         """A batch that the caller has made. Raises ApiError(404)."""

@@ -30,9 +30,6 @@ LOOK_AT = 1000
 """Batches that have not ended of which is looked who leads them."""
 MOST_KEPT = 5000
 """Batches of one owner: who makes many that fail at once does not fill the database for as long as ended ones are kept."""
-FILE_KEPT_BEHIND_MS = 24 * 3_600_000
-"""So long behind the end of its window the file of a batch is kept, as it may take long until it has ended: no gateway runs, or
-the storage is away."""
 PAGE = 200
 PAGE_BYTES = 4 << 20
 """Of results read at once, about: of at most so many lines, and fewer where they are long."""
@@ -69,16 +66,16 @@ class BatchStore:
 
     # ---- callers ----------
 
-    async def add(self, batch: Batch, most: int) -> None:
-        """A new batch; the file that it reads does not expire before it has ended. Raises TooMany where its owner has `most` that
-        have not. Of those that have, the oldest go where there are more than MOST_KEPT."""
+    async def add(self, batch: Batch, most: int, file_until: int = 0) -> None:
+        """A new batch; the file that it reads does not expire before `file_until`. Raises TooMany where its owner has `most` that
+        have not ended. Of those that have, the oldest go where there are more than MOST_KEPT."""
         async with self._database.writing(CHANGE_S) as connection:
             await one_at_a_time(connection, batch.owner)
             unended = select(func.count()).where(_of(batch.owner), _unended())
             if int(await connection.scalar(unended) or 0) >= most:
                 raise TooMany
             await insert_new(connection, batches, [_values(batch)])
-            await keep_until(connection, batch.input_file, batch.expires + FILE_KEPT_BEHIND_MS)
+            await keep_until(connection, batch.input_file, file_until)
             await forget_oldest(connection, _of(batch.owner), MOST_KEPT)
 
     async def find(self, batch_id: str, owner: Owner | None) -> Batch | None:

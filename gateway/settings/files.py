@@ -115,8 +115,9 @@ class FilesSettings(SettingsPart):
     """
 
     ttl_ms: Ms | None = 30 * 24 * HOUR_MS
-    """Milliseconds that a file is kept, from its creation: `expires_after` may only make it less. 30 days, as OpenAI keeps files
-    of batches. `null`: until its caller deletes it.
+    """Milliseconds that a file is kept, from its creation: `expires_after` may only make it less. One that a batch reads stays
+    until the batch's window is over and a day more, so `batches.max_window_ms` and a day longer at most. 30 days, as OpenAI keeps
+    files of batches. `null`: until its caller deletes it.
     """
 
     @field_validator("storage")

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 
 from fairlane.gateway.batches import feeding, held
+from fairlane.gateway.database.tables import files
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.settings import FilesSettings
@@ -93,11 +95,38 @@ async def test_a_file_does_not_expire_while_its_batch_runs(redis_url: str, tmp_p
         shown = (await caller.http.get(f"/v1/files/{file_id}")).json()
         assert shown["expires_at"] == made["expires_at"] + 24 * 3600
         later = (made["expires_at"] + 3600) * 1000
-        files = Files(
+        sweep = Files(
             *(caller.served.gateway.database, Disk(tmp_path / "unused"), FilesSettings, lambda: later)
         )
-        assert await files.take_due(10) == []
+        assert await sweep.take_due(10) == []
         crew.go.set()
         assert (await caller.reaches(made["id"]))["request_counts"]["completed"] == 1
         await caller.create(file_id, completion_window="1h")
         assert (await caller.http.get(f"/v1/files/{file_id}")).json()["expires_at"] == shown["expires_at"]
+
+
+async def test_batch_after_batch_keeps_no_file_for_ever(redis_url: str, tmp_path: Path) -> None:
+    hour = 3600
+    settings: dict[str, Any] = {
+        "files": {"ttl_ms": hour * 1000},
+        "batches": {"max_window_ms": 2 * hour * 1000},
+    }
+    async with stage(redis_url, tmp_path, **settings) as (caller, crew):
+        crew.go.clear()
+        file_id = await caller.upload(file_of([line(1, model="patient")]))
+
+        async def shown() -> dict[str, Any]:
+            told: dict[str, Any] = (await caller.http.get(f"/v1/files/{file_id}")).json()
+            return told
+
+        brought = await shown()
+        assert brought["expires_at"] == brought["created_at"] + hour
+        made = await caller.create(file_id, completion_window="2h")
+        assert (await shown())["expires_at"] == made["expires_at"] + 24 * hour
+        soon = (brought["created_at"] + hour) * 1000
+        async with caller.served.gateway.database.writing() as connection:  # four hours go by
+            created = files.c.created - 4 * hour * 1000
+            await connection.execute(update(files).values(created=created, due=soon, expires=soon))
+        await caller.create(file_id, completion_window="2h")
+        told = await shown()
+        assert told["expires_at"] == told["created_at"] + (1 + 2 + 24) * hour
