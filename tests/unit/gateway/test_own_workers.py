@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 from tests.support.serving import until
 
 from fairlane.gateway.accounts.callers import Callers
@@ -248,11 +249,11 @@ def test_what_may_quote_a_request_is_left_out_of_the_log(monkeypatch: pytest.Mon
 
     async def said(text: str) -> list[str]:
         monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", spoken.format(text)))
-        async with OwnWorkers(lambda _: {"a": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
-            own.follow(Settings())
-            keeper = own._keepers["a"]
-            await until(lambda: keeper._ends > 0, "its death")
-            return [*keeper._said]
+        with capture_logs() as logs:
+            async with OwnWorkers(lambda _: {"a": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
+                own.follow(Settings())
+                await until(lambda: any("said" in line for line in logs), "its death")
+        return list(next(line["said"] for line in logs if "said" in line))
 
     place = '  File "/x/y.py", line 3, in run'
     begins = "Traceback (most recent call last):"
