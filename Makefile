@@ -42,7 +42,7 @@ test: install-dev
 	$(BIN)/python -m pytest -n 6 --dist worksteal --every-server
 
 quick: install-dev
-	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not slow'
+	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not slow' tests/unit tests/properties
 
 fuzz: install-dev
 	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py \
