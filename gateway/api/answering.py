@@ -143,27 +143,14 @@ async def in_steps(
     return await tasks.bodies.take_steps(body, steps, beside=beside, caller=request.opener)
 
 
-def asker_of(
-    tasks: Tasks,
-    caller: Caller,
-    request: Request,
-    task_type: str,
-    body: bytes,
-    fields: Members,
-    said: Said | None,
-    stream: bool,
-    *,
-    wait: bool = True,
-) -> Asker:
-    """On whose behalf the files are read that a request names. The task that it is without them is looked at before. As
-    `task_of`."""
-    caller = caller.named(fields)
+def asker_of(tasks: Tasks, request: Request, owner: Caller, bare: Callable[[], TaskSpec]) -> Asker:
+    """On whose behalf the files are read that a request names. `bare`: makes the task that it is without them, which is looked at
+    before."""
 
     async def look(data: int) -> None:
-        options = options_of(request, stream=stream, wait=wait)
-        await tasks.submit.look(make(tasks.current, caller, task_type, body, fields, options, said), data)
+        await tasks.submit.look(bare(), data)
 
-    return Asker(caller, request.opener, tasks.settings.max_body_bytes, look)
+    return Asker(owner, request.opener, tasks.settings.max_body_bytes, look)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

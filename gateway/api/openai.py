@@ -61,7 +61,8 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> A
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     stream = wanted.streamed is not None
     if read is read_chat and MARK in body:  # of most that is all that is looked for
-        asker = asker_of(tasks, caller, request, wanted.task_type, body, fields, said, stream)
+        bare = partial(task_of, tasks, caller, request, wanted.task_type, body, fields, said, stream)
+        asker = asker_of(tasks, request, caller.named(fields), bare)
         whole = await tasks.attachments.in_chat(asker, fields)
         if whole is not fields:
             fields, body = whole, object_of(whole)

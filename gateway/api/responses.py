@@ -52,8 +52,12 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     history: Sequence[bytes] = await kept.history(owner, previous, most) if previous is not None else ()
     known = await kept.referenced(owner, wishes.references, most)
     said_input, before = fields.get("input"), len(fields.get("input") or b"")
-    asker = asker_of(tasks, caller, request, RESPONSES, body, fields, said, stream, wait=not background)
-    fields, history = await tasks.attachments.in_responses(asker, fields, history)
+    bare = partial(
+        task_of, tasks, caller, request, RESPONSES, body, fields, said, stream, wait=not background
+    )
+    fields, history = await tasks.attachments.in_responses(
+        asker_of(tasks, request, owner, bare), fields, history
+    )
     task_id = new_task_id(time.time_ns() // 1_000_000)
     subject, sees = said.key if said else task_id, partial(_holds_image, fields, history, known)
     native = await tasks.models.native(owner, fields, subject, sees)
