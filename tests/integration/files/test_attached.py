@@ -71,6 +71,21 @@ async def said(asker: Asker, worker: RawWorker, items: Any, **fields: Any) -> tu
     return await call, task["payload"]["messages"]
 
 
+def reads_of(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read from now on."""
+    reads: list[str] = []
+    storage = talk.served.gateway.tasks.files._storage
+    read = storage.read
+
+    def noted(name: str, *place: int) -> Any:
+        if name.startswith("file-"):  # the storage's own mark is read from time to time
+            reads.append(name)
+        return read(name, *place)
+
+    monkeypatch.setattr(storage, "read", noted)
+    return reads
+
+
 async def test_a_worker_gets_the_data(talk: Talk, acme: Asker, worker: RawWorker) -> None:
     image = await bring(acme, PNG, "dot.bin", "vision")
     file = await bring(acme, PDF, "letter.pdf", "assistants")
@@ -199,16 +214,7 @@ async def test_what_cannot_be_put_in_is_refused(
             await acme.post(message({"type": "input_image", "file_id": text})), 400, param=param
         )
         assert "image/png" in sentence
-        reads: list[str] = []
-        storage = talk.served.gateway.tasks.files._storage
-        read = storage.read
-
-        def noted(name: str, *place: int) -> Any:
-            if name.startswith("file-"):  # the storage's own mark is read from time to time
-                reads.append(name)
-            return read(name, *place)
-
-        monkeypatch.setattr(storage, "read", noted)
+        reads = reads_of(talk, monkeypatch)
         large = await bring(acme, b"x" * 16_000, "large.txt")
         refused(await acme.post(message({"type": "input_file", "file_id": large})), 413)
         half = {"type": "input_file", "file_id": await bring(acme, b"x" * 8_000, "half.txt")}
@@ -253,16 +259,7 @@ async def test_for_a_caller_above_his_limit_no_file_is_read(
         }
         named = {"headers": {"Idempotency-Key": "mine"}}
         first, _ = await said(slow, worker, parts, **named)
-        reads: list[str] = []
-        storage = talk.served.gateway.tasks.files._storage
-        read = storage.read
-
-        def noted(name: str, *place: int) -> Any:
-            if name.startswith("file-"):  # the storage's own mark is read from time to time
-                reads.append(name)
-            return read(name, *place)
-
-        monkeypatch.setattr(storage, "read", noted)
+        reads = reads_of(talk, monkeypatch)
         for answer in (
             await slow.post(parts),
             await slow.post(parts, background=True),
