@@ -9,6 +9,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, answer, asker_of, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.messages import model_info, model_page
+from fairlane.gateway.calls.bodies import copy_of
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -61,7 +62,7 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> A
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     stream = wanted.streamed is not None
     if read is read_chat and MARK in body:  # of most that is all that is looked for
-        bare = partial(task_of, tasks, caller, request, wanted.task_type, body, fields, said, stream)
+        bare = partial(task_of, tasks, caller, request, wanted.task_type, body, copy_of(fields), said, stream)
         asker = asker_of(tasks, request, caller.named(fields), bare)
         whole = await tasks.attachments.in_chat(asker, fields)
         if whole is not fields:

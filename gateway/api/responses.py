@@ -15,7 +15,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, answer, asker_of, in_steps, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.kept_responses import follow
-from fairlane.gateway.calls.bodies import Members, has_image
+from fairlane.gateway.calls.bodies import Members, copy_of, has_image
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag
@@ -53,7 +53,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     known = await kept.referenced(owner, wishes.references, most)
     said_input, before = fields.get("input"), len(fields.get("input") or b"")
     bare = partial(
-        task_of, tasks, caller, request, RESPONSES, body, fields, said, stream, wait=not background
+        task_of, tasks, caller, request, RESPONSES, body, copy_of(fields), said, stream, wait=not background
     )
     fields, history = await tasks.attachments.in_responses(
         asker_of(tasks, request, owner, bare), fields, history

@@ -223,6 +223,15 @@ class Spent:
             self.seconds += share * (self._time() - began)
 
 
+def copy_of(fields: Members) -> Members:
+    """Members that may be changed without changing these."""
+    if not isinstance(fields, Split):
+        return dict(fields)
+    made = Split(fields)
+    made.image = fields.image
+    return made
+
+
 def _for_bodies_of(largest: int, most: int) -> int:
     return max(most, most * largest // LARGEST)
 

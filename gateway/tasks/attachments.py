@@ -25,7 +25,7 @@ from fairlane.gateway.calls.attachments import (
     put_in_steps,
     url_bytes,
 )
-from fairlane.gateway.calls.bodies import Bodies, Members, Split
+from fairlane.gateway.calls.bodies import Bodies, Members, copy_of
 from fairlane.gateway.calls.reading import MOST_PARTS, refused
 from fairlane.gateway.errors import ApiError, too_large
 from fairlane.gateway.files.files import Files
@@ -96,9 +96,7 @@ class Attachments:
         put = await self._put_in(asker, [("messages", _listed(raw, "messages"))], CHAT, beside)
         if put is None:
             return fields
-        made = Split(fields) if isinstance(fields, Split) else dict(fields)
-        if isinstance(fields, Split) and isinstance(made, Split):
-            made.image = fields.image
+        made = copy_of(fields)
         made["messages"] = _joined(put[0])
         return made
 

@@ -35,7 +35,7 @@ PDF = b"%PDF-1.7 " + b"x" * 1000
 
 @pytest.fixture
 async def talk(shared_gateway: Callable[..., AbstractAsyncContextManager[Talk]]) -> AsyncIterator[Talk]:
-    async with shared_gateway(keys=ACCOUNTS) as talk:
+    async with shared_gateway(keys=ACCOUNTS, routes={"assistant": {"model": "m"}}) as talk:
         yield talk
 
 
@@ -226,6 +226,21 @@ async def test_what_cannot_be_put_in_is_refused(
             assert "POST /v1/files" in refused(answer, 400, param=param)
         answer = await acme.post(message({"type": "input_file", "file_url": "https://example.com/a.pdf"}))
         refused(answer, 400, param="input[0].content[1].file_url")
+
+
+async def test_a_request_that_names_a_file_may_go_through_a_route(acme: Asker, worker: RawWorker) -> None:
+    """It is looked at before the file is read, and made behind that: of all that it said."""
+    file = await bring(acme, PDF, "letter.pdf")
+    _, messages = await said(
+        acme, worker, message({"type": "input_file", "file_id": file}), model="assistant"
+    )
+    assert messages[0]["content"][1]["file"]["file_data"]
+    content = [{"type": "file", "file": {"file_id": file}}]
+    chat = {"model": "assistant", "messages": [{"role": "user", "content": content}]}
+    call = acme.talk.later(acme.http.post("/v1/chat/completions", json=chat))
+    task = await answer_with(worker, "that")
+    assert (await call).status_code == 200
+    assert task["payload"]["messages"][0]["content"][0]["file"]["file_data"]
 
 
 async def test_where_bodies_may_be_larger_there_is_room_for_one_that_names_a_file(
