@@ -31,9 +31,9 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Forget a user, for good: what is archived of their tasks and their results are removed, and their name is taken out of
-    usage and audit records. Tasks that wait or run go on: cancel them first. So do batches, and fail, as their files are gone:
-    they are told of. What a user with a quota of their own was granted
-    and has paid stays in the ledger, with the name. Written to the audit record, without the name.
+    usage and audit records. Tasks that wait or run go on: cancel them first. So do batches: lines that were submitted already
+    still run, and their answers are written to new files; what was not read yet fails, as the files are gone. What a user with a
+    quota of their own was granted and has paid stays in the ledger, with the name. Written to the audit record, without the name.
 
     fairlane cancel --user site/ann
 
@@ -42,8 +42,9 @@ def forget(
     unended = query_of({"user": user, "state": "unended", "limit": 1})
     if answer_of(gateway, key, f"/api/admin/batches{unended}").json()["batches"]:
         typer.echo(
-            f"{user} has batches that have not ended. Their files are forgotten, so what has not run yet will fail. "
-            f"To end them first: fairlane batches list --state unended --user {user}, and fairlane batches cancel ID",
+            f"{user} has batches that have not ended. Lines that were submitted already still run, and their answers are "
+            "written to new files; what was not read yet fails. To end them first: "
+            f"fairlane batches list --state unended --user {user}, and fairlane batches cancel ID",
             err=True,
         )
     if not yes:
