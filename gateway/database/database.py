@@ -64,8 +64,7 @@ class Database:
         self._threads: WeakSet[Thread] = WeakSet()
         """In which SQLite works, one for each connection. Those of a call that was interrupted are still at it."""
         self._engine = _engine(address, CONNECTIONS, self._threads)
-        self._reports: AsyncEngine | None = None
-        """Made with the first report."""
+        self._reports = _engine(address, REPORTS, self._threads)
         self._writing = self._engine.execution_options(**{_WRITES: True})
         self._turn = asyncio.Lock() if isinstance(address, File) else None
         """A file has one writer at a time. Ours come one after the other, with a connection only in their turn: SQLite lets
@@ -99,8 +98,7 @@ class Database:
     async def close(self) -> None:
         """Let go of all connections."""
         for engine in (self._reports, self._engine):
-            if engine is not None:
-                await engine.dispose()
+            await engine.dispose()
         if self._threads:
             await asyncio.to_thread(_wait_for, [*self._threads])
 
@@ -117,7 +115,6 @@ class Database:
         Raises DatabaseUnavailable, and of its kinds DatabaseSlow at the deadline.
         """
         end = time.monotonic() + deadline_s
-        self._reports = self._reports or _engine(self.address, REPORTS, self._threads)
         try:
             async with self._transaction(self._reports, deadline_s) as connection:
                 if self.dialect == "sqlite":  # (asyncpg ends a statement that nobody waits for)
