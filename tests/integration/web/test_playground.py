@@ -299,6 +299,7 @@ async def test_refusals_are_sentences_in_the_readers_language(talk: Talk, open_b
     await expect(problem).to_contain_text("No worker offers this model at the moment. Try again in 10s.")
     await expect(problem).to_contain_text("503 NO_WORKER")
     chinese = await (await open_browser(talk.served.url, locale="zh-CN")).open()
+    await expect(chinese.locator("#model-hint")).to_be_visible()
     await chinese.locator("#send").click()
     await expect(chinese.locator("#ask-problem")).to_contain_text("目前没有工作进程提供此模型")
 
