@@ -7,26 +7,23 @@ TOLD_AGAIN_S: Final = 600.0
 
 
 class Standing:
-    """One batch. Times in seconds. Who leads it may change: all know since when it stands still, and the one who leads it when it
-    is to be told does so."""
+    """One batch, as one leader knows it. Times in seconds. All who lead it know since when it stands still; who told it last none
+    knows, so whoever leads it next tells it once more, at once where it is to be told."""
 
     def __init__(self, now: float, since: float | None = None) -> None:
         """`since`: when it moved last, by whoever led it before; None: now."""
         self._here = now
         """Since when it is led here, or has moved here last."""
         self._since = now if since is None else since
-        self._told = self._tellings(now)
-        """How often it was told that it does not move."""
-
-    def _tellings(self, now: float) -> int:
-        """How often that is to have been told."""
-        late_s = self.for_s(now) - TOLD_AFTER_S
-        return 0 if late_s < 0 else 1 + int(late_s // TOLD_AGAIN_S)
+        self._tell_at = self._since + TOLD_AFTER_S
+        """When it is to be told that it does not move."""
+        self._told = self._tell_at <= now
+        """Whether that was told: here, or by others, as far as that can be known."""
 
     def moves(self, now: float) -> bool:
         """It does; whether it was told that it does not."""
-        told = self._told > 0
-        self._here, self._since, self._told = now, now, 0
+        told = self._told
+        self._here, self._since, self._tell_at, self._told = now, now, now + TOLD_AFTER_S, False
         return told
 
     def for_s(self, now: float) -> float:
@@ -39,8 +36,7 @@ class Standing:
 
     def still(self, now: float) -> float | None:
         """It does not: since when, in seconds, if that is to be told now."""
-        due = self._tellings(now)
-        if due <= self._told:
+        if now < self._tell_at:
             return None
-        self._told = due
+        self._tell_at, self._told = now + TOLD_AGAIN_S, True
         return self.for_s(now)

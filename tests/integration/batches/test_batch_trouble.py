@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from fairlane.gateway.batches import led, standing, work
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.held import Held
+from fairlane.gateway.batches.leading import Leading
 from fairlane.gateway.batches.led import AT_ONCE
 from fairlane.gateway.batches.outcomes import Outcome
 from fairlane.gateway.batches.store import BatchStore
@@ -269,6 +270,30 @@ async def test_a_batch_without_a_worker_is_told_to_stand_still(
             await until(lambda: "batch stands still" in [one["event"] for one in logs], "the log to tell it")
     [still] = [one for one in logs if one["event"] == "batch stands still"]
     assert (still["batch"], still["why"], still["models"]) == (made["id"], ["NO_WORKER"], ["lonely"])
+
+
+async def test_who_leads_a_batch_next_tells_that_it_stands_still(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "TOLD_AFTER_S", 1e9)
+    with capture_logs() as logs:
+
+        def told() -> list[str]:
+            return [one["batch"] for one in logs if one["event"] == "batch stands still"]
+
+        async with stage(redis_url, tmp_path, models={"echo": {}, "lonely": {}}) as (caller, _):
+            made = await caller.batch([line(1, model="lonely")])
+
+            async def still() -> bool:
+                return bool((await caller.show(made["id"]))["fairlane"]["stillSince"])
+
+            await until(still, "it to stand still")
+            leading = next(part for part in caller.served.gateway._parts if isinstance(part, Leading))
+            for times in (1, 2):
+                monkeypatch.setattr(standing, "TOLD_AFTER_S", 0.0)
+                leading._tasks[made["id"]].cancel()  # when it was to be told, nobody led it
+                await until(lambda times=times: len(told()) == times, "the next one to tell it")
+    assert told() == [made["id"]] * 2
 
 
 @pytest.mark.slow
