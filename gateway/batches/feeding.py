@@ -1,17 +1,18 @@
 """Submits the lines of a batch, a window of them at a time."""
 
 import time
+from functools import partial
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.batches.batch import Status
 from fairlane.gateway.batches.held import ANYTHING, HELD_BYTES, MONEY, MOST_HELD, For, Held
 from fairlane.gateway.batches.led import AGAIN_S, AT_ONCE, Led, NotNow, Stopped
-from fairlane.gateway.batches.lines import Asked, Problem, Unfit, model_in
+from fairlane.gateway.batches.lines import Problem, Unfit, model_in
 from fairlane.gateway.batches.outcomes import refused
 from fairlane.gateway.batches.reading import FileLines
 from fairlane.gateway.batches.splitting import Line, LineTooLong
-from fairlane.gateway.batches.surfaces import Request
 from fairlane.gateway.batches.work import Work, in_work
+from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker
@@ -82,7 +83,7 @@ class Feed:
         held, now = self._held, time.monotonic()
         if held.rests(ANYTHING, now):
             return []
-        most = 1 if held.doubtful else most
+        most = 1 if held.doubts(ANYTHING) else most
         found = held.take(most, HELD_BYTES, now)
         size = sum(len(line.text) for _, line in found)
         while len(found) < most and len(held) < MOST_HELD and size + held.bytes <= HELD_BYTES:
@@ -129,17 +130,21 @@ class Feed:
         try:
             asked = await led.asked_in(line)
             custom_id = asked.custom_id
-            if MARK in line.text:  # of one that waits for its model no files are read
+            names = MARK in line.text
+            # what a leader before has submitted needs its files no more, whatever has become of them
+            known = names and led.resumed and await led.tools.scheduler.tops([task_id]) != [None]
+            if names and not known:
                 model = model_in(await led.tools.bodies.parse(asked.body, caller=led.opener))
-                if self._held.rests(For(model), time.monotonic()):
-                    self._held.add(line, For(model))
+                if self._holds_unread(of, line, model):
                     return
-            request = await self._read(asked, task_id, caller)
+            look = partial(self._look, line, task_id, caller)
+            request = await led.read(asked, task_id, None if known else caller, look)
             model = model_in(request.fields)
             if self._held.rests(For(model), time.monotonic()):
                 self._held.add(line, For(model))
                 return
-            await led.tools.submit(self._task(line, task_id, request, caller))
+            task = self._task(line, task_id, caller, request.task_type, request.payload, request.fields)
+            await led.tools.submit(task)
         except StoreError:
             self._hold(line, ANYTHING, AGAIN_S, "STORE_UNAVAILABLE")
         except DatabaseUnavailable:
@@ -162,22 +167,37 @@ class Feed:
             for one in (ANYTHING, For(model), of):
                 self._held.goes_on(one, time.monotonic())
 
-    async def _read(self, asked: Asked, task_id: str, caller: Caller) -> Request:
-        """The request of a line, with the files that it names. Of one that a leader before has submitted, whatever has become of
-        these: it is known, and they are needed no more."""
-        led = self._led
-        names = led.resumed and MARK in bytes(asked.body)
-        known = names and await led.tools.scheduler.tops([task_id]) != [None]
-        return await led.read(asked, task_id, None if known else caller)
+    def _holds_unread(self, of: For, line: Line, model: str) -> bool:
+        """Hold a line that names files before any is read, if its model rests, or if it is not known whether anything can be
+        paid: this is tried with one line at a time, of those that wait for it. Whether it is held."""
+        if self._held.rests(For(model), time.monotonic()):
+            self._held.add(line, For(model))
+        elif of != MONEY and self._held.doubts(MONEY):
+            self._held.add(line, MONEY)
+        else:
+            return False
+        return True
 
-    def _task(self, line: Line, task_id: str, request: Request, caller: Caller) -> TaskSpec:
+    async def _look(
+        self,
+        line: Line,
+        task_id: str,
+        caller: Caller,
+        task_type: str,
+        body: bytes,
+        fields: Members,
+        data: int,
+    ) -> None:
+        await self._led.tools.submit.look(self._task(line, task_id, caller, task_type, body, fields), data)
+
+    def _task(
+        self, line: Line, task_id: str, caller: Caller, task_type: str, payload: bytes, fields: Members
+    ) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()
-        caller = caller.named(request.fields)
+        caller = caller.named(fields)
         metadata = b'{"batch":"%b","line":%d}' % (batch.id.encode(), line.number)
         options = Options(wait=False, mode="batch", metadata=metadata, on_v1=True)
-        task = make(
-            *(current, caller, request.task_type, request.payload, request.fields, options), task_id=task_id
-        )
+        task = make(*(current, caller, task_type, payload, fields, options), task_id=task_id)
         left_ms = max(batch.expires - now, 1000)
         for one in (task, task.otherwise):
             if one is not None:

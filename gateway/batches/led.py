@@ -18,12 +18,12 @@ from fairlane.gateway.batches.reading import FileLines, Pace, asked_in, longest_
 from fairlane.gateway.batches.splitting import Line
 from fairlane.gateway.batches.standing import Standing
 from fairlane.gateway.batches.store import NOTHING_UNDER_WAY, BatchStore
-from fairlane.gateway.batches.surfaces import READERS, Reading, Request
+from fairlane.gateway.batches.surfaces import READERS, Look, Reading, Request
 from fairlane.gateway.calls.bodies import Bodies, Members, has_image
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.tasks.attachments import Asker, Attachments
+from fairlane.gateway.tasks.attachments import Attachments
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.gateway.tasks.submit import Submit
@@ -168,12 +168,14 @@ class Led:
         """What a line asks for. Raises Unfit, and ApiError."""
         return await asked_in(line, self.batch.endpoint, self.tools.bodies, self.opener)
 
-    def read(self, asked: Asked, task_id: str, caller: Caller | None) -> Awaitable[Request]:
+    def read(
+        self, asked: Asked, task_id: str, caller: Caller | None, look: Look | None = None
+    ) -> Awaitable[Request]:
         """The request of a line, which that task is for, with the files of `caller` that it names; None: the task is known, and
         needs them no more. Raises what its call would be refused with."""
-        tools = self.tools
-        asker = Asker(caller, self.opener, tools.current.settings.max_body_bytes)
-        reading = Reading(tools.bodies, tools.attachments, asker, partial(self._native, task_id))
+        tools, most = self.tools, self.tools.current.settings.max_body_bytes
+        native = partial(self._native, task_id)
+        reading = Reading(tools.bodies, tools.attachments, caller, self.opener, most, native, look)
         return READERS[self.batch.endpoint](asked.body, reading)
 
     async def _native(self, task_id: str, fields: Members) -> bool:

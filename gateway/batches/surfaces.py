@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import Bodies, Members
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.bodies import Bodies, Members, copy_of
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.intake import read_flag
 from fairlane.gateway.calls.openai import (
@@ -28,6 +29,7 @@ from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.workers import tasktypes
 
 View = OpenAIBodyView | EmbeddingBodyView | ResponsesBodyView
 """Makes the body of an answer."""
@@ -44,19 +46,35 @@ class Request(NamedTuple):
     """Bytes of it that `view` holds."""
 
 
+Look = Callable[[str, bytes, Members, int], Awaitable[None]]
+"""Before so many bytes of files are read: raises for a task of this type, body and members, which has them besides, that would be
+refused all the same."""
+
+
 class Reading(NamedTuple):
-    """What is needed to read a line's body. `native`: whether a Responses request of these members goes to workers as it is."""
+    """What is needed to read a line's body."""
 
     bodies: Bodies
     attachments: Attachments
-    asker: Asker
-    """On whose behalf."""
+    caller: Caller | None
+    """Whose files are read; None: nobody needs them, and none is read."""
+    opener: Opener
+    """Whose turn a large one is."""
+    most: int
+    """Bytes that a request may have."""
     native: Callable[[Members], Awaitable[bool]]
+    """Whether a Responses request of these members goes to workers as it is."""
+    look: Look | None = None
 
-    @property
-    def opener(self) -> Opener:
-        """Whose turn a large one is."""
-        return self.asker.opener
+    def asker(self, task_type: str, body: Raw, fields: Members) -> Asker:
+        """On whose behalf the files are read that a request names."""
+        look = self.look
+        if look is None:
+            return Asker(self.caller, self.opener, self.most)
+        return Asker(
+            *(self.caller, self.opener, self.most),
+            lambda data: look(task_type, bytes(body), copy_of(fields), data),
+        )
 
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
@@ -64,7 +82,10 @@ async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
     wanted = read(fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
-    whole = await reading.attachments.in_chat(reading.asker, fields) if read is read_chat else fields
+    whole = fields
+    if read is read_chat:
+        asker = reading.asker(wanted.task_type, body, fields)
+        whole = await reading.attachments.in_chat(asker, fields)
     payload = bytes(body) if whole is fields else object_of(whole)
     return Request(wanted.task_type, payload, whole, wanted.whole)
 
@@ -81,9 +102,10 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-    fields, _ = await reading.attachments.in_responses(reading.asker, fields, ())
+    asker = reading.asker(tasktypes.RESPONSES, body, fields)
+    fields, _ = await reading.attachments.in_responses(asker, fields, ())
     read = native_steps if await reading.native(fields) else chat_steps
-    steps = read(fields, stream=False, most=reading.asker.most)
+    steps = read(fields, stream=False, most=reading.most)
     beside = len(bytes(fields.get("input") or b""))
     asked = await reading.bodies.take_steps(bytes(body), steps, beside=beside, caller=reading.opener)
     view = partial(ResponsesBodyView, echo=asked.echo)

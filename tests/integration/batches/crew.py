@@ -141,6 +141,18 @@ class Caller:
         return [json.loads(text) for text in answer.content.split(b"\n") if text]
 
 
+async def waits(caller: Caller, batch_id: str, code: str) -> dict[str, Any]:
+    """What is told of the batch, once it waits for this."""
+    shown: dict[str, Any] = {}
+
+    async def told() -> bool:
+        shown.update((await caller.show(batch_id))["fairlane"])
+        return code in [one["code"] for one in shown["waitsFor"]]
+
+    await until(told, f"{batch_id} to wait for {code}")
+    return shown
+
+
 @contextlib.asynccontextmanager
 async def working(served: Served, crew: Crew, slots: int = 8) -> AsyncIterator[None]:
     """The crew works for a gateway."""

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 
+from fairlane.gateway.batches import feeding, held
 from fairlane.gateway.batches.leading import Leading
 from fairlane.gateway.batches.led import AT_ONCE
 from fairlane.gateway.files.storage import StorageError
+from fairlane.gateway.tasks.submit import Submit
 from fairlane.workers.sdk import Context, Task, Usage
 
 from . import crew as module
-from .crew import CHAT, RESPONSES, Caller, Crew, line, stage
+from .crew import CHAT, RESPONSES, Caller, Crew, line, stage, waits
 
 pytestmark = pytest.mark.anyio
 NOTES = b"some notes"
@@ -172,6 +175,100 @@ async def test_files_are_not_read_for_lines_whose_model_cannot_be_had(
         assert len(times) < 2 * AT_ONCE
         await caller.http.post(f"/v1/batches/{made['id']}/cancel")
         await caller.reaches(made["id"])
+
+
+def dear(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same, more than can be paid."""
+    for one in lines:
+        one["body"]["max_tokens"] = 100_000
+    return lines
+
+
+QUOTA: dict[str, Any] = {
+    "keys": [key("app", quota={}), key("ops", admin=True)],
+    "prices": [{"model": "*", "input": 1000, "output": 1000}],
+}
+
+
+async def granted(caller: Caller, credits: str) -> None:
+    said = {"key": "app", "credits": credits, "id": f"of-{credits}"}
+    answer = await caller.other(secret("ops")).http.post("/api/admin/quota/grants", json=said)
+    assert answer.status_code == 201, answer.text
+
+
+async def test_files_are_not_read_for_lines_while_nothing_of_them_can_be_paid(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "Crew", Readers)
+    monkeypatch.setattr(feeding, "MONEY_S", held.MOST_REST_S)
+    monkeypatch.setattr(feeding, "UNPAID_IN_A_ROW", 1000)
+    async with stage(redis_url, tmp_path, **QUOTA) as (caller, crew):
+        await granted(caller, "0.1")
+        app = caller.other(secret("app"))
+        notes = await app.upload(NOTES, "user_data")
+        times = counted(caller, monkeypatch, notes)
+        lines = dear([reads(number, notes, CHAT) for number in range(50)])
+        made = await app.batch([*lines, line("cheap", max_tokens=4)])
+        await until(lambda: [*crew.runs] == ["say cheap"], "the line behind them that can be paid to run")
+        assert len(times) <= AT_ONCE
+        await waits(app, made["id"], "INSUFFICIENT_QUOTA")
+
+
+async def test_lines_with_files_that_cannot_be_paid_are_tried_one_at_a_time(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "Crew", Readers)
+    monkeypatch.setattr(feeding, "MONEY_S", 0.05)
+    monkeypatch.setattr(held, "LEAST_REST_S", 0.05)
+    async with stage(redis_url, tmp_path, **QUOTA) as (caller, crew):
+        app = caller.other(secret("app"))
+        notes = await app.upload(NOTES, "user_data")
+        seen = counted(caller, monkeypatch, notes)
+        refused = Submit._refused
+
+        def noted(submit: Submit, *args: Any) -> Any:
+            seen.append("refused")
+            return refused(submit, *args)
+
+        monkeypatch.setattr(Submit, "_refused", noted)
+        made = await app.batch([reads(number, notes, CHAT) for number in range(30)])
+        await until(lambda: len(seen) >= 2 * AT_ONCE + 40, "lines to be tried again and again")
+        later = seen[2 * AT_ONCE :]
+        assert set(later[::2]) == {notes}, seen
+        assert set(later[1::2]) == {"refused"}, seen
+        await granted(caller, "1000000")
+        ended = await app.reaches(made["id"], deadline_s=30)
+        assert ended["request_counts"] == {"total": 30, "completed": 30, "failed": 0}
+        assert set(crew.runs.values()) == {1}
+
+
+async def test_files_are_not_read_for_lines_above_a_limit_of_their_key(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "Crew", Readers)
+    monkeypatch.setattr(held, "MOST_REST_S", 1.0)
+    async with stage(redis_url, tmp_path, keys=[key("ops", admin=True)]) as (caller, _):
+        ops = caller.other(secret("ops"))
+        made_key = await ops.http.post(
+            "/api/admin/keys", json={"id": "app", "limits": {"requests_per_day": 1}}
+        )
+        assert made_key.status_code == 201, made_key.text
+        app = caller.other(made_key.json()["secret"])
+        answer = await app.http.post(CHAT, json=line(0)["body"])
+        assert answer.status_code == 200, answer.text
+        notes = await app.upload(NOTES, "user_data")
+        times = counted(caller, monkeypatch, notes)
+        for endpoint in (CHAT, RESPONSES):
+            made = await app.batch([reads(number, notes, endpoint) for number in range(3)], endpoint)
+
+            await waits(app, made["id"], "RATE_LIMITED")
+            assert times == []
+        assert sum(caller.served.gateway.metrics.refused_tasks.values.values()) == 0
+        answer = await ops.http.patch("/api/admin/keys/app", json={"limits": {"requests_per_day": 1000}})
+        assert answer.status_code == 200, answer.text
+        ended = await app.reaches(made["id"], deadline_s=30)
+        assert ended["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert [text_of(record) for record in await app.records(ended["output_file_id"])] == [DATA] * 3
 
 
 async def test_who_takes_a_batch_over_reads_no_files_of_lines_in_work(

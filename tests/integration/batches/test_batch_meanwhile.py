@@ -14,16 +14,9 @@ from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.settings import FilesSettings
 
-from .crew import Caller, file_of, line, stage
+from .crew import file_of, line, stage, waits
 
 pytestmark = pytest.mark.anyio
-
-
-async def waits(caller: Caller, batch_id: str, code: str) -> None:
-    async def told() -> bool:
-        return code in [one["code"] for one in (await caller.show(batch_id))["fairlane"]["waitsFor"]]
-
-    await until(told, f"{batch_id} to wait for {code}")
 
 
 async def test_limits_that_are_lowered_hold_for_what_has_not_begun_and_raised_ones_let_it_go_on(

@@ -10,21 +10,9 @@ from tests.support.serving import until
 from fairlane.gateway.batches import feeding, held, leading, seats
 from fairlane.gateway.files import files
 
-from .crew import Caller, file_of, line, stage
+from .crew import Caller, file_of, line, stage, waits
 
 pytestmark = pytest.mark.anyio
-
-
-async def waits(caller: Caller, batch_id: str, code: str) -> dict[str, Any]:
-    """What is told of the batch, once it waits for this."""
-    shown: dict[str, Any] = {}
-
-    async def told() -> bool:
-        shown.update((await caller.show(batch_id))["fairlane"])
-        return code in [one["code"] for one in shown["waitsFor"]]
-
-    await until(told, f"{batch_id} to wait for {code}")
-    return shown
 
 
 def refused(caller: Caller) -> float:
