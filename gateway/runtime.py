@@ -351,7 +351,7 @@ class Gateway:
             poll=poll,
             cancel=cancel,
             links=links,
-            forget=Forget(self.database, records.forgotten, self.scheduler, audit),
+            forget=Forget(self.database, records.forgotten, self.scheduler, self.batches.end_of, audit),
             keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
             quota=self.quota,
             changes=ChangeAdmin(

@@ -23,7 +23,8 @@ async def forget(operator: TheOperator, actor: TheActor, request: TheRequest, bo
     """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids
     of requests and traces, out of usage records, sums and the audit record. What is on its way there loses it, too.
 
-    Of tasks that were submitted before; those that wait or run go on to their end: cancel them first.
+    Of tasks that were submitted before; those that wait or run go on to their end: cancel them first. Batches that have not ended
+    are cancelled, nothing of them is kept, and they are removed once they have ended.
     Call again while `more` is true. What was granted to and paid by users with a quota of their own stays in the ledger.
     """
     request.check_query()

@@ -106,11 +106,14 @@ class _Files:
         self._led = led
 
     async def write(self, kind: str, chunks: Callable[[], AsyncIterator[bytes]]) -> str:
-        """A file of these bytes; its id. Tried until the storage takes it: there is nothing else to be done with the answers."""
+        """A file of these bytes; its id. Tried until the storage takes it: there is nothing else to be done with the answers. '':
+        their user was forgotten."""
         batch = self._led.batch
         name, expires_s = f"{batch.id}_{kind}.jsonl", batch.output_ttl_s or None
         for number in itertools.count():
             file_id = file_of(batch.id, batch.created, kind, batch.epoch, number)
+            if await self._led.again(lambda: self._led.tools.store.was_forgotten(batch)):
+                return ""
             try:
                 await self._led.tools.files.create(
                     *(batch.owner, name, PURPOSE, chunks()),

@@ -21,6 +21,7 @@ from fairlane.gateway.database.inserting import insert_and_tell, insert_new
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.files.rows import keep_until
 from fairlane.gateway.records.batches import forget_oldest, forget_results
+from fairlane.gateway.records.forgetting import FORGOTTEN, Forgotten
 from fairlane.gateway.webhooks.announcing import announce
 from fairlane.gateway.webhooks.store import one_at_a_time
 from fairlane.streaming.views.usage import Counts
@@ -63,6 +64,7 @@ class BatchStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._forgotten = Forgotten(database)
 
     # ---- callers ----------
 
@@ -115,11 +117,15 @@ class BatchStore:
 
     async def cancel(self, batch_id: str, now_ms: int) -> None:
         """Have a batch cancelled that has something to run still. One that is being finished, or has ended, stays as it is."""
-        running = (Status.VALIDATING, Status.IN_PROGRESS)
-        where = and_(batches.c.id == batch_id, batches.c.status.in_(running), batches.c.outcome == "")
-        values = {"status": Status.CANCELLING, "cancelling": now_ms}
         async with self._database.writing(CHANGE_S) as connection:
-            await connection.execute(update(batches).where(where).values(values))
+            await _cancel(connection, batches.c.id == batch_id, now_ms)
+
+    async def cancel_of(self, user: str, until: int, now_ms: int) -> int:
+        """The same of all that a user has made until then (ms); how many of them have not ended."""
+        whose = and_(batches.c.user_name == user, batches.c.created <= until)
+        async with self._database.writing(CHANGE_S) as connection:
+            await _cancel(connection, whose, now_ms)
+            return int(await connection.scalar(select(func.count()).where(whose, _unended())) or 0)
 
     # ---- whoever leads ----------
 
@@ -167,12 +173,20 @@ class BatchStore:
         goes_on = case((batches.c.status == Status.VALIDATING, Status.IN_PROGRESS), else_=batches.c.status)
         return await self.mark(batch, status=goes_on, began=now_ms, **values)
 
+    async def was_forgotten(self, batch: Batch) -> bool:
+        """Whether its user was forgotten since it was made: then nothing of it is kept."""
+        async with self._database.reading(CHANGE_S) as connection:
+            return await self._forgotten.was(connection, batch.user, batch.created)
+
     async def end(self, batch: Batch, status: Status, now_ms: int, **values: Any) -> Batch:
-        """Nothing is to be done for a batch any more. Its owner's webhooks are told. Raises Overtaken."""
+        """Nothing is to be done for a batch any more. Its owner's webhooks are told, of who was forgotten without the name.
+        Raises Overtaken."""
         values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0, **NOTHING_UNDER_WAY}
         async with self._database.writing(CHANGE_S) as connection:
             ended = await _mark(connection, batch, values)
-            await announce(connection, batch.owner, f"batch.{status}", batch.id, now_ms)
+            forgotten = await self._forgotten.was(connection, batch.user, batch.created)
+            owner = Owner(batch.key_id, FORGOTTEN) if forgotten else batch.owner
+            await announce(connection, owner, f"batch.{status}", batch.id, now_ms)
         return ended
 
     async def keep(
@@ -228,6 +242,13 @@ def _added(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
     added = {"completed": len(outcomes) - failed, "failed": failed, **used}
     return {name: columns[name] + count for name, count in added.items()}
+
+
+async def _cancel(connection: AsyncConnection, which: ColumnElement[bool], now_ms: int) -> None:
+    running = (Status.VALIDATING, Status.IN_PROGRESS)
+    where = and_(which, batches.c.status.in_(running), batches.c.outcome == "")
+    values = {"status": Status.CANCELLING, "cancelling": now_ms}
+    await connection.execute(update(batches).where(where).values(values))
 
 
 async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any]) -> Batch:

@@ -1,6 +1,8 @@
 """Forgetting a user."""
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,8 +15,11 @@ from fairlane.gateway.records.ledger import rows_of_user
 from fairlane.queues.actor import Actor
 from fairlane.queues.scheduler import Scheduler
 
-FORGET_S = 20.0
-"""How long a call goes on; then it is called again."""
+FORGET_S = 5.0
+"""How long a call goes on; then it is called again. The command waits for 10 s for an answer."""
+BATCHES_S = 3.0
+"""How long of that it waits for batches to end that it has cancelled."""
+LOOK_S = 0.25
 
 
 class ForgottenUser(BaseModel):
@@ -31,8 +36,15 @@ class Forget:
     """Removes a user's archived content, results and failures, and the name from records. A second call finds nothing to do."""
 
     def __init__(
-        self, database: Database, forgotten: Forgotten, scheduler: Scheduler, audit: AuditRecord
+        self,
+        database: Database,
+        forgotten: Forgotten,
+        scheduler: Scheduler,
+        end_batches: Callable[[str, int], Awaitable[int]],
+        audit: AuditRecord,
     ) -> None:
+        """`end_batches`: `Batches.end_of`."""
+        self._end_batches = end_batches
         self._database = database
         self._forgotten = forgotten
         self._scheduler = scheduler
@@ -43,9 +55,9 @@ class Forget:
         again. Written down, without the name. Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
         if user == FORGOTTEN:
             raise bad_request(f"{FORGOTTEN} stands for all who were forgotten", "user")
-        end = time.monotonic() + FORGET_S
-        until = await self._scheduler.now_ms()
-        await self._forgotten.mark(user, until)
+        began = time.monotonic()
+        end = began + FORGET_S
+        until, unended = await self._mark(user, began + BATCHES_S)
         results = await self._scheduler.forget(user, until)
         done = dict.fromkeys(PARTS, 0)
         more = False
@@ -59,6 +71,20 @@ class Forget:
                 more = time.monotonic() >= end
         async with self._database.reading() as connection:
             ledger = await rows_of_user(connection, user)
-        told = {**done, "results": results, "ledger": ledger, "more": more}
-        await self._audit.note(actor, "forget", "user", {}, told)
+        told = {**done, "results": results, "ledger": ledger, "more": more or unended > 0}
+        if (
+            results or any(done.values()) or not unended
+        ):  # a call that only waited is none of what an operator did
+            await self._audit.note(actor, "forget", "user", {}, told)
         return told
+
+    async def _mark(self, user: str, end: float) -> tuple[int, int]:
+        """Have the user's batches end, and write down that they were forgotten; until when (ms), and how many batches of before
+        have not ended yet. What batches leave is of before their ends, and so of before that."""
+        while True:
+            until = await self._scheduler.now_ms()
+            await self._forgotten.mark(user, until)
+            unended = await self._end_batches(user, until)
+            if not unended or time.monotonic() >= end:
+                return until, unended
+            await asyncio.sleep(LOOK_S)

@@ -6,6 +6,9 @@ import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, query_of
 
+MOST_IDLE = 40
+"""Calls that remove nothing, as batches have not ended yet. Each waits for them for three seconds."""
+
 app = typer.Typer(no_args_is_help=True, help="See to the users of a running gateway.")
 TOLD = {
     "usage": "usage records without their name",
@@ -14,7 +17,7 @@ TOLD = {
     "audit": "entries of the audit record",
     "responses": "kept responses removed",
     "files": "files removed",
-    "batches": "batches removed that had ended",
+    "batches": "batches removed",
     "webhooks": "webhooks removed, and what any told of their ends",
     "results": "results removed from Redis",
 }
@@ -31,9 +34,11 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Forget a user, for good: what is archived of their tasks and their results are removed, and their name is taken out of
-    usage and audit records. Tasks that wait or run go on: cancel them first. So do batches: lines that were submitted already
-    still run, and their answers are written to new files; what was not read yet fails, as the files are gone. What a user with a
-    quota of their own was granted and has paid stays in the ledger, with the name. Written to the audit record, without the name.
+    usage and audit records. Batches that have not ended are cancelled, and nothing of them is kept; then their files go. Other
+    tasks that wait or run go on: cancel them first. What a user with a quota of their own was granted and has paid stays in the
+    ledger, with the name. Written to the audit record, without the name.
+
+    Where batches do not end in minutes, as nobody leads them, the command says so and exits with 1: run it again then.
 
     fairlane cancel --user site/ann
 
@@ -41,28 +46,29 @@ def forget(
     """
     unended = query_of({"user": user, "state": "unended", "limit": 1})
     if answer_of(gateway, key, f"/api/admin/batches{unended}").json()["batches"]:
-        typer.echo(
-            f"{user} has batches that have not ended. Lines that were submitted already still run, and their answers are "
-            "written to new files; what was not read yet fails. To end them first: "
-            f"fairlane batches list --state unended --user {user}, and fairlane batches cancel ID",
-            err=True,
-        )
+        sentence = "has batches that have not ended: they are cancelled, and nothing of them is kept"
+        typer.echo(f"{user} {sentence}", err=True)
     if not yes:
         typer.confirm(f"Forget {user} for good?", abort=True)
-    done = dict.fromkeys(TOLD, 0)
-    more = True
-    while more:
+    done, told, idle = dict.fromkeys(TOLD, 0), {"more": True, "ledger": 0}, 0
+    while told["more"] and idle < MOST_IDLE:
         told = answer_of(gateway, key, "/api/admin/users/forget", {"user": user}, method="POST").json()
-        done = {name: count + told[name] for name, count in done.items()} | {"ledger": told["ledger"]}
-        more = told["more"]
+        idle = 0 if any(told[name] for name in done) else idle + 1
+        done = {name: count + told[name] for name, count in done.items()}
     if as_json:
         import json  # noqa: PLC0415 (here alone)
 
-        typer.echo(json.dumps(done))
-        return
-    for name, sentence in TOLD.items():
-        typer.echo(f"{done[name]} {sentence}")
-    if done["ledger"]:
+        typer.echo(json.dumps({**done, "ledger": told["ledger"], "more": told["more"]}))
+    else:
+        for name, sentence in TOLD.items():
+            typer.echo(f"{done[name]} {sentence}")
+        if told["ledger"]:
+            sentence = f"The ledger keeps the name in {told['ledger']} rows"
+            typer.echo(f"{sentence}: what they were granted and have paid")
+    if told["more"]:
         typer.echo(
-            f"The ledger keeps the name in {done['ledger']} rows: what they were granted and have paid"
+            f"fairlane: batches of {user} are cancelled, and have not ended yet. Run this again; why they do not: "
+            f"fairlane batches list --state unended --user {user}",
+            err=True,
         )
+        raise typer.Exit(1)

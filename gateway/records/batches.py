@@ -50,10 +50,11 @@ async def forget(connection: AsyncConnection, user: str, until: int) -> int:
     """Forget a user's batches that were made until then and have ended: some of them; how many. Their files are forgotten by
     themselves."""
     columns = batches.c
-    wanted = select(columns.id).where(columns.user_name == user, columns.created <= until, columns.ended > 0)
-    ids = list((await connection.execute(wanted.limit(50))).scalars())
-    if not ids:
-        return 0
+    whose = select(columns.id).where(columns.user_name == user, columns.created <= until, columns.ended > 0)
+    left = select(batch_results.c.line).where(batch_results.c.batch == columns.id).exists()
+    ids = list((await connection.execute(whose.where(~left).limit(50))).scalars())
+    if not ids:  # of one that has just ended there may be thousands of lines
+        ids = list((await connection.execute(whose.limit(1))).scalars())
     for batch_id in ids:
         while await forget_results(connection, batch_id):
             pass

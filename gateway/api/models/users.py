@@ -30,10 +30,10 @@ class Forgotten(Answer):
     audit: int
     responses: int
     files: int
-    batches: int = Field(description="batches that had ended")
+    batches: int = Field(description="batches that have ended; those that had not were cancelled")
     webhooks: int = Field(description="of webhooks of this user, and of what any told of this user's ends")
     results: int
     ledger: int = Field(
         description="rows that keep the name: what was granted to this user and what tasks have cost them"
     )
-    more: bool
+    more: bool = Field(description="there is more, or batches that were cancelled have not ended yet")

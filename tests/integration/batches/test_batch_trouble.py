@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.integration.native.keys import key, secret
 from tests.support.proxy import ReplyProxy
 from tests.support.servers import Server
 from tests.support.serving import http_client, serving, until
-from typer.testing import CliRunner
 
 from fairlane.gateway.batches import led, standing, work
 from fairlane.gateway.batches.batch import Batch
@@ -23,7 +21,6 @@ from fairlane.gateway.batches.outcomes import Outcome
 from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.batches.work import KEPT_AT_ONCE
 from fairlane.gateway.files import files
-from fairlane.gateway.process.cli import app
 
 from .crew import CHAT, Caller, Crew, file_of, line, stage, working
 
@@ -208,32 +205,6 @@ async def test_of_a_storage_that_is_back_is_told_when_the_files_of_answers_are_w
             (tmp_path / "away").rename(folder)
             assert (await caller.reaches(made["id"]))["status"] == "completed"
     assert told("batch goes on") == [made["id"]]
-
-
-async def test_who_forgets_a_user_is_told_of_batches_that_have_not_ended(
-    redis_url: str, tmp_path: Path
-) -> None:
-    keys = [key("site", delegating=True), key("ops", admin=True)]
-    async with stage(redis_url, tmp_path, keys=keys) as (caller, crew):
-        ann = caller.other(secret("site"), **{"X-Fairlane-User": "ann"})
-        crew.go.clear()
-        made = await ann.batch([line(1, model="patient")])
-        await until(lambda: crew.running == 1, "its line to run")
-
-        async def forget(user: str) -> tuple[str, str]:
-            words = "user", "forget", user, "--yes", "--gateway", caller.served.url
-            done = await asyncio.to_thread(
-                CliRunner().invoke, app, list(words), env={"FAIRLANE_ADMIN_KEY": secret("ops")}
-            )
-            assert done.exit_code == 0, done.output
-            return done.stdout, done.stderr
-
-        assert "batches" not in (await forget("site/bob"))[1]
-        said, warned = await forget("site/ann")
-        assert "fairlane batches list --state unended --user site/ann" in warned
-        assert "1 files removed" in said
-        crew.go.set()
-        assert (await ann.reaches(made["id"]))["status"] in ("completed", "failed")
 
 
 async def test_a_replica_that_has_not_the_files_leaves_a_batch_to_one_that_has(

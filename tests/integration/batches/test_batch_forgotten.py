@@ -1,0 +1,181 @@
+"""A user is forgotten amid a batch: it ends, what runs of it is stopped, and nothing of it is left."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from sqlalchemy import select
+from tests.integration.native.keys import key, secret
+from tests.support.records import KEYS, everything
+from tests.support.serving import until
+from typer.testing import CliRunner
+
+from fairlane.gateway.batches.leading import Leading
+from fairlane.gateway.database.tables import usage, webhook_deliveries
+from fairlane.gateway.files import files
+from fairlane.gateway.operator import forget as forgetting
+from fairlane.gateway.process import status, user_cli
+from fairlane.gateway.process.cli import app
+from fairlane.gateway.records.forgetting import FORGOTTEN
+
+from .crew import Caller, Crew, line, stage, waits
+
+pytestmark = pytest.mark.anyio
+USER = "site/zebra-fish"
+
+
+@pytest.fixture
+async def staged(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Caller, Caller, Crew]]:
+    """An operator, and a user who may be forgotten."""
+    monkeypatch.setattr(files, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(files, "HOLDS_S", 0.0)
+    keys = [key("site", delegating=True), key("ops", admin=True)]
+    async with stage(redis_url, tmp_path, slots=2, keys=keys) as (caller, crew):
+        zebra = caller.other(secret("site"), **{"X-Fairlane-User": "zebra-fish"})
+        yield caller.other(secret("ops")), zebra, crew
+
+
+async def forget(caller: Caller, *more: str, user: str = USER) -> Result:
+    words = "user", "forget", user, "--yes", "--gateway", caller.served.url, *more
+    return await asyncio.to_thread(
+        CliRunner().invoke, app, list(words), env={"FAIRLANE_ADMIN_KEY": secret("ops")}
+    )
+
+
+def sums_of(told: Result) -> dict[str, Any]:
+    """What the command printed as JSON, among what the gateway of this process says."""
+    [text] = [text for text in told.stdout.splitlines() if text.startswith("{")]
+    sums: dict[str, Any] = json.loads(text)
+    return sums
+
+
+def leading_of(caller: Caller) -> Leading:
+    return next(part for part in caller.served.gateway._parts if isinstance(part, Leading))
+
+
+async def nothing_names_them(caller: Caller) -> None:
+    gateway = caller.served.gateway
+
+    async def carried() -> bool:
+        return not await gateway.link.command("XLEN", KEYS("outbox"))
+
+    await until(carried, "the records to be in SQL")
+    for table, rows in (await everything(gateway.database)).items():
+        assert "zebra" not in repr(rows), table
+
+
+async def test_one_command_ends_their_batches_and_leaves_nothing(staged: tuple[Caller, Caller, Crew]) -> None:
+    ops, zebra, crew = staged
+    done = await zebra.batch([line(0)])
+    await zebra.reaches(done["id"])
+    crew.go.clear()
+    made = await zebra.batch([line(1), *(line(number, model="patient") for number in range(2, 9))])
+    await until(lambda: crew.running == 2, "lines to run")
+    waiting = [await zebra.batch([line(number, model="patient")]) for number in range(10, 14)]
+    bob = ops.other(secret("site"), **{"X-Fairlane-User": "bob"})
+    others = await bob.batch([line(20, model="patient")])
+    assert (await forget(ops, user="site/nobody")).stderr == ""
+    told = await forget(ops)
+    assert told.exit_code == 0, told.output
+    assert (
+        told.stderr
+        == f"{USER} has batches that have not ended: they are cancelled, and nothing of them is kept\n"
+    )
+    assert "6 batches removed" in told.stdout
+    await until(lambda: crew.running <= 1, "what runs of theirs to be stopped")
+    for batch in (done, made, *waiting):
+        assert (await zebra.http.get(f"/v1/batches/{batch['id']}")).status_code == 404
+    assert (await zebra.http.get("/v1/files")).json()["data"] == []
+    await nothing_names_them(ops)
+    async with ops.served.gateway.database.reading() as connection:
+        users = set(await connection.scalars(select(usage.c.user_name)))
+    assert users == {FORGOTTEN}, "as whom what ran of them was recorded"
+    again = await forget(ops, "--json")
+    sums = sums_of(again)
+    assert (again.stderr, sums.pop("more"), set(sums.values())) == ("", False, {0})
+    crew.go.set()
+    assert (await bob.reaches(others["id"]))["status"] == "completed"
+    assert (await zebra.reaches((await zebra.batch([line(30)]))["id"]))["status"] == "completed", "it is new"
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_storage_that_is_away_keeps_nobody_from_it(
+    staged: tuple[Caller, Caller, Crew], tmp_path: Path, answered: bool, taken_over: bool
+) -> None:
+    ops, zebra, crew = staged
+    crew.go.clear()
+    made = await zebra.batch([line(number, model="patient") for number in range(2)])
+    await until(lambda: crew.running == 2, "lines to run")
+    [folder] = [mark.parent for mark in tmp_path.glob("**/fairlane-storage")]  # noqa: ASYNC240
+    folder.rename(tmp_path / "away")
+    if answered:  # and its files cannot be written
+        crew.go.set()
+        await waits(zebra, made["id"], "STORAGE_UNAVAILABLE")
+    if taken_over:
+        leading_of(ops)._tasks[made["id"]].cancel()
+    told = await forget(ops)
+    assert told.exit_code == 0, told.output
+    assert "1 batches removed" in told.stdout
+    await until(lambda: crew.running == 0, "what runs to be stopped")
+    (tmp_path / "away").rename(folder)
+    assert (await zebra.http.get("/v1/files")).json()["data"] == []
+
+    async def removed() -> bool:
+        return not [
+            row for row in (await everything(ops.served.gateway.database))["files"] if row.state != "deleted"
+        ]
+
+    await until(removed, "no file to be left")
+    await nothing_names_them(ops)
+
+
+async def test_webhooks_of_all_users_are_not_told_the_name(staged: tuple[Caller, Caller, Crew]) -> None:
+    ops, zebra, crew = staged
+    site = ops.other(secret("site"))
+    hook: dict[str, Any] = {"url": "https://receiver.invalid/", "everyUser": True}
+    answer = await site.http.post("/api/webhooks", json=hook)
+    assert answer.status_code == 201, answer.text
+    crew.go.clear()
+    made = await zebra.batch([line(1, model="patient")])
+    await until(lambda: crew.running == 1, "its line to run")
+    assert (await forget(ops)).exit_code == 0
+    async with ops.served.gateway.database.reading() as connection:
+        columns = webhook_deliveries.c
+        found = (await connection.execute(select(columns.event, columns.object_id, columns.user_name))).all()
+    assert [tuple(row) for row in found] == [("batch.cancelled", made["id"], FORGOTTEN)]
+
+
+def test_a_call_comes_back_before_the_command_has_waited_for_too_long() -> None:
+    assert forgetting.BATCHES_S < forgetting.FORGET_S <= status.TIMEOUT_S / 2
+
+
+async def test_batches_that_do_not_end_are_told_and_the_command_says_that_there_is_more(
+    staged: tuple[Caller, Caller, Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgetting, "BATCHES_S", 0.0)
+    monkeypatch.setattr(user_cli, "MOST_IDLE", 2)
+    ops, zebra, crew = staged
+    crew.go.clear()
+    made = await zebra.batch([line(1, model="patient")])
+    await until(lambda: crew.running == 1, "its line to run")
+    await leading_of(ops).close()  # nobody leads it
+    told = await forget(ops, "--json")
+    assert told.exit_code == 1
+    sums = sums_of(told)
+    assert (sums["more"], sums["files"], sums["batches"]) == (True, 1, 0)
+    assert f"fairlane batches list --state unended --user {USER}" in told.stderr
+    assert (await zebra.show(made["id"]))["status"] == "cancelling"
+    audit = (await ops.http.get("/api/admin/audit", params={"action": "forget"})).json()["entries"]
+    assert len(audit) == 1, "and not each call that only waited"
+    leading_of(ops).start()
+    monkeypatch.setattr(user_cli, "MOST_IDLE", 1000)
+    told = await forget(ops)
+    assert (told.exit_code, "1 batches removed" in told.stdout) == (0, True), told.output
+    await nothing_names_them(ops)
