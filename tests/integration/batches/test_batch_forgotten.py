@@ -30,13 +30,15 @@ USER = "site/zebra-fish"
 
 @pytest.fixture
 async def staged(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[Caller, Caller, Crew]]:
     """An operator, and a user who may be forgotten."""
     monkeypatch.setattr(files, "LOOK_AGAIN_S", 0.1)
     monkeypatch.setattr(files, "HOLDS_S", 0.0)
     keys = [key("site", delegating=True), key("ops", admin=True)]
-    async with stage(redis_url, tmp_path, slots=2, keys=keys) as (caller, crew):
+    asked = "database_url" in request.fixturenames
+    where = {"database_url": request.getfixturevalue("database_url")} if asked else {}
+    async with stage(redis_url, tmp_path, slots=2, keys=keys, **where) as (caller, crew):
         zebra = caller.other(secret("site"), **{"X-Fairlane-User": "zebra-fish"})
         yield caller.other(secret("ops")), zebra, crew
 
@@ -70,6 +72,7 @@ async def nothing_names_them(caller: Caller) -> None:
         assert "zebra" not in repr(rows), table
 
 
+@pytest.mark.usefixtures("database_url")
 async def test_one_command_ends_their_batches_and_leaves_nothing(staged: tuple[Caller, Caller, Crew]) -> None:
     ops, zebra, crew = staged
     done = await zebra.batch([line(0)])
