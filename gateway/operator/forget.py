@@ -33,7 +33,8 @@ class ForgottenUser(BaseModel):
 
 
 class Forget:
-    """Removes a user's archived content, results and failures, and the name from records. A second call finds nothing to do."""
+    """Ends a user's batches and removes these, archived content, results and failures, and the name from records. A second call
+    finds nothing to do."""
 
     def __init__(
         self,
@@ -72,9 +73,8 @@ class Forget:
         async with self._database.reading() as connection:
             ledger = await rows_of_user(connection, user)
         told = {**done, "results": results, "ledger": ledger, "more": more or unended > 0}
-        if (
-            results or any(done.values()) or not unended
-        ):  # a call that only waited is none of what an operator did
+        only_waited = unended and not results and not any(done.values())
+        if not only_waited:  # of one act there would be many entries
             await self._audit.note(actor, "forget", "user", {}, told)
         return told
 
