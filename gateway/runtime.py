@@ -229,8 +229,7 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
-            self.scheduler.allowance,
-            self.scheduler.is_named,
+            self.dispatcher.slots.look,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)

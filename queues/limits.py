@@ -10,12 +10,6 @@ RATES = {
     "tokens_per_day": "td",
 }
 """What the scripts call each of the limits over time."""
-PERIODS_MS = {
-    "requests_per_minute": 60_000,
-    "requests_per_day": 86_400_000,
-    "tokens_per_minute": 60_000,
-    "tokens_per_day": 86_400_000,
-}
 COUNTS = {"max_waiting": "waiting", "max_running": "running"}
 """And those of tasks at one time."""
 LIMITS = {**RATES, **COUNTS}
@@ -78,25 +72,3 @@ def tightest(allowed: Sequence[Allowed]) -> Standing:
         ]
         told.append(min(lefts, key=lambda left: (left.remaining, -left.reset_ms), default=None))
     return Standing(*told)
-
-
-class TooLittle(NamedTuple):
-    """A limit over time of which less is left than a task takes."""
-
-    of: Allowed
-    taken: int
-    retry_ms: int
-    """How long it takes until that much is back."""
-
-
-def short_of(allowed: Sequence[Allowed], tokens: int) -> TooLittle | None:
-    """What keeps a task of so many tokens from beginning, as `weigh` in limiting.lua has it: of several limits the one that takes
-    longest. None: nothing."""
-    found = []
-    for one in allowed:
-        if one.setting in RATES:
-            taken = min(tokens, one.limit) if one.setting.startswith("tokens") else 1
-            if one.remaining < taken:
-                rest_ms = PERIODS_MS[one.setting] * (one.limit - taken) // one.limit
-                found.append(TooLittle(one, taken, one.reset_ms - rest_ms))
-    return max(found, key=lambda short: short.retry_ms, default=None)

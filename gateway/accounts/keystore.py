@@ -18,14 +18,10 @@ from fairlane.gateway.accounts.callers import Kind
 from fairlane.gateway.accounts.openmode import Held
 from fairlane.gateway.accounts.stored import StoredKey, StoredSecret, read_key
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import facts, keys, secrets
+from fairlane.gateway.database.versions import look_at, version_in
 
 VERSION = "keys_version"
-_READ_VERSION = select(facts.c.value).where(facts.c.name == VERSION)
-_NOT_WHOLE = f"the database is not whole: its table facts has no {VERSION}; bring back a backup"
-POLL_S = 2.0
-"""How long a look at the version may take."""
 CHANGE_S = 5.0
 USED_S = 5.0
 MOST_USED = 500
@@ -46,14 +42,13 @@ class KeyStore:
 
     async def version(self) -> int:
         """Moves with every change of a key."""
-        async with self._database.reading(POLL_S) as connection:
-            return await _version(connection)
+        return int(await look_at(self._database, VERSION))
 
     async def changed_since(self, version: int) -> tuple[int, list[StoredKey]]:
         """The version now, and the keys that have changed since another one (-1: all). A change in this very moment may be among
         them already, and comes again with the next version."""
         async with self._database.reading() as connection:
-            now = await _version(connection)
+            now = int(await version_in(connection, VERSION))
             return now, await _read(connection, select(keys).where(keys.c.version > version))
 
     async def held(self) -> Held:
@@ -102,12 +97,8 @@ class KeyStore:
         """One change, made at the end of the block, whole; or not at all if that raises. Others wait."""
         async with self._database.writing(CHANGE_S) as connection:
             raised = cast(cast(facts.c.value, BigInteger) + 1, Text)
-            version = await connection.scalar(
-                update(facts).where(facts.c.name == VERSION).values(value=raised).returning(facts.c.value)
-            )
-            if version is None:
-                raise DatabaseUnavailable(_NOT_WHOLE)
-            yield Change(connection, int(version))
+            await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=raised))
+            yield Change(connection, int(await version_in(connection, VERSION)))
 
     async def note_used(self, ids: Iterable[str], now_ms: int) -> None:
         """These keys were used now."""
@@ -188,14 +179,6 @@ class Change:
         """Remove the secrets of a key that have not been valid since then, and some others of it, by their hashes."""
         over = or_(secrets.c.valid_until < before_ms, secrets.c.sha256.in_(also))
         await self._connection.execute(secrets.delete().where(secrets.c.key_id == key_id, over))
-
-
-async def _version(connection: AsyncConnection) -> int:
-    """Raises DatabaseUnavailable where it is missing: what keys there are is not known then."""
-    version = await connection.scalar(_READ_VERSION)
-    if version is None:
-        raise DatabaseUnavailable(_NOT_WHOLE)
-    return int(version)
 
 
 async def _get(connection: AsyncConnection, key_id: str) -> StoredKey | None:

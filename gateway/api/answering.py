@@ -1,7 +1,7 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
@@ -12,7 +12,7 @@ from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
-from fairlane.gateway.tasks.attachments import Asker
+from fairlane.gateway.tasks.attachments import Asker, Size
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
@@ -75,13 +75,14 @@ def task_of(
     *,
     wait: bool = True,
     task_id: str = "",
+    files: int = 0,
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. `task_id`: as `make`
-    has it. Raises ApiError."""
+    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. `task_id`, `files`: as
+    `make` has them. Raises ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
     options = options_of(request, stream=stream, wait=wait)
-    task = make(tasks.current, caller, task_type, body, fields, options, said, task_id)
+    task = make(tasks.current, caller, task_type, body, fields, options, said, task_id, files)
     trace(request, task)
     return task
 
@@ -143,14 +144,37 @@ async def in_steps(
     return await tasks.bodies.take_steps(body, steps, beside=beside, caller=request.opener)
 
 
-def asker_of(tasks: Tasks, request: Request, owner: Caller, bare: Callable[[], TaskSpec]) -> Asker:
-    """On whose behalf the files are read that a request names. `bare`: makes the task that it is without them, which is looked at
-    before."""
+class Look:
+    """The look at a task before the files are read that its request names."""
 
-    async def look(data: int) -> None:
-        await tasks.submit.look(bare(), data)
+    __slots__ = ("_make", "_seen", "_tasks")
 
-    return Asker(owner, request.opener, tasks.settings.max_body_bytes, look)
+    def __init__(
+        self, tasks: Tasks, make: Callable[[Members, Sequence[bytes], Size], Awaitable[TaskSpec]]
+    ) -> None:
+        """`make`: the task of a request that has nothing in place of its files, which take so many bytes."""
+        self._tasks = tasks
+        self._make = make
+        self._seen: TaskSpec | None = None
+
+    async def __call__(self, fields: Members, history: Sequence[bytes], size: Size) -> bool:
+        """Whether the files are needed: not by a task that its idempotency key names. Raises ApiError as it would be refused now,
+        and StoreError."""
+        task = await self._make(fields, history, size)
+        task.known = await self._tasks.submit.look(task, size.least)
+        task.payload = b""
+        self._seen = task
+        return task.known is None
+
+    def seen(self, task: TaskSpec) -> TaskSpec:
+        """The same task with the files: it is what was looked at, where it was, so it is not refused for being larger."""
+        if self._seen is not None:
+            task.count_as(self._seen)
+        return task
+
+    def asker(self, request: Request, owner: Caller) -> Asker:
+        """On whose behalf the files are read."""
+        return Asker(owner, request.opener, self._tasks.settings.max_body_bytes, self)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

@@ -101,9 +101,14 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
+def base64_bytes(size: int) -> int:
+    """How many bytes a file of `size` takes as data."""
+    return (size + 2) // 3 * 4
+
+
 def url_bytes(size: int) -> int:
-    """How many bytes a file of `size` takes as a data URL, at most."""
-    return (size + 2) // 3 * 4 + len(PREFIX) + 100
+    """The same as a data URL, at most."""
+    return base64_bytes(size) + len(PREFIX) + 100
 
 
 def named_steps(groups: Groups, form: Form) -> Iterator[list[Reference] | None]:

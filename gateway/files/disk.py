@@ -1,12 +1,17 @@
-"""Files in a directory, of this machine or mounted there: the storage that needs nothing else."""
+"""Files in a directory, of this machine or mounted there: the storage that needs nothing else.
 
+A disk may be unmounted at any moment, and leaves an empty directory, or none. So nothing is written or removed but in one that
+has the mark.
+"""
+
+import contextlib
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
-from fairlane.gateway.files.storage import PIECE, StorageError
+from fairlane.gateway.files.storage import MARK, PIECE, StorageError
 from fairlane.gateway.files.threads import OpenFile, Threads
-from fairlane.queues.private import FILE_MODE, private_directory
+from fairlane.queues.private import DIRECTORY_MODE, FILE_MODE, private_directory
 
 
 class Disk:
@@ -21,13 +26,12 @@ class Disk:
 
     async def write(self, name: str) -> "DiskWriter":
         """See `Storage`."""
-        path = self._path(name)
-        file = OpenFile(await self._threads.run(lambda: _create(self._directory, path)))
-        return DiskWriter(path, file, self._threads)
+        file = OpenFile(await self._threads.run(lambda: _create(self._directory, name)))
+        return DiskWriter(self._directory / _place(name), file, self._threads)
 
     async def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """See `Storage`. Who has begun to read goes on, also when the file is removed."""
-        path = self._path(name)
+        path = self._directory / _place(name)
         file = OpenFile(await self._threads.run(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
         try:
             at = start
@@ -42,17 +46,11 @@ class Disk:
 
     async def remove(self, name: str) -> None:
         """See `Storage`."""
-        path = self._path(name)
-        await self._threads.run(lambda: path.unlink(missing_ok=True))
+        await self._threads.run(lambda: _remove(self._directory, name))
 
     async def close(self) -> None:
         """See `Storage`."""
         self._threads.close()
-
-    def _path(self, name: str) -> Path:
-        if not name.startswith("file-"):
-            return self._directory / name
-        return self._directory / name[-2:] / name  # no directory gets too many
 
 
 class DiskWriter:
@@ -76,7 +74,39 @@ class DiskWriter:
         self._threads.later(self._file.close)
 
 
-def _create(directory: Path, path: Path) -> int:
-    private_directory(directory)
-    private_directory(path.parent)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+def _place(name: str) -> str:
+    return name if name == MARK else f"{name[-2:]}/{name}"  # no directory gets too many
+
+
+@contextlib.contextmanager
+def _opened(directory: Path, name: str) -> Iterator[int]:
+    """The directory, to write or remove something of this name in it: the one that was looked at, whatever is mounted there
+    meanwhile. Raises OSError, also where it has no mark."""
+    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if name != MARK:
+            try:
+                os.stat(MARK, dir_fd=root)
+            except FileNotFoundError as error:
+                error.filename = str(directory / MARK)
+                raise
+        yield root
+    finally:
+        os.close(root)
+
+
+def _create(directory: Path, name: str) -> int:
+    if name == MARK:
+        private_directory(directory)
+    with _opened(directory, name) as root:
+        if name != MARK:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name[-2:], DIRECTORY_MODE, dir_fd=root)
+                os.chmod(name[-2:], DIRECTORY_MODE, dir_fd=root)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return os.open(_place(name), flags, FILE_MODE, dir_fd=root)
+
+
+def _remove(directory: Path, name: str) -> None:
+    with _opened(directory, name) as root, contextlib.suppress(FileNotFoundError):
+        os.unlink(_place(name), dir_fd=root)

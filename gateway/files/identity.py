@@ -13,11 +13,9 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import facts
 from fairlane.gateway.files.rows import LOCK
-from fairlane.gateway.files.storage import NotStored, Storage, StorageError
+from fairlane.gateway.files.storage import MARK, NotStored, Storage, StorageError
 from fairlane.queues.randomness import random_bytes
 
-MARK = "fairlane-storage"
-"""What it is called in the storage."""
 FACT = "files_storage"
 CHARS = 32
 ANSWER_S = 10.0

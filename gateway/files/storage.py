@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+MARK = "fairlane-storage"
+"""What is called so in a storage says which one it is (`identity.py`). All else is named `file-…`."""
 PIECE = 256 * 1024
 """Bytes that are read at once."""
 

@@ -29,7 +29,7 @@ from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import EmbeddedRedis
 from fairlane.queues.logs.sentences import MAX_CHARS
-from fairlane.queues.loops import set_within
+from fairlane.queues.loops import end_tasks
 from fairlane.queues.survey.survey import RefusedReload
 
 log = structlog.get_logger("fairlane.gateway")
@@ -60,11 +60,22 @@ class Server(uvicorn.Server):
         self.should_exit = True
         self._ending.set()
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        dates = asyncio.create_task(self._tell_date(), name="date")
+        try:
+            await super().serve(sockets)
+        finally:
+            await end_tasks(dates)
+
+    async def _tell_date(self) -> None:
+        """Keep true what each answer says of the date, on the way down, too."""
+        while True:
+            await self.on_tick(0)
+            await asyncio.sleep(1.0)
+
     async def main_loop(self) -> None:
         """Until `end`. (uvicorn's own looks ten times a second whether it is time.)"""
-        while not self.should_exit:
-            await self.on_tick(0)  # what each answer says of the date
-            await set_within(self._ending, 1.0)
+        await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or ():

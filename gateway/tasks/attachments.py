@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Raw
 
@@ -20,6 +21,7 @@ from fairlane.gateway.calls.attachments import (
     Form,
     Groups,
     Reference,
+    base64_bytes,
     media_type_of,
     named_steps,
     put_in_steps,
@@ -41,20 +43,27 @@ LARGE = 64 * 1024
 """From so many bytes on a file is encoded in a thread."""
 
 
+class Size(NamedTuple):
+    """Bytes that a request has more with its files as data: at least, and at most."""
+
+    least: int
+    most: int
+
+
+NO_FILES = Size(0, 0)
+Lists = list[list[bytes]]
+Look = Callable[[Members, Sequence[bytes], Size], Awaitable[bool]]
+"""Looks at a request, and the items before its input, before its files are read: nothing is in their place, and they take so many
+bytes. Whether they are needed; raises for what would be refused all the same."""
+
+
 class Asker:
     """On whose behalf files are read, and how many bytes his request may have."""
 
     __slots__ = ("caller", "look", "most", "opener")
 
-    def __init__(
-        self,
-        caller: Caller | None,
-        opener: Opener,
-        most: int,
-        look: Callable[[int], Awaitable[None]] | None = None,
-    ) -> None:
-        """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is. `look`: before
-        so many bytes of files are read, raises for a request that would be refused all the same."""
+    def __init__(self, caller: Caller | None, opener: Opener, most: int, look: Look | None = None) -> None:
+        """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is."""
         self.caller = caller
         self.opener = opener
         self.most = most
@@ -80,12 +89,13 @@ class Attachments:
             return fields, history
         listed = _listed(raw, "input") if said else []
         beside = sum(len(bytes(value)) for name, value in fields.items() if name != "input")
-        put = await self._put_in(
-            asker, [("previous_response_id", history), ("input", listed)], RESPONSES, beside
-        )
-        if put is None:
-            return fields, history
-        return {**fields, "input": _joined(put[1])} if listed else fields, put[0]
+
+        def with_these(put: Lists) -> tuple[Members, Sequence[bytes]]:
+            return {**fields, "input": _joined(put[1])} if listed else fields, put[0]
+
+        groups = [("previous_response_id", history), ("input", listed)]
+        put = await self._put_in(asker, groups, RESPONSES, beside, with_these)
+        return (fields, history) if put is None else with_these(put)
 
     async def in_chat(self, asker: Asker, fields: Members) -> Members:
         """The members of a chat request likewise."""
@@ -93,25 +103,38 @@ class Attachments:
         if raw is None or MARK not in bytes(raw):
             return fields
         beside = sum(len(bytes(value)) for name, value in fields.items() if name != "messages")
-        put = await self._put_in(asker, [("messages", _listed(raw, "messages"))], CHAT, beside)
-        if put is None:
-            return fields
-        made = copy_of(fields)
-        made["messages"] = _joined(put[0])
-        return made
+
+        def with_these(put: Lists) -> tuple[Members, Sequence[bytes]]:
+            made = copy_of(fields)
+            made["messages"] = _joined(put[0])
+            return made, ()
+
+        put = await self._put_in(asker, [("messages", _listed(raw, "messages"))], CHAT, beside, with_these)
+        return fields if put is None else with_these(put)[0]
 
     async def _put_in(
-        self, asker: Asker, groups: Groups, form: Form, beside: int
-    ) -> list[list[bytes]] | None:
-        """These lists with data; None: they name no files. `beside`: bytes that the request has besides."""
+        self,
+        asker: Asker,
+        groups: Groups,
+        form: Form,
+        beside: int,
+        with_these: Callable[[Lists], tuple[Members, Sequence[bytes]]],
+    ) -> Lists | None:
+        """These lists with data, or where it is not needed with none; None: they name no files. `beside`: bytes that the request
+        has besides. `with_these`: the request as `look` is given it."""
         size = sum(len(item) for _, listed in groups for item in listed)
         named = await self._bodies.take_steps(
             b"", named_steps(groups, form), beside=size, caller=asker.opener
         )
         if not named:
             return None
+
+        async def put_in(use: Callable[[Reference], Attached], data: int) -> Lists:
+            steps = put_in_steps(groups, form, use)
+            return await self._bodies.take_steps(b"", steps, beside=size + data, caller=asker.opener)
+
         if asker.caller is None:
-            return await self._without(groups, form, asker.opener)
+            return await put_in(_nothing, 0)
         if asker.caller.claims is not None:
             raise TokenForbids("A token is for tasks, not for files: use a key", f"{named[0].place}.file_id")
         rows = {
@@ -120,34 +143,47 @@ class Attachments:
         }
         data = _check(named, rows, asker.most - size - beside, asker.most)
         if asker.look is not None:
-            await asker.look(data)
+            without = await put_in(lambda one: _nothing(one, rows[one.file_id].name), 0)
+            if not await asker.look(*with_these(without), data):
+                return without
+            del without
         arriving = self._bodies.arriving
-        arriving.take(asker.opener, 2 * data)
+        arriving.take(asker.opener, 2 * data.most)
         try:
             read = {one.file_id: one for one in named}  # the last place of each
-            attached = {file_id: await self._read(rows[file_id], one) for file_id, one in read.items()}
-            _check_images(named, attached)
-            steps = put_in_steps(groups, form, lambda one: attached[one.file_id])
-            return await self._bodies.take_steps(b"", steps, beside=size + data, caller=asker.opener)
+            await self._check_images(named, rows)
+            attached = {file_id: await self._attach(rows[file_id], one) for file_id, one in read.items()}
+            return await put_in(lambda one: attached[one.file_id], data.most)
         finally:
-            arriving.give(asker.opener, 2 * data)
+            arriving.give(asker.opener, 2 * data.most)
 
-    async def _without(self, groups: Groups, form: Form, opener: Opener) -> list[list[bytes]]:
-        return await self._bodies.take_steps(b"", put_in_steps(groups, form, _nothing), caller=opener)
+    async def _check_images(self, named: Iterable[Reference], rows: Mapping[str, FileRow]) -> None:
+        """Raise ApiError(400) for one that is to be seen, and cannot be. Of each no more is read than how it begins."""
+        seen: set[str] = set()
+        for one in named:
+            if not one.image or one.file_id in seen:
+                continue
+            seen.add(one.file_id)
+            row = rows[one.file_id]
+            head = b"".join(await self._read(row, one, HEAD))
+            if media_type_of(head, row.name) not in IMAGES:
+                raise refused(f"{one.place}.file_id", f"the file is no image of {', '.join(sorted(IMAGES))}")
 
-    async def _read(self, row: FileRow, reference: Reference) -> Attached:
-        pieces: list[bytes] = []
+    async def _attach(self, row: FileRow, reference: Reference) -> Attached:
+        pieces = await self._read(row, reference, row.bytes)
+        if row.bytes < LARGE:
+            return _encoded(row.name, pieces)
+        return await asyncio.to_thread(_encoded, row.name, pieces)
+
+    async def _read(self, row: FileRow, reference: Reference, end: int) -> list[bytes]:
+        """The bytes of a file to before `end`, in pieces."""
         try:
-            async with contextlib.aclosing(self._files.pieces(row)) as stored:
-                async for piece in stored:
-                    pieces.append(piece)
+            async with contextlib.aclosing(self._files.pieces(row, 0, end)) as stored:
+                return [piece async for piece in stored]
         except ApiError as error:
             if error.status == 404:
                 error.param = f"{reference.place}.file_id"
             raise
-        if row.bytes < LARGE:
-            return _encoded(row.name, pieces)
-        return await asyncio.to_thread(_encoded, row.name, pieces)
 
 
 def _listed(raw: Raw | None, name: str) -> list[bytes]:
@@ -157,29 +193,24 @@ def _listed(raw: Raw | None, name: str) -> list[bytes]:
     return items(raw) or []
 
 
-def _check(named: Iterable[Reference], rows: Mapping[str, FileRow], room: int, most: int) -> int:
+def _check(named: Iterable[Reference], rows: Mapping[str, FileRow], room: int, limit: int) -> Size:
     """How many bytes the files take that a request names. Raises ApiError where one is not there, or all are too large."""
-    size = 0
+    least = most = 0
     for one in named:
         row = rows.get(one.file_id)
         if row is None:
             raise refused(
                 f"{one.place}.file_id", f"No such file: {one.file_id}. Bring it with POST /v1/files first"
             )
-        size += url_bytes(row.bytes)
-        if size > room:
-            raise too_large(most)
-    return size
+        least += base64_bytes(row.bytes)
+        most += url_bytes(row.bytes)
+        if most > room:
+            raise too_large(limit)
+    return Size(least, most)
 
 
-def _check_images(named: Iterable[Reference], attached: Mapping[str, Attached]) -> None:
-    for one in named:
-        if one.image and attached[one.file_id].kind not in IMAGES:
-            raise refused(f"{one.place}.file_id", f"the file is no image of {', '.join(sorted(IMAGES))}")
-
-
-def _nothing(_: Reference) -> Attached:
-    return Attached("", UNKNOWN, PREFIX % UNKNOWN.encode())
+def _nothing(_: Reference, name: str = "") -> Attached:
+    return Attached(name, UNKNOWN, PREFIX % UNKNOWN.encode())
 
 
 def _encoded(name: str, pieces: Sequence[bytes]) -> Attached:

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from copy import copy
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.calls.intake import MAX_ESTIMATED_INPUT, bad_schema
+from fairlane.gateway.calls.intake import bad_schema
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -19,14 +20,14 @@ from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
-from fairlane.queues.limits import Allowed, short_of, tightest
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
-from fairlane.queues.tasks import TERMINAL, Known, Reached, Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Known, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.structured.checker import Checker
 from fairlane.streaming.structured.wanted import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
 
+Accepted = TypeVar("Accepted")
 LARGE = 64 * 1024
 """Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
 others.
@@ -52,11 +53,10 @@ class Submit:
         note_refused: Callable[[str], None],
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
-        allowance: Callable[[str, str, str], Awaitable[list[Allowed]]],
-        is_named: Callable[[str], Awaitable[bool]],
+        look: Callable[[TaskSpec, int], Awaitable[Known | Refused | None]],
     ) -> None:
-        """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`. `schemas`:
-        looks at those that answers are to match. `allowance`, `is_named`: the `Scheduler`'s."""
+        """`queue`, `look`: those of `Slots`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`.
+        `schemas`: looks at those that answers are to match."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
@@ -66,29 +66,17 @@ class Submit:
         self._note_refused = note_refused
         self._load_balance = load_balance
         self._schemas = schemas
-        self._allowance = allowance
-        self._is_named = is_named
+        self._look = look
 
-    async def look(self, task: TaskSpec, data: int) -> None:
-        """Before so many bytes of files are read for a task, which has them in its payload then: raise as it would be refused now
-        by its caller's limits over time. Nothing is taken. One that its idempotency key names is known, and not refused."""
-        if not (task.key_limits or task.user_limits):
-            return
-        tokens = max(
-            min(data // 4, MAX_ESTIMATED_INPUT), 1
-        )  # of these alone, as `make_task` takes them to be
-        allowed = await self._allowance(task.user, task.key_limits, task.user_limits)
-        short = short_of(allowed, tokens)
-        if short is None or (task.idempotency and await self._is_named(task.idempotency)):
-            return
-        limit = short.of
-        reached = Reached(
-            *(limit.setting, limit.limit, limit.limit - limit.remaining, short.taken, limit.of_user)
-        )
-        refused = Refused(
-            "rate_limited", retry_ms=short.retry_ms, reached=reached, standing=tightest(allowed)
-        )
-        raise self._refused(refused, task)
+    async def look(self, task: TaskSpec, size: int) -> Known | None:
+        """Before files are read for a task, whose payload has so many bytes of them then: raise as it would be refused now; the
+        task that its idempotency key names, which needs none of them. Nothing is taken."""
+        await self._check(task, None)
+        seen = copy(task)  # it may become another one
+        answer = await self._offer(seen, None, lambda task, _: self._look(task, size))
+        if isinstance(answer, Refused):
+            raise self._refused(answer, seen)
+        return answer
 
     def __call__(
         self,
@@ -110,20 +98,13 @@ class Submit:
         return answer
 
     async def _submit(self, task: TaskSpec, feed: Feed | None, chain: Submission | None) -> Submitted | Known:
-        if self._going.begun:  # since its head was read
-            raise self._going.refusal()
-        if chain is not None:
-            for schema in chain.schemas:
-                await self._look_at_schema(schema, task.user)
-        elif task.answer:
-            await self._look_at_schema(schema_of(task.answer, task.payload), task.user)
+        await self._check(task, chain)
         if feed is not None:
             feed.begun = False
         try:
-            answer = await self._offer(task, chain)
-        except StoreError:
-            self._note(task, "store_unavailable")
-            raise
+            answer: Submitted | Known | Refused | None = task.known
+            if answer is None:
+                answer = await self._offer(task, chain, self._send)
         finally:
             if feed is not None:
                 feed.begin()
@@ -133,11 +114,6 @@ class Submit:
             outcome = "joined" if answer.state not in TERMINAL else "replayed"
             self._metrics.resubmitted(outcome if answer.state else "gone")
             return answer
-        if isinstance(answer, Refused) and answer.reason == "other":
-            self._metrics.resubmitted("conflict")
-            error = key_reused()
-            error.standing = answer.standing
-            raise error
         if isinstance(answer, Refused):
             raise self._refused(answer, task)
         self._metrics.accepted(task.queue, answer.line)
@@ -147,6 +123,11 @@ class Submit:
 
     def _refused(self, answer: Refused, task: TaskSpec) -> ApiError:
         """What the caller of a task is told that was refused; noted."""
+        if answer.reason == "other":
+            self._metrics.resubmitted("conflict")
+            reused = key_reused()
+            reused.standing = answer.standing
+            return reused
         self._note(task, answer.reason)
         if not task.again:
             self._note_refused(task.user)
@@ -163,6 +144,16 @@ class Submit:
         if not task.again:
             self._metrics.refused(task.queue, task.model, reason)
 
+    async def _check(self, task: TaskSpec, chain: Submission | None) -> None:
+        """Raise ApiError for what the store need not be asked for."""
+        if self._going.begun:  # since its head was read
+            raise self._going.refusal()
+        if chain is not None:
+            for schema in chain.schemas:
+                await self._look_at_schema(schema, task.user)
+        elif task.answer:
+            await self._look_at_schema(schema_of(task.answer, task.payload), task.user)
+
     async def _look_at_schema(self, schema: bytes, user: str) -> None:
         """Raise ApiError(400) for a schema that is none. Where nobody can tell now, its answer will be looked at."""
         try:
@@ -173,12 +164,21 @@ class Submit:
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 
-    async def _offer(self, task: TaskSpec, chain: Submission | None) -> Submitted | Known | Refused:
-        """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told first what
-        there is, once more."""
+    async def _offer(
+        self,
+        task: TaskSpec,
+        chain: Submission | None,
+        send: Callable[[TaskSpec, ChainStart | None], Awaitable[Accepted | Known | Refused]],
+    ) -> Accepted | Known | Refused:
+        """Queue a task by `send`; where it cannot be paid in the queue that it may fall to, and where the store must be told
+        first what there is, once more."""
         payload, start = task.payload, chain.start if chain else None
         for _ in range(MOST_OFFERS):
-            answer = await self._send(task, start)
+            try:
+                answer = await send(task, start)
+            except StoreError:
+                self._note(task, "store_unavailable")
+                raise
             if not isinstance(answer, Refused):
                 break
             if answer.reason == "no_balance":

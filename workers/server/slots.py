@@ -63,12 +63,7 @@ class Slots:
         if chain is None:
             self._payloads.put(task.id, task.payload)
         try:
-            named = worker is not None and worker.models != (ANY,)
-            nonce, worker_id = self._scheduler.nonce(), worker.id if worker else ""
-            upstream = worker.upstream if worker else ""
-            reply = self._scheduler.submit(
-                task, want, nonce, worker_id, named=named, upstream=upstream, chain=chain
-            )
+            reply = self._submit(task, worker, want, chain=chain)
         except StoreUnavailable:
             self._payloads.pop(task.id)
             if worker:
@@ -77,6 +72,20 @@ class Slots:
         task.payload = b""  # its caller may wait for long; the store and the cache have it
         reply.add_done_callback(partial(self._on_submitted, task.id, task.again, worker, want, done))
         return done
+
+    async def look(self, task: TaskSpec, size: int) -> Known | Refused | None:
+        """What `submit` would answer now, were the payload of the task of so many bytes; None: it would be accepted. Nothing is
+        taken. Raises StoreError."""
+        worker = self.pool.pick(task.model, task.task_type)
+        reply = self._submit(task, worker, 0 if worker is None else 1, looked_at=size)
+        return self._scheduler.seen(await reply)
+
+    def _submit(self, task: TaskSpec, worker: Worker | None, want: int, **more: Any) -> asyncio.Future[Any]:
+        nonce, scheduler = self._scheduler.nonce(), self._scheduler
+        if worker is None:
+            return scheduler.submit(task, want, nonce, **more)
+        named = worker.models != (ANY,)
+        return scheduler.submit(task, want, nonce, worker.id, named=named, upstream=worker.upstream, **more)
 
     def _on_submitted(
         self,

@@ -69,13 +69,14 @@ def native_steps(
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
     kept_input: Raw | None = None,
+    files: int = 0,
 ) -> Iterator[Asked | None]:
     """A Responses request as a worker gets it that takes it as it is, in steps, as `chat_steps` has them: with the same options,
     and raising likewise. `kept_input`: the input as it is kept, where that is another one (files by their ids)."""
     said, known = said_of(fields), known or {}
     check_names(said)
     echo = new_echo(said, store=store)
-    budget = Budget(most)
+    budget = Budget(most, files)
     if "input" not in said:
         raise refused("input", "is missing")
     listed: list[bytes] = []
@@ -100,7 +101,7 @@ def native_steps(
     if stream:
         asked["stream"] = Raw(b"true")
     payload = object_of(asked)
-    if len(payload) > most:
+    if len(payload) + files > most:
         raise too_large(most)
     kept: list[bytes] = []
     if store:

@@ -129,6 +129,7 @@ def chat_steps(
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
     kept_input: Raw | None = None,
+    files: int = 0,
 ) -> Iterator[Asked | None]:
     """The chat request of a Responses request, in steps, between which others may run: of a large request each takes a part of
     its time. The last one yields it.
@@ -136,7 +137,8 @@ def chat_steps(
     `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
     `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
     `Wishes.references` names. `kept_input`: the input as it is kept, where that is another one (files by their ids).
-    Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
+    `files`: bytes that the request will have besides, of files that are not in it yet. Raises ApiError: 400 that names what
+    cannot be said, 413 for more than `most` bytes.
     """
     said, known = said_of(fields), known or {}
     check_names(said)
@@ -147,7 +149,7 @@ def chat_steps(
     chat: Members = {}
     if "model" in said:
         chat["model"] = said["model"]
-    budget = Budget(most)
+    budget = Budget(most, files)
     conversation = Conversation(budget, known)
     if "instructions" in said:
         conversation.add_instructions(said["instructions"])
@@ -181,7 +183,7 @@ def chat_steps(
     told = whole_echo(echo)
     yield None
     payload = object_of(chat)
-    if len(payload) > most:
+    if len(payload) + files > most:
         raise too_large(most)
     kept: list[bytes] = []
     if store:

@@ -12,14 +12,11 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import endpoints, facts
+from fairlane.gateway.database.versions import look_at, version_in
 from fairlane.gateway.settings import EndpointSettings
 
 VERSION = "endpoints_version"
-_READ_VERSION = select(facts.c.value).where(facts.c.name == VERSION)
-POLL_S = 2.0
-"""How long a look at the version may take."""
 CHANGE_S = 5.0
 
 
@@ -55,13 +52,12 @@ class EndpointStore:
 
     async def version(self) -> str:
         """Moves with every change."""
-        async with self._database.reading(POLL_S) as connection:
-            return await _version(connection)
+        return await look_at(self._database, VERSION)
 
     async def all(self) -> Known:
         """All of them."""
         async with self._database.reading(CHANGE_S) as connection:
-            version = await _version(connection)
+            version = await version_in(connection, VERSION)
             rows = (await connection.execute(select(endpoints))).mappings().all()
         found = {row["name"]: _read(dict(row)) for row in rows}
         return Known(version, int(version.partition(" ")[2]), found)
@@ -72,7 +68,7 @@ class EndpointStore:
         async with self._database.writing(CHANGE_S) as connection:
             # written first, so that it is locked until the end
             await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=facts.c.value))
-            number, _, last = (await _version(connection)).partition(" ")
+            number, _, last = (await version_in(connection, VERSION)).partition(" ")
             now_ms = max(time.time_ns() // 1_000_000, int(last) + 1)
             yield EndpointChange(connection, now_ms)
             version = f"{int(number) + 1} {now_ms}"
@@ -106,15 +102,6 @@ class EndpointChange:
     async def remove(self, name: str) -> None:
         """One is there no more."""
         await self._connection.execute(delete(endpoints).where(endpoints.c.name == name))
-
-
-async def _version(connection: AsyncConnection) -> str:
-    version = await connection.scalar(_READ_VERSION)
-    if version is None:
-        raise DatabaseUnavailable(
-            f"the database is not whole: its table facts has no {VERSION}; bring back a backup"
-        )
-    return str(version)
 
 
 def _read(row: Mapping[str, Any]) -> StoredEndpoint:

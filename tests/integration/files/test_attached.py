@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
 from tests.integration.responses.asking import Asker, answer_with, good, refused
 from tests.support.rawworkers import RawWorker
+from tests.support.serving import until
 from tests.support.signing import derived, token
 from tests.support.talk import Talk
 
 from fairlane.gateway.calls import bodies
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.files.storage import StorageError
+from fairlane.gateway.settings import KeyQuota, PriceSettings
 
 from .uploads import upload
 
@@ -28,6 +31,7 @@ ACCOUNTS = [
     key("forms", delegating=True, user_from="body.user"),
     key("slow", limits={"requests_per_minute": 1}),
     key("small", limits={"tokens_per_minute": 1000}),
+    key("poor", quota=KeyQuota.model_validate({})),
 ]
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
 PDF = b"%PDF-1.7 " + b"x" * 1000
@@ -206,7 +210,11 @@ async def test_a_file_must_be_ones_own(talk: Talk, acme: Asker, worker: RawWorke
 async def test_what_cannot_be_put_in_is_refused(
     gateway: Callable[..., AbstractAsyncContextManager[Talk]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with gateway(keys=ACCOUNTS, max_body_bytes=20_000) as talk, talk.client(secret("acme")) as http:
+    async with (
+        gateway(keys=ACCOUNTS, max_body_bytes=20_000) as talk,
+        talk.client(secret("acme")) as http,
+        talk.worker2(["m"]),
+    ):
         acme = Asker(http, talk)
         param = "input[0].content[1].file_id"
         text = await bring(acme, b"no image", "a.png")
@@ -280,7 +288,6 @@ async def test_for_a_caller_above_his_limit_no_file_is_read(
             await slow.post(parts, background=True),
             await http.post("/v1/chat/completions", json=chat),
             await slow.post(parts, headers={"Idempotency-Key": "another"}),
-            await slow.post(message({"type": "input_file", "file_id": file, "filename": "a"}), **named),
         ):
             assert "requests per min (RPM): Limit 1, Used 1" in refused(answer, 429, "rate_limit_exceeded")
             assert answer.headers["x-ratelimit-remaining-requests"] == "0"
@@ -291,8 +298,125 @@ async def test_for_a_caller_above_his_limit_no_file_is_read(
         counted = re.findall(
             r'^fairlane_tasks_refused_total\{.*reason="rate_limited".*\} (\d+)', metrics, re.MULTILINE
         )
-        assert sum(map(int, counted)) == 5
+        assert sum(map(int, counted)) == 4
+        other = await slow.post(message({"type": "input_file", "file_id": file, "filename": "a"}), **named)
+        refused(other, 422, "IDEMPOTENCY_KEY_REUSED")
         assert (await slow.post(parts, **named)).json() == first, "what is known is told"
+        assert reads == []
+
+
+@pytest.mark.parametrize("call", ["chat", "responses"])
+async def test_of_a_call_that_is_refused_no_file_is_read(
+    gateway: Callable[..., AbstractAsyncContextManager[Talk]], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whatever the reason: it costs its caller nothing, and may be repeated for ever."""
+    price = PriceSettings.model_validate({"model": "m", "input": 1, "output": 1})
+    async with (
+        gateway(keys=ACCOUNTS, max_queue_length=1, prices=[price]) as talk,
+        talk.client(secret("acme")) as http,
+        talk.client(secret("poor")) as of_poor,
+    ):
+        talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
+        acme, poor = Asker(http, talk), Asker(of_poor, talk)
+        files = {asker: await bring(asker, PDF, "letter.pdf") for asker in (acme, poor)}
+        reads = reads_of(talk, monkeypatch)
+
+        async def post(asker: Asker, **fields: Any) -> httpx.Response:
+            headers, body = fields.pop("headers", {}), {"model": "m", **fields}
+            if call == "responses":
+                body["input"] = message({"type": "input_file", "file_id": files[asker]})
+                return await asker.http.post("/v1/responses", json=body, headers=headers)
+            content = [{"type": "file", "file": {"file_id": files[asker]}}]
+            body["messages"] = [{"role": "user", "content": content}]
+            return await asker.http.post("/v1/chat/completions", json=body, headers=headers)
+
+        refused(await post(acme, model="nobody's"), 503, "NO_WORKER")
+        async with talk.worker2(["m"], slots=1) as worker:
+            refused(await post(acme, model="nobody's"), 404, "model_not_found")
+            refused(await post(poor), 429, "insufficient_quota")
+            wrong = {"name": "a", "schema": {"type": "nothing"}, "strict": True}
+            asked = (
+                {"text": {"format": {"type": "json_schema", **wrong}}}
+                if call == "responses"
+                else {"response_format": {"type": "json_schema", "json_schema": wrong}}
+            )
+            refused(await post(acme, **asked), 400)
+            running, waiting = (talk.later(acme.ask("what?")) for _ in range(2))
+            await talk.waiting(1)
+            refused(await post(acme), 503, "QUEUE_FULL")
+            assert reads == []
+            assert not talk.served.gateway.tasks.bodies.arriving.total
+            for one in (running, waiting):
+                await answer_with(worker, "that")
+                await one
+            named = {"headers": {"Idempotency-Key": "mine"}}
+            first = talk.later(post(acme, **named))
+            await answer_with(worker, "that")
+            assert len(set(reads)) == 1
+            told = (await first).json()
+            reads.clear()
+            assert (await post(acme, **named)).json() == told
+            again = await post(acme, **named)
+            assert again.json() == told
+            assert again.headers["idempotency-replayed"] == "true"
+            assert reads == []
+
+
+async def test_who_joins_a_task_needs_no_files(talk: Talk, acme: Asker, worker: RawWorker) -> None:
+    file = await bring(acme, PDF, "letter.pdf")
+    named = {"headers": {"Idempotency-Key": "joined"}}
+    parts = message({"type": "input_file", "file_id": file})
+    first = talk.later(acme.ask(parts, **named))
+    task = await worker.take()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(talk.served.gateway.tasks.files, "pieces", None)  # who reads fails
+        second = talk.later(acme.post(parts, **named))
+        await until(lambda: len(talk.served.gateway.hub._feeds) > 0, "the second to be there")
+        await worker.answer(task, result={"content": "that"})
+        assert good(await second)["id"] == (await first)["id"]
+
+
+async def test_before_files_are_read_it_is_seen_that_those_that_are_to_be_seen_can_be(
+    talk: Talk, acme: Asker, worker: RawWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = await bring(acme, PNG + bytes(600_000), "large.png")
+    text = await bring(acme, b"no image " * 100_000, "a.png")
+    read: list[int] = []
+    storage = talk.served.gateway.tasks.files._storage
+    whole = storage.read
+
+    async def counted(name: str, *place: int) -> Any:
+        async for piece in whole(name, *place):
+            read.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(storage, "read", counted)
+    parts = message(*({"type": "input_image", "file_id": one} for one in (large, text)))
+    refused(await acme.post(parts), 400, param="input[0].content[2].file_id")
+    assert 0 < sum(read) < 10_000
+
+
+async def test_a_call_with_files_is_looked_at_as_what_it_becomes(
+    gateway: Callable[..., AbstractAsyncContextManager[Talk]],
+) -> None:
+    """What is accepted with its files is not refused before: images go to another queue, and in this one there is room."""
+    async with (
+        gateway(keys=ACCOUNTS, max_queue_length=1) as talk,
+        talk.client(secret("acme")) as http,
+        talk.worker2(["m"], slots=1) as worker,
+    ):
+        talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
+        acme = Asker(http, talk)
+        image = await bring(acme, PNG, "dot.png")
+        first, _ = await said(acme, worker, message({"type": "input_image", "file_id": image}))
+        texts = [talk.later(acme.ask("what?")) for _ in range(2)]
+        await talk.waiting(1)
+        refused(await acme.post("what?"), 503, "QUEUE_FULL")
+        seen = talk.later(acme.ask("and?", previous_response_id=first["id"]))
+        await talk.waiting(2)
+        for one in (*texts, seen):
+            await answer_with(worker, "that")
+            await one
 
 
 async def test_files_of_more_tokens_than_are_left_are_not_read(

@@ -347,6 +347,40 @@ async def test_a_directory_that_goes_away_while_running_loses_nothing_and_gets_n
     assert keeping.stored() == [kept.id]
 
 
+@pytest.mark.parametrize("left", [True, False])
+async def test_nor_where_it_was_seen_to_be_there_just_before(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    monkeypatch.setattr(module, "HOLDS_S", 3600.0)
+    files = keeping.files
+    kept = await files.create(ANN, "x", "batch", of(b"x"))
+    gone = await files.create(ANN, "x", "batch", of(b"y"))
+    away = keeping.folder.with_name("away")
+
+    async def goes() -> AsyncIterator[bytes]:
+        yield b"x" * 700 * KIB
+        keeping.folder.rename(away)
+        if left:
+            keeping.folder.mkdir()
+        yield b"x"
+
+    for chunks in (goes(), of(b"x")):
+        with pytest.raises(ApiError) as refused:
+            await files.create(ANN, "x", "batch", chunks)
+        assert (refused.value.status, refused.value.code) == (503, "STORAGE_UNAVAILABLE")
+    await files.delete(ANN, gone.id)
+    assert keeping.folder.exists() == left
+    assert not left or not list(keeping.folder.iterdir())
+    assert (await keeping.rows())[gone.id] == "deleted", "its bytes are still to be removed"
+    if left:
+        keeping.folder.rmdir()
+    away.rename(keeping.folder)
+    keeping.now += LEASE_MS + REMOVE_AGAIN_MS
+    await keeping.sweep()
+    assert await keeping.rows() == {kept.id: "ready"}
+    assert keeping.stored() == [kept.id]
+
+
 async def test_many_are_swept_in_parts_by_several(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "AT_ONCE", 10)
     for number in range(17):

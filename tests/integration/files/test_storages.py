@@ -16,7 +16,7 @@ from tests.support.talk import Talk
 
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.s3 import PART, S3
-from fairlane.gateway.files.storage import PIECE, NotStored, Storage, StorageError, StorageFull
+from fairlane.gateway.files.storage import MARK, PIECE, NotStored, Storage, StorageError, StorageFull
 from fairlane.gateway.settings import Bucket, FilesSettings, parse_storage
 
 from .test_bad_uploads import nothing_left
@@ -64,14 +64,19 @@ async def keeps_its_promises(storage: Storage) -> None:
 
 async def test_a_directory(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "of" / "files")
+    for made in (False, True):
+        if made:
+            (tmp_path / "of" / "files").mkdir(mode=0o700, parents=True)
+            (tmp_path / "of").chmod(0o700)
+        with pytest.raises(NotStored, match=MARK if made else "files"):
+            await written(disk, NAME, b"x")
+        with pytest.raises(NotStored, match=MARK if made else "files"):
+            await disk.remove(NAME)
+    await written(disk, MARK, b"it")
     await keeps_its_promises(disk)
     await written(disk, NAME, b"x")
-    assert [oct(path.stat().st_mode)[-3:] for path in (tmp_path / "of").rglob("*")] == [
-        "700",
-        "700",
-        "700",
-        "600",
-    ]
+    modes = sorted(oct(path.stat().st_mode)[-3:] for path in (tmp_path / "of").rglob("*"))
+    assert modes == ["600", "600", "700", "700", "700"]
     await disk.close()
     with pytest.raises(StorageError):
         await content(disk, NAME, 0, 1)
@@ -81,6 +86,7 @@ async def test_a_full_disk_and_a_directory_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(tmp_path / "files")
+    await written(disk, MARK, b"it")
     writer = await disk.write(NAME)
 
     def full(number: int, data: bytes) -> int:

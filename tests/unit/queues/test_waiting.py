@@ -359,6 +359,31 @@ def test_offers_end_by_themselves_and_a_withdrawal_may_have_a_grace(world: World
     assert pool.submit("d") == Refused("no_worker", retry_ms=1000)
 
 
+@pytest.mark.parametrize("was_offered", [True, False])
+def test_behind_the_grace_none_is_accepted_and_what_was_accepted_waits_on(
+    world: World, was_offered: bool
+) -> None:
+    """Also behind that of a start, in which nobody has come."""
+    pool = Pool(world, set_up=False)
+    pool.configure()
+    if was_offered:
+        pool.offer("m")
+    pool.offer(withdrawn=["m"], grace_ms=10_000)
+    spare = {"waiting": True, "timeout_ms": 60_000}
+    assert isinstance(pool.submit("in_time", **spare), Submitted)
+    assert isinstance(pool.submit("too_long", **spare), Submitted)
+    pool.pass_time(11_000)
+    answer = pool.submit("late", **spare)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "no_worker"
+    assert pool.record("in_time")["st"] == "queued"
+    pool.offer("m")
+    assert [grant.task_id for grant in pool.take(want=1)] == ["in_time"]
+    pool.offer(withdrawn=["m"], grace_ms=10_000)
+    pool.pass_time(50_000)
+    assert pool.record("too_long")["st"] == "failed", "as long as its own time-out allows"
+
+
 def test_a_withdrawn_model_is_offered_no_more_unless_by_another(world: World) -> None:
     pool, other = Pool(world), Pool(world, "r2", set_up=False)
     other.offer("m")
