@@ -66,9 +66,13 @@ class Asker:
 
     async def forget(self, response_id: str) -> None:
         """Have Redis forget one that has ended, when SQL has it."""
-        await self.archived()
         task = response_id.removeprefix("resp_")
         link = self.talk.served.gateway.link
+
+        async def has_it() -> bool:  # one that was cancelled is told to SQL when its worker has let it go
+            return not await link.command("HEXISTS", KEYS("task", id=task), "ar")
+
+        await until(has_it, f"{response_id} to be archived")
         await link.command("UNLINK", KEYS("task", id=task), KEYS("log", id=task))
 
 
