@@ -1,7 +1,6 @@
 """Submits the lines of a batch, a window of them at a time."""
 
 import time
-from functools import partial
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.batches.batch import Status
@@ -11,12 +10,12 @@ from fairlane.gateway.batches.lines import Problem, Unfit, model_in
 from fairlane.gateway.batches.outcomes import refused
 from fairlane.gateway.batches.reading import FileLines
 from fairlane.gateway.batches.splitting import Line, LineTooLong
+from fairlane.gateway.batches.surfaces import Request
 from fairlane.gateway.batches.work import Work, in_work
-from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker
-from fairlane.gateway.tasks.attachments import MARK
+from fairlane.gateway.tasks.attachments import MARK, Size
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.errors import StoreError
@@ -137,13 +136,22 @@ class Feed:
                 model = model_in(await led.tools.bodies.parse(asked.body, caller=led.opener))
                 if self._holds_unread(of, line, model):
                     return
-            look = partial(self._look, line, task_id, caller)
+            seen: TaskSpec | None = None
+
+            async def look(request: Request, size: Size) -> bool:
+                nonlocal seen
+                seen = self._task(line, task_id, caller, request, size.least)
+                await led.tools.submit.look(seen, size.least)
+                return True
+
             request = await led.read(asked, task_id, None if known else caller, look)
             model = model_in(request.fields)
             if self._held.rests(For(model), time.monotonic()):
                 self._held.add(line, For(model))
                 return
-            task = self._task(line, task_id, caller, request.task_type, request.payload, request.fields)
+            task = self._task(line, task_id, caller, request)
+            if seen is not None:
+                task.count_as(seen)
             await led.tools.submit(task)
         except StoreError:
             self._hold(line, ANYTHING, AGAIN_S, "STORE_UNAVAILABLE")
@@ -178,26 +186,13 @@ class Feed:
             return False
         return True
 
-    async def _look(
-        self,
-        line: Line,
-        task_id: str,
-        caller: Caller,
-        task_type: str,
-        body: bytes,
-        fields: Members,
-        data: int,
-    ) -> None:
-        await self._led.tools.submit.look(self._task(line, task_id, caller, task_type, body, fields), data)
-
-    def _task(
-        self, line: Line, task_id: str, caller: Caller, task_type: str, payload: bytes, fields: Members
-    ) -> TaskSpec:
+    def _task(self, line: Line, task_id: str, caller: Caller, request: Request, files: int = 0) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()
+        task_type, payload, fields = request.task_type, request.payload, request.fields
         caller = caller.named(fields)
         metadata = b'{"batch":"%b","line":%d}' % (batch.id.encode(), line.number)
         options = Options(wait=False, mode="batch", metadata=metadata, on_v1=True)
-        task = make(*(current, caller, task_type, payload, fields, options), task_id=task_id)
+        task = make(*(current, caller, task_type, payload, fields, options), task_id=task_id, files=files)
         left_ms = max(batch.expires - now, 1000)
         for one in (task, task.otherwise):
             if one is not None:

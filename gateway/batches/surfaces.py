@@ -1,13 +1,13 @@
 """The calls that a batch may be made over: how a line's body is read, by the same pieces as the calls themselves."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Bodies, Members, copy_of
+from fairlane.gateway.calls.bodies import Bodies, Members
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.intake import read_flag
 from fairlane.gateway.calls.openai import (
@@ -23,13 +23,12 @@ from fairlane.gateway.calls.openai import (
 from fairlane.gateway.calls.responses.native import native_steps
 from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.tasks.attachments import Asker, Attachments
+from fairlane.gateway.tasks.attachments import NO_FILES, Asker, Attachments, Size
 from fairlane.streaming.turns import Caller as Opener
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.workers import tasktypes
 
 View = OpenAIBodyView | EmbeddingBodyView | ResponsesBodyView
 """Makes the body of an answer."""
@@ -46,9 +45,9 @@ class Request(NamedTuple):
     """Bytes of it that `view` holds."""
 
 
-Look = Callable[[str, bytes, Members, int], Awaitable[None]]
-"""Before so many bytes of files are read: raises for a task of this type, body and members, which has them besides, that would be
-refused all the same."""
+Look = Callable[[Request, Size], Awaitable[bool]]
+"""Looks at a request that has nothing in place of its files, which take so many bytes, before they are read. Whether they are
+needed; raises for what would be refused all the same."""
 
 
 class Reading(NamedTuple):
@@ -66,15 +65,16 @@ class Reading(NamedTuple):
     """Whether a Responses request of these members goes to workers as it is."""
     look: Look | None = None
 
-    def asker(self, task_type: str, body: Raw, fields: Members) -> Asker:
-        """On whose behalf the files are read that a request names."""
+    def asker(self, made: Callable[[Members, Size], Awaitable[Request]]) -> Asker:
+        """On whose behalf the files are read that a request names. `made`: the request with these members."""
         look = self.look
         if look is None:
             return Asker(self.caller, self.opener, self.most)
-        return Asker(
-            *(self.caller, self.opener, self.most),
-            lambda data: look(task_type, bytes(body), copy_of(fields), data),
-        )
+
+        async def look_at(fields: Members, _: Sequence[bytes], size: Size) -> bool:
+            return await look(await made(fields, size), size)
+
+        return Asker(self.caller, self.opener, self.most, look_at)
 
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
@@ -82,12 +82,14 @@ async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
     wanted = read(fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
-    whole = fields
-    if read is read_chat:
-        asker = reading.asker(wanted.task_type, body, fields)
-        whole = await reading.attachments.in_chat(asker, fields)
-    payload = bytes(body) if whole is fields else object_of(whole)
-    return Request(wanted.task_type, payload, whole, wanted.whole)
+
+    async def made(members: Members, _: Size = NO_FILES) -> Request:
+        payload = bytes(body) if members is fields else object_of(members)
+        return Request(wanted.task_type, payload, members, wanted.whole)
+
+    if read is not read_chat:
+        return await made(fields)
+    return await made(await reading.attachments.in_chat(reading.asker(made), fields))
 
 
 async def _responses(body: Raw, reading: Reading) -> Request:
@@ -102,14 +104,17 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-    asker = reading.asker(tasktypes.RESPONSES, body, fields)
-    fields, _ = await reading.attachments.in_responses(asker, fields, ())
     read = native_steps if await reading.native(fields) else chat_steps
-    steps = read(fields, stream=False, most=reading.most)
-    beside = len(bytes(fields.get("input") or b""))
-    asked = await reading.bodies.take_steps(bytes(body), steps, beside=beside, caller=reading.opener)
-    view = partial(ResponsesBodyView, echo=asked.echo)
-    return Request(asked.task_type, asked.payload, asked.fields, view, len(asked.echo))
+
+    async def made(members: Members, size: Size = NO_FILES) -> Request:
+        steps = read(members, stream=False, most=reading.most, files=size.most)
+        beside = len(bytes(members.get("input") or b""))
+        asked = await reading.bodies.take_steps(bytes(body), steps, beside=beside, caller=reading.opener)
+        view = partial(ResponsesBodyView, echo=asked.echo)
+        return Request(asked.task_type, asked.payload, asked.fields, view, len(asked.echo))
+
+    whole, _ = await reading.attachments.in_responses(reading.asker(made), fields, ())
+    return await made(whole)
 
 
 def _cannot_stream() -> ApiError:

@@ -45,6 +45,7 @@ script('submit', nil, function(ARGV)
   if call('EXISTS', key) == 1 then
     local known = load(id)
     if known.st == 'gone' then return { 'cancelled' } end
+    if looked_at then return { 'fine' } end -- it is accepted already
     local where = known.st == 'queued' and place(id, known) or NOWHERE
     return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m, known.an or known.m }
   end

@@ -592,6 +592,19 @@ def test_a_look_takes_nothing_and_leaves_nothing(world: World) -> None:
     assert isinstance(callers.submit(**asks), Submitted)
 
 
+def test_a_look_at_one_that_was_accepted_refuses_nothing(world: World) -> None:
+    """Who submits a task again by its id is answered as before, whatever his limits are by now."""
+    callers = Callers(world, requests_per_minute=1)
+    assert isinstance(callers.submit(task="looked at"), Submitted)
+    assert isinstance(callers.submit(), Refused)
+    assert callers.look() is None
+    assert isinstance(callers.submit(task="looked at"), Submitted)
+    callers.pool.cancel("never came", tombstone_ms=60_000)
+    seen = callers.pool.look(callers.pool.spec("never came"))
+    assert isinstance(seen, Refused)
+    assert seen.reason == "cancelled"
+
+
 def test_a_look_knows_whether_the_store_has_room_for_what_it_is_not_given(world: World) -> None:
     callers = Callers(world)
     room = callers.pool.scheduler.limits.max_queued_bytes
