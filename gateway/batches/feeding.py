@@ -134,7 +134,8 @@ class Feed:
             known = names and led.resumed and await led.tools.scheduler.tops([task_id]) != [None]
             if names and not known:
                 model = model_in(await led.tools.bodies.parse(asked.body, caller=led.opener))
-                if self._holds_unread(of, line, model):
+                if self._held.rests(For(model), time.monotonic()):  # before any is read
+                    self._held.add(line, For(model))
                     return
             seen: TaskSpec | None = None
 
@@ -146,7 +147,7 @@ class Feed:
 
             request = await led.read(asked, task_id, None if known else caller, look)
             model = model_in(request.fields)
-            if self._held.rests(For(model), time.monotonic()):
+            if seen is None and self._held.rests(For(model), time.monotonic()):
                 self._held.add(line, For(model))
                 return
             task = self._task(line, task_id, caller, request)
@@ -174,17 +175,6 @@ class Feed:
             self._unpaid = 0
             for one in (ANYTHING, For(model), of):
                 self._held.goes_on(one, time.monotonic())
-
-    def _holds_unread(self, of: For, line: Line, model: str) -> bool:
-        """Hold a line that names files before any is read, if its model rests, or if it is not known whether anything can be
-        paid: this is tried with one line at a time, of those that wait for it. Whether it is held."""
-        if self._held.rests(For(model), time.monotonic()):
-            self._held.add(line, For(model))
-        elif of != MONEY and self._held.doubts(MONEY):
-            self._held.add(line, MONEY)
-        else:
-            return False
-        return True
 
     def _task(self, line: Line, task_id: str, caller: Caller, request: Request, files: int = 0) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()
