@@ -46,4 +46,6 @@ def test_the_alerts_are_listed() -> None:
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "fairlane.rules.yml").read_text())["groups"][0][
         "rules"
     ]
-    assert re.findall(r"^\| (Fairlane\w+) \|", PAGE, re.MULTILINE) == [rule["alert"] for rule in rules]
+    assert re.findall(r"^\| (Fairlane\w+) \|", PAGE, re.MULTILINE) == list(
+        dict.fromkeys(rule["alert"] for rule in rules)  # one that is critical or a warning has two rules
+    )
