@@ -162,7 +162,9 @@ class Look:
         and StoreError."""
         task = await self._make(fields, history, size)
         task.known = await self._tasks.submit.look(task, size.least)
-        task.payload = b""
+        for one in (task, task.otherwise):
+            if one is not None:
+                one.payload = b""
         self._seen = task
         return task.known is None
 
@@ -172,9 +174,10 @@ class Look:
             task.count_as(self._seen)
         return task
 
-    def asker(self, request: Request, owner: Caller) -> Asker:
+    def asker(self, request: Request, owner: Caller, said: Said | None) -> Asker:
         """On whose behalf the files are read."""
-        return Asker(owner, request.opener, self._tasks.settings.max_body_bytes, self)
+        most = self._tasks.settings.max_body_bytes
+        return Asker(owner, request.opener, most, self, named=said is not None)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

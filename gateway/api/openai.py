@@ -73,7 +73,7 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> A
         return make(object_of(fields), fields, said, stream, task_id=task_id, files=size.least)
 
     look = Look(tasks, without)
-    whole = await tasks.attachments.in_chat(look.asker(request, caller.named(fields)), fields)
+    whole = await tasks.attachments.in_chat(look.asker(request, caller.named(fields), said), fields)
     if whole is not fields:
         fields, body = whole, object_of(whole)
     task = look.seen(make(body, fields, said, stream, task_id=task_id))

@@ -85,7 +85,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
 
     look = Look(tasks, without)
     task, asked = await make(
-        *await tasks.attachments.in_responses(look.asker(request, owner), fields, history)
+        *await tasks.attachments.in_responses(look.asker(request, owner, said), fields, history)
     )
     look.seen(task)
     keep = None

@@ -60,14 +60,24 @@ bytes. Whether they are needed; raises for what would be refused all the same.""
 class Asker:
     """On whose behalf files are read, and how many bytes his request may have."""
 
-    __slots__ = ("caller", "look", "most", "opener")
+    __slots__ = ("caller", "look", "most", "named", "opener")
 
-    def __init__(self, caller: Caller | None, opener: Opener, most: int, look: Look | None = None) -> None:
-        """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is."""
+    def __init__(
+        self,
+        caller: Caller | None,
+        opener: Opener,
+        most: int,
+        look: Look | None = None,
+        *,
+        named: bool = False,
+    ) -> None:
+        """`caller`: None: nobody needs the files, and nothing is read. `opener`: whose turn something large is. `named`: an
+        idempotency key may name the task of the request already, which then needs no file, be it gone meanwhile."""
         self.caller = caller
         self.opener = opener
         self.most = most
         self.look = look
+        self.named = named
 
 
 class Attachments:
@@ -134,19 +144,29 @@ class Attachments:
             return await self._bodies.take_steps(b"", steps, beside=size + data, caller=asker.opener)
 
         if asker.caller is None:
-            return await put_in(_nothing, 0)
+            return await put_in(lambda _: _nothing(), 0)
         if asker.caller.claims is not None:
             raise TokenForbids("A token is for tasks, not for files: use a key", f"{named[0].place}.file_id")
         rows = {
             row.id: row
             for row in await self._files.find_all(asker.caller.owner, {one.file_id for one in named})
         }
-        data = _check(named, rows, asker.most - size - beside, asker.most)
-        if asker.look is not None:
-            without = await put_in(lambda one: _nothing(one, rows[one.file_id].name), 0)
-            if not await asker.look(*with_these(without), data):
-                return without
-            del without
+
+        async def unless_needed(look: Look, data: Size) -> Lists | None:
+            """The lists with no data, where it is not needed."""
+            without = await put_in(lambda one: _nothing(rows.get(one.file_id)), 0)
+            return None if await look(*with_these(without), data) else without
+
+        try:
+            data = _check(named, rows, asker.most - size - beside, asker.most)
+        except ApiError:
+            if asker.look is None or not asker.named:
+                raise
+            if (without := await unless_needed(asker.look, NO_FILES)) is None:
+                raise
+            return without
+        if asker.look is not None and (without := await unless_needed(asker.look, data)) is not None:
+            return without
         arriving = self._bodies.arriving
         arriving.take(asker.opener, 2 * data.most)
         try:
@@ -209,8 +229,8 @@ def _check(named: Iterable[Reference], rows: Mapping[str, FileRow], room: int, l
     return Size(least, most)
 
 
-def _nothing(_: Reference, name: str = "") -> Attached:
-    return Attached(name, UNKNOWN, PREFIX % UNKNOWN.encode())
+def _nothing(row: FileRow | None = None) -> Attached:
+    return Attached(row.name if row else "", UNKNOWN, PREFIX % UNKNOWN.encode())
 
 
 def _encoded(name: str, pieces: Sequence[bytes]) -> Attached:

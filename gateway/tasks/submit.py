@@ -73,7 +73,7 @@ class Submit:
         task that its idempotency key names, which needs none of them. Nothing is taken."""
         await self._check(task, None)
         seen = copy(task)  # it may become another one
-        answer = await self._offer(seen, None, lambda task, _: self._look(task, size))
+        answer = await self._offer(seen, None, lambda task, _: self._look(task, len(task.payload) + size))
         if isinstance(answer, Refused):
             raise self._refused(answer, seen)
         return answer

@@ -376,6 +376,69 @@ async def test_who_joins_a_task_needs_no_files(talk: Talk, acme: Asker, worker: 
         assert good(await second)["id"] == (await first)["id"]
 
 
+@pytest.mark.parametrize("call", ["chat", "responses"])
+async def test_an_answer_comes_again_when_its_file_has_gone(
+    talk: Talk, acme: Asker, worker: RawWorker, call: str
+) -> None:
+    file = await bring(acme, PDF, "letter.pdf")
+    content = [{"type": "file", "file": {"file_id": file}}]
+    path, body, param = (
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": content}]},
+            "messages[0].content[0].file",
+        )
+        if call == "chat"
+        else (
+            "/v1/responses",
+            {"input": message({"type": "input_file", "file_id": file})},
+            "input[0].content[1]",
+        )
+    )
+
+    async def post(name: str) -> httpx.Response:
+        headers = {"Idempotency-Key": name}
+        return await acme.http.post(path, json={"model": "m", **body}, headers=headers)
+
+    first = talk.later(post(f"gone-{call}"))
+    await answer_with(worker, "that")
+    told = (await first).json()
+    assert (await acme.http.delete(f"/v1/files/{file}")).status_code == 200
+    again = await post(f"gone-{call}")
+    assert (again.status_code, again.json()) == (200, told)
+    assert again.headers["idempotency-replayed"] == "true"
+    refused(await post(f"new-{call}"), 400, param=f"{param}.file_id")
+
+
+async def test_a_later_turn_comes_again_when_a_file_before_it_has_gone(
+    talk: Talk, acme: Asker, worker: RawWorker
+) -> None:
+    image = await bring(acme, PNG, "dot.png")
+    first, _ = await said(acme, worker, message({"type": "input_image", "file_id": image}))
+    named = {"headers": {"Idempotency-Key": "turn"}, "previous_response_id": first["id"]}
+    second, _ = await said(acme, worker, "and?", **named)
+    assert (await acme.http.delete(f"/v1/files/{image}")).status_code == 200
+    assert good(await acme.post("and?", **named)) == second
+    param = "previous_response_id[0].content[1].file_id"
+    refused(await acme.post("and?", previous_response_id=first["id"]), 400, param=param)
+
+
+async def test_for_a_request_that_has_no_room_beside_its_file_none_is_read(
+    gateway: Callable[..., AbstractAsyncContextManager[Talk]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        gateway(keys=ACCOUNTS, max_queued_bytes=100_000) as talk,
+        talk.client(secret("acme")) as http,
+        talk.worker2(["m"]),
+    ):
+        acme = Asker(http, talk)
+        file = {"type": "input_file", "file_id": await bring(acme, b"x" * 30_000, "half.txt")}
+        reads = reads_of(talk, monkeypatch)
+        text = {"type": "input_text", "text": "x" * 70_000}
+        refused(await acme.post(message(text, file)), 503, "QUEUE_FULL")
+        assert reads == []
+
+
 async def test_before_files_are_read_it_is_seen_that_those_that_are_to_be_seen_can_be(
     talk: Talk, acme: Asker, worker: RawWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
