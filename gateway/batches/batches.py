@@ -148,12 +148,13 @@ class Batches:
         """The same as `cancel`."""
         return await self._cancel(batch_id, None)
 
-    async def end_of(self, user: str, until: int) -> int:
-        """Cancel what a user has made until then (ms) and has something to run still; how many have not ended yet."""
-        unended = await self._store.cancel_of(user, until, now_ms())
+    async def end_of(self, user: str, until: int) -> tuple[int, int]:
+        """Cancel what a user has made until then (ms) and has something to run still; how many it were, and how many have not
+        ended yet."""
+        cancelled, unended = await self._store.cancel_of(user, until, now_ms())
         if unended:
             self._hurry()
-        return unended
+        return cancelled, unended
 
     async def _find(self, batch_id: str, owner: Owner | None) -> Batch:
         found = await self._store.find(batch_id, owner) if could_be(batch_id) else None

@@ -120,12 +120,13 @@ class BatchStore:
         async with self._database.writing(CHANGE_S) as connection:
             await _cancel(connection, batches.c.id == batch_id, now_ms)
 
-    async def cancel_of(self, user: str, until: int, now_ms: int) -> int:
-        """The same of all that a user has made until then (ms); how many of them have not ended."""
+    async def cancel_of(self, user: str, until: int, now_ms: int) -> tuple[int, int]:
+        """The same of all that a user has made until then (ms); how many it were, and how many have not ended."""
         whose = and_(batches.c.user_name == user, batches.c.created <= until)
         async with self._database.writing(CHANGE_S) as connection:
-            await _cancel(connection, whose, now_ms)
-            return int(await connection.scalar(select(func.count()).where(whose, _unended())) or 0)
+            cancelled = await _cancel(connection, whose, now_ms)
+            unended = await connection.scalar(select(func.count()).where(whose, _unended()))
+        return cancelled, int(unended or 0)
 
     # ---- whoever leads ----------
 
@@ -244,11 +245,11 @@ def _added(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {name: columns[name] + count for name, count in added.items()}
 
 
-async def _cancel(connection: AsyncConnection, which: ColumnElement[bool], now_ms: int) -> None:
+async def _cancel(connection: AsyncConnection, which: ColumnElement[bool], now_ms: int) -> int:
     running = (Status.VALIDATING, Status.IN_PROGRESS)
     where = and_(which, batches.c.status.in_(running), batches.c.outcome == "")
     values = {"status": Status.CANCELLING, "cancelling": now_ms}
-    await connection.execute(update(batches).where(where).values(values))
+    return (await connection.execute(update(batches).where(where).values(values))).rowcount
 
 
 async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any]) -> Batch:

@@ -41,7 +41,7 @@ class Forget:
         database: Database,
         forgotten: Forgotten,
         scheduler: Scheduler,
-        end_batches: Callable[[str, int], Awaitable[int]],
+        end_batches: Callable[[str, int], Awaitable[tuple[int, int]]],
         audit: AuditRecord,
     ) -> None:
         """`end_batches`: `Batches.end_of`."""
@@ -58,7 +58,7 @@ class Forget:
             raise bad_request(f"{FORGOTTEN} stands for all who were forgotten", "user")
         began = time.monotonic()
         end = began + FORGET_S
-        until, unended = await self._mark(user, began + BATCHES_S)
+        until, cancelled, unended = await self._mark(user, began + BATCHES_S)
         results = await self._scheduler.forget(user, until)
         done = dict.fromkeys(PARTS, 0)
         more = False
@@ -73,18 +73,20 @@ class Forget:
         async with self._database.reading() as connection:
             ledger = await rows_of_user(connection, user)
         told = {**done, "results": results, "ledger": ledger, "more": more or unended > 0}
-        only_waited = unended and not results and not any(done.values())
+        only_waited = unended and not any((cancelled, results, *done.values()))
         if not only_waited:  # of one act there would be many entries
             await self._audit.note(actor, "forget", "user", {}, told)
         return told
 
-    async def _mark(self, user: str, end: float) -> tuple[int, int]:
-        """Have the user's batches end, and write down that they were forgotten; until when (ms), and how many batches of before
-        have not ended yet. What batches leave is of before their ends, and so of before that."""
+    async def _mark(self, user: str, end: float) -> tuple[int, int, int]:
+        """Have the user's batches end, and write down that they were forgotten; until when (ms), how many batches of before were
+        cancelled, and how many have not ended yet. What batches leave is of before their ends, and so of before that."""
+        cancelled = 0
         while True:
             until = await self._scheduler.now_ms()
             await self._forgotten.mark(user, until)
-            unended = await self._end_batches(user, until)
+            more, unended = await self._end_batches(user, until)
+            cancelled += more
             if not unended or time.monotonic() >= end:
-                return until, unended
+                return until, cancelled, unended
             await asyncio.sleep(LOOK_S)

@@ -46,7 +46,7 @@ def forget(
     """
     unended = query_of({"user": user, "state": "unended", "limit": 1})
     if answer_of(gateway, key, f"/api/admin/batches{unended}").json()["batches"]:
-        sentence = "has batches that have not ended: they are cancelled, and nothing of them is kept"
+        sentence = "has batches that have not ended: they will be cancelled, and nothing of them will be kept"
         typer.echo(f"{user} {sentence}", err=True)
     if not yes:
         typer.confirm(f"Forget {user} for good?", abort=True)
