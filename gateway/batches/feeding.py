@@ -82,7 +82,7 @@ class Feed:
         held, now = self._held, time.monotonic()
         if held.rests(ANYTHING, now):
             return []
-        most = 1 if held.doubts(ANYTHING) else most
+        most = 1 if held.doubtful else most
         found = held.take(most, HELD_BYTES, now)
         size = sum(len(line.text) for _, line in found)
         while len(found) < most and len(held) < MOST_HELD and size + held.bytes <= HELD_BYTES:

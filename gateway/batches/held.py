@@ -93,9 +93,10 @@ class Held:
         if not self.rests(of, now):
             self._codes.pop(of, None)
 
-    def doubts(self, of: For) -> bool:
-        """Whether anything is taken that waits for it is not known, since it was refused last: it is tried with one line."""
-        return of in self._codes
+    @property
+    def doubtful(self) -> bool:
+        """Whether anything is taken at all is not known: it is tried with one line."""
+        return ANYTHING in self._codes
 
     def take(self, most: int, most_bytes: int, now: float) -> list[tuple[For, Line]]:
         """Lines that may be submitted, with what they waited for, at most so many, and of so many bytes, about: of all that they

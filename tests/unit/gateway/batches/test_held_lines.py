@@ -54,10 +54,10 @@ def test_what_was_taken_before_ends_no_rest() -> None:
     held = Held()
     held.rest(ANYTHING, 5.0, "RATE_LIMITED", 0.0)
     held.goes_on(ANYTHING, 1.0)
-    assert held.doubts(ANYTHING)
+    assert held.doubtful
     assert held.whys == {"RATE_LIMITED": []}
     held.goes_on(ANYTHING, 5.0)
-    assert not held.doubts(ANYTHING)
+    assert not held.doubtful
 
 
 def test_whys_name_models_of_which_lines_are_held() -> None:
