@@ -10,6 +10,7 @@ from fairlane.gateway.batches.batch import Status
 from fairlane.gateway.batches.led import Tools
 from fairlane.gateway.batches.run import Run
 from fairlane.gateway.batches.seats import Seat, next_of, who_leaves
+from fairlane.gateway.batches.standing import Standing
 from fairlane.gateway.batches.store import Overtaken, Waiting
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.going import Going
@@ -51,6 +52,8 @@ class Leading:
         """When those that are led here were taken."""
         self._last: dict[str, float] = {}
         """When others that have not ended gave up their seats here."""
+        self._standings: dict[str, Standing] = {}
+        """How these stood still: what was told of that is not told again with each seat."""
         self._left: dict[str, float] = {}
         """When those that have not ended were left to others, as their files could not be read here."""
         self._until = 0.0
@@ -118,6 +121,7 @@ class Leading:
         waiting = [one for one in found if self._may_take(one)]
         known = {one.id for one in waiting}
         self._last = {batch_id: at for batch_id, at in self._last.items() if batch_id in known}
+        self._standings = {batch_id: one for batch_id, one in self._standings.items() if batch_id in known}
         led = [run.owner for run in self._runs.values()]
         chosen = next_of(waiting, led, self._last, min(MOST - len(led), TAKEN_AT_ONCE))
         for one in chosen:
@@ -152,6 +156,7 @@ class Leading:
         ]
         for batch_id in who_leaves(seats, waiting, now):
             self._last[batch_id] = now
+            self._standings[batch_id] = self._runs[batch_id].standing
             await self._give_back(batch_id)
             self.hurry()
 
@@ -173,7 +178,7 @@ class Leading:
             self._led_since(began, lease_ms)
         if one.leader:  # which others gave back is no news: they do so every minute, where many wait
             log.info("batch taken over", batch=batch.id, replica=self._replica, times=batch.epoch - 1)
-        run = self._runs[batch.id] = Run(self._tools, batch, self._holds)
+        run = self._runs[batch.id] = Run(self._tools, batch, self._holds, self._standings.get(batch.id))
         self._since[batch.id] = began
         task = asyncio.create_task(self._carry_out(run), name=f"batch {batch.id}")
         self._tasks[batch.id] = task

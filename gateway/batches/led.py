@@ -96,9 +96,11 @@ class NotNow(Exception):
 
 
 class Led:
-    """One batch. `may_act`: whether the lease holds still."""
+    """One batch. `may_act`: whether the lease holds still. `standing`: as it was known here, when it gave up its seat last."""
 
-    def __init__(self, tools: Tools, batch: Batch, may_act: Callable[[], bool]) -> None:
+    def __init__(
+        self, tools: Tools, batch: Batch, may_act: Callable[[], bool], standing: Standing | None = None
+    ) -> None:
         self.tools = tools
         self.may_act = may_act
         self.batch = batch
@@ -114,7 +116,8 @@ class Led:
         self.lacks_files = False
         """It stands still, as was told, for files that cannot be read or written here: perhaps elsewhere."""
         now = time.monotonic()
-        self._standing = Standing(now, now - (now_ms() - batch.still) / 1000 if batch.still else None)
+        since = now - (now_ms() - batch.still) / 1000 if batch.still else None
+        self.standing = standing or Standing(now, since)
         # what the leader before said holds until this one knows better: seats change each minute, where many wait
         self._stands: dict[str, Any] = {**NOTHING_UNDER_WAY, "still": batch.still, "whys": batch.whys}
         self._told_at = 0.0
@@ -188,7 +191,7 @@ class Led:
 
     def moves(self, waiting: int = 0, running: int = 0, whys: Whys = NO_WHYS) -> None:
         """So many lines wait or run, or some have come to something; `whys`: why others are not submitted."""
-        if self._standing.moves(time.monotonic()):
+        if self.standing.moves(time.monotonic()):
             log.info("batch goes on", **self.facts)
         self.lacks_files = False
         self._stands = {"waiting": waiting, "running": running, "still": 0, "whys": whys_json(whys)}
@@ -196,14 +199,14 @@ class Led:
     def still(self, whys: Whys) -> None:
         """Nothing runs and nothing can be done: operators are told why, where that lasts."""
         now = time.monotonic()
-        tell_s = self._standing.still(now)
+        tell_s = self.standing.still(now)
         if tell_s is not None:
             models = sorted({model for models in whys.values() for model in models})
             facts = {"why": sorted(whys), "models": models[:MODELS_TOLD], "since_s": int(tell_s)}
             log.warning("batch stands still", **self.facts, **facts)
-        if self._standing.lasts(now):
+        if self.standing.lasts(now):
             self.lacks_files = "STORAGE_UNAVAILABLE" in whys
-        still = self._stands["still"] or now_ms() - int(self._standing.for_s(now) * 1000)
+        still = self._stands["still"] or now_ms() - int(self.standing.for_s(now) * 1000)
         self._stands = {"waiting": 0, "running": 0, "still": still, "whys": whys_json(whys)}
 
     async def goes_on(self) -> None:

@@ -19,6 +19,7 @@ from fairlane.gateway.batches.concluding import conclude, settle
 from fairlane.gateway.batches.feeding import Feed
 from fairlane.gateway.batches.held import Held
 from fairlane.gateway.batches.led import Led, Stopped, Tools
+from fairlane.gateway.batches.standing import Standing
 from fairlane.gateway.batches.stopping import give_up
 from fairlane.gateway.batches.validating import validate
 from fairlane.gateway.batches.work import Work
@@ -30,9 +31,11 @@ LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 1.0
 class Run:
     """A batch that is led here. Call it once; it raises Overtaken when somebody else leads it."""
 
-    def __init__(self, tools: Tools, batch: Batch, may_act: Callable[[], bool]) -> None:
-        """`may_act`: whether the lease holds still."""
-        self._led = Led(tools, batch, may_act)
+    def __init__(
+        self, tools: Tools, batch: Batch, may_act: Callable[[], bool], standing: Standing | None = None
+    ) -> None:
+        """As `Led` has them."""
+        self._led = Led(tools, batch, may_act, standing)
         self._work: Work | None = None
 
     @property
@@ -44,6 +47,11 @@ class Run:
     def owner(self) -> Owner:
         """Whose batch it is."""
         return self.batch.owner
+
+    @property
+    def standing(self) -> Standing:
+        """How it stands still."""
+        return self._led.standing
 
     @property
     def may_leave(self) -> bool:

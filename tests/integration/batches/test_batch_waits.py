@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 
-from fairlane.gateway.batches import feeding, held, leading, seats
+from fairlane.gateway.batches import feeding, held, leading, seats, standing
 from fairlane.gateway.files import files
 
 from .crew import Caller, file_of, line, stage, waits
@@ -152,6 +153,34 @@ async def test_a_cancel_behind_a_takeover_ends_what_runs_without_the_file(
         assert ended["status"] == "cancelled"
         assert ended["request_counts"]["completed"] == 0
         assert len(await caller.records(ended["error_file_id"])) == 6
+
+
+async def test_those_that_stand_still_are_told_once_however_often_they_change_seats(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "MOST", 1)
+    monkeypatch.setattr(seats, "TURN_S", 0.1)
+    monkeypatch.setattr(leading, "LOOK_S", 0.2)
+    monkeypatch.setattr(standing, "TOLD_AFTER_S", 0.0)
+    turns: list[str] = []
+    rests = leading.Leading._give_back
+
+    def noted(self: leading.Leading, batch_id: str) -> Any:
+        turns.append(batch_id)
+        return rests(self, batch_id)
+
+    monkeypatch.setattr(leading.Leading, "_give_back", noted)
+    with capture_logs() as logs:
+
+        def told() -> list[str]:
+            return sorted(one["batch"] for one in logs if one["event"] == "batch stands still")
+
+        async with stage(redis_url, tmp_path, models={"echo": {}, "lonely": {}}) as (caller, _):
+            made = [(await caller.batch([line(1, model="lonely")]))["id"] for _ in range(2)]
+            await until(lambda: set(told()) == set(made), "each to be told")
+            turns.clear()
+            await until(lambda: all(turns.count(one) >= 2 for one in made), "each to have led twice more")
+    assert told() == sorted(made)
 
 
 async def test_one_that_waits_for_its_file_gives_up_its_seat(
