@@ -52,8 +52,9 @@ class Forget:
         self._audit = audit
 
     async def __call__(self, user: str, actor: Actor) -> dict[str, Any]:
-        """How many rows of each kind it were, in how many of the ledger the name stays, and whether there are more: then call
-        again. Written down, without the name. Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
+        """How many rows of each kind it were, in how many of the ledger the name stays, how many batches have not ended yet, and
+        whether there is more: then call again. Written down, without the name. Raises ApiError, StoreError, DatabaseUnavailable:
+        what is done stays done."""
         if user == FORGOTTEN:
             raise bad_request(f"{FORGOTTEN} stands for all who were forgotten", "user")
         began = time.monotonic()
@@ -72,7 +73,7 @@ class Forget:
                 more = time.monotonic() >= end
         async with self._database.reading() as connection:
             ledger = await rows_of_user(connection, user)
-        told = {**done, "results": results, "ledger": ledger, "more": more or unended > 0}
+        told = {**done, "results": results, "ledger": ledger, "unended": unended, "more": more or unended > 0}
         only_waited = unended and not any((cancelled, results, *done.values()))
         if not only_waited:  # of one act there would be many entries
             await self._audit.note(actor, "forget", "user", {}, told)

@@ -6,8 +6,8 @@ import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, query_of
 
-MOST_IDLE = 40
-"""Calls that remove nothing, as batches have not ended yet. Each waits for them for three seconds."""
+MOST_WAITS = 40
+"""Calls in a row behind which batches have not ended yet. Each waits for them for three seconds."""
 
 app = typer.Typer(no_args_is_help=True, help="See to the users of a running gateway.")
 TOLD = {
@@ -38,7 +38,8 @@ def forget(
     tasks that wait or run go on: cancel them first. What a user with a quota of their own was granted and has paid stays in the
     ledger, with the name. Written to the audit record, without the name.
 
-    Where batches do not end in minutes, as nobody leads them, the command says so and exits with 1: run it again then.
+    Where batches do not end in minutes, as nobody leads them or new ones are made all the time, the command says so and exits
+    with 1: run it again then.
 
     fairlane cancel --user site/ann
 
@@ -50,15 +51,15 @@ def forget(
         typer.echo(f"{user} {sentence}", err=True)
     if not yes:
         typer.confirm(f"Forget {user} for good?", abort=True)
-    done, told, idle = dict.fromkeys(TOLD, 0), {"more": True, "ledger": 0}, 0
-    while told["more"] and idle < MOST_IDLE:
+    done, told, waits = dict.fromkeys(TOLD, 0), {"more": True}, 0
+    while told["more"] and waits < MOST_WAITS:
         told = answer_of(gateway, key, "/api/admin/users/forget", {"user": user}, method="POST").json()
-        idle = 0 if any(told[name] for name in done) else idle + 1
+        waits = waits + 1 if told["unended"] else 0
         done = {name: count + told[name] for name, count in done.items()}
     if as_json:
         import json  # noqa: PLC0415 (here alone)
 
-        typer.echo(json.dumps({**done, "ledger": told["ledger"], "more": told["more"]}))
+        typer.echo(json.dumps({**done, **{name: told[name] for name in ("ledger", "unended", "more")}}))
     else:
         for name, sentence in TOLD.items():
             typer.echo(f"{done[name]} {sentence}")
@@ -67,8 +68,8 @@ def forget(
             typer.echo(f"{sentence}: what they were granted and have paid")
     if told["more"]:
         typer.echo(
-            f"fairlane: batches of {user} are cancelled, and have not ended yet. Run this again; why they do not: "
-            f"fairlane batches list --state unended --user {user}",
+            f"fairlane: {told['unended']} batches of {user} are cancelled, and have not ended yet. Run this again; why they do "
+            f"not: fairlane batches list --state unended --user {user}; if new ones are made meanwhile, take their access first",
             err=True,
         )
         raise typer.Exit(1)

@@ -36,4 +36,5 @@ class Forgotten(Answer):
     ledger: int = Field(
         description="rows that keep the name: what was granted to this user and what tasks have cost them"
     )
-    more: bool = Field(description="there is more, or batches that were cancelled have not ended yet")
+    unended: int = Field(description="batches that were cancelled and have not ended yet")
+    more: bool = Field(description="there is more, or batches have not ended yet")

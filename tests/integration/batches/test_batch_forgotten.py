@@ -164,7 +164,7 @@ async def test_batches_that_do_not_end_are_told_and_the_command_says_that_there_
     staged: tuple[Caller, Caller, Crew], monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
     monkeypatch.setattr(forgetting, "BATCHES_S", 0.0)
-    monkeypatch.setattr(user_cli, "MOST_IDLE", 2)
+    monkeypatch.setattr(user_cli, "MOST_WAITS", 2)
     ops, zebra, crew = staged
     crew.go.clear()
     made = await zebra.batch([line(1, model="patient")])
@@ -175,13 +175,35 @@ async def test_batches_that_do_not_end_are_told_and_the_command_says_that_there_
     told = await forget(ops, "--json")
     assert told.exit_code == 1
     sums = sums_of(told)
-    assert (sums["more"], sums["files"], sums["batches"]) == (True, files, 0)
+    assert (sums["more"], sums["unended"], sums["files"], sums["batches"]) == (True, 1, files, 0)
     assert f"fairlane batches list --state unended --user {USER}" in told.stderr
     assert (await zebra.show(made["id"]))["status"] == "cancelling"
     audit = (await ops.http.get("/api/admin/audit", params={"action": "forget"})).json()["entries"]
     assert len(audit) == 1, "that of the call that cancelled it, and not of each that only waited"
     leading_of(ops).start()
-    monkeypatch.setattr(user_cli, "MOST_IDLE", 1000)
+    monkeypatch.setattr(user_cli, "MOST_WAITS", 1000)
     told = await forget(ops)
     assert (told.exit_code, "1 batches removed" in told.stdout) == (0, True), told.output
     await nothing_names_them(ops)
+
+
+async def test_who_goes_on_does_not_keep_the_command_from_its_end(
+    staged: tuple[Caller, Caller, Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgetting, "BATCHES_S", 0.0)
+    monkeypatch.setattr(user_cli, "MOST_WAITS", 3)
+    ops, zebra, _ = staged
+    await leading_of(ops).close()
+    mark, calls = forgetting.Forget._mark, 0
+
+    async def meanwhile(self: forgetting.Forget, user: str, end: float) -> Any:
+        nonlocal calls
+        calls += 1
+        assert calls < 10, "it goes on as long as they do"
+        await zebra.batch([line(1)])
+        return await mark(self, user, end)
+
+    monkeypatch.setattr(forgetting.Forget, "_mark", meanwhile)
+    told = await forget(ops, "--json")
+    assert (told.exit_code, sums_of(told)["unended"]) == (1, 3)
+    assert "take their access first" in told.stderr
