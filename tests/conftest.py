@@ -55,9 +55,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One fork server for all processes that run tests."""
+    """One fork server of each kind for all processes that run tests."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput") and FORKS:
-        os.environ[SHARED] = start_fork_server()
+        os.environ.update({variable: start_fork_server(kind) for kind, variable in SHARED.items()})
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.prepared import FORKS, MODULE, command, launch
+from tests.support.prepared import FORKS, MODULE, command, launch, program
 from tests.support.processes import runs
 from tests.support.serving import until
 
@@ -31,6 +31,15 @@ def test_a_command_says_and_ends_as_the_real_one_does(arguments: list[str], tmp_
     assert run(command(*arguments), tmp_path) == run(
         [sys.executable, "-P", "-m", MODULE, *arguments], tmp_path
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["import sys; print(sys.argv, __name__)", "print('so far'); exit('no')", "openai"]
+)
+def test_a_program_says_and_ends_as_the_real_one_does(text: str, tmp_path: Path) -> None:
+    *seen, said = run(program(text), tmp_path)
+    *expected, complaint = run([sys.executable, "-P", "-c", text], tmp_path)
+    assert (seen, said.splitlines()[-1:]) == (expected, complaint.splitlines()[-1:])
 
 
 @pytest.mark.anyio

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from playwright.async_api import Page, expect
 from tests.integration.sdks.conftest import NODE
 from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser
 from tests.integration.web.test_batches_view import open_batches
-from tests.integration.web.test_page_parts import run, script
+from tests.integration.web.test_page_parts import run, run_python, script
 from tests.integration.web.test_playground import WORDS, ask, choose_surface, plain, say, shows, state
 from tests.support.node import installed
 from tests.support.processes import NO_PROXIES, output_of
@@ -83,7 +82,7 @@ async def test_a_question_is_asked_again_in_every_language(
     streamed = await run("sh", await script(page, "curl"))
     ends = {"messages": "message_stop", "responses": "response.completed"}
     assert ends.get(surface, "[DONE]") in streamed
-    assert answer in await run(sys.executable, await script(page, "python"))
+    assert answer in await run_python(await script(page, "python"))
     assert answer in await node(packages, tmp_path, await script(page, "node"))
     assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
 
@@ -105,7 +104,7 @@ async def test_a_response_is_read_again_and_read_on_in_every_language(
     events = await run("sh", curl)
     deltas = re.findall(r"event: response.output_text.delta\ndata: (.*)", events)
     assert "".join(json.loads(delta)["delta"] for delta in deltas) == answer
-    assert answer in await run(sys.executable, await script(page, "python"))
+    assert answer in await run_python(await script(page, "python"))
     assert answer in await node(packages, tmp_path, await script(page, "node"))
 
 
@@ -120,7 +119,7 @@ async def test_a_batch_is_made_again(talk: Talk, open_browser: OpenBrowser) -> N
     await expect(page.locator("#batch-code")).to_contain_text("/content")
     await page.locator("#batch-code input[value=python]").check(force=True)
     text = await page.locator("#batch-code pre").evaluate("e => e.textContent")
-    told = await run(sys.executable, text)
+    told = await run_python(text)
     assert "completed" in told
     assert "小明|" in told
     assert "$HOME|" in told
@@ -147,7 +146,7 @@ async def test_embeddings_are_asked_for_again_in_every_language(
         await expect(page.locator("#vectors-table tbody tr")).to_have_count(2)
         told = json.loads(await run("sh", await script(page, "curl")))
         assert told["data"][1]["embedding"] == [1, 0.5]
-        assert "1 2 [1.0, 0.5]" in await run(sys.executable, await script(page, "python"))
+        assert "1 2 [1.0, 0.5]" in await run_python(await script(page, "python"))
         assert "1 2 [ 1, 0.5 ]" in await node(packages, tmp_path, await script(page, "node"))
         assert asked == [[line.strip() for line in PROMPT.splitlines()]] * 4
 
@@ -164,6 +163,6 @@ async def test_a_webhook_is_made_again(redis_url: str, tmp_path: Path, open_brow
         await page.locator("#webhook-code input[value=python]").check(force=True)
         text = await panel.evaluate("e => e.textContent")
         assert secret not in text
-        told = await run(sys.executable, text)
+        told = await run_python(text)
         assert told.startswith("whsec_")
         assert "webhook.test" in told

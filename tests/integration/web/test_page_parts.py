@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from tests.integration.web.conftest import OpenBrowser, new_browser
 from tests.integration.web.test_playground import WORDS, ask, choose_surface, say, state
+from tests.support.prepared import program
 from tests.support.processes import NO_PROXIES, output_of
 from tests.support.talk import Talk
 
@@ -78,8 +78,13 @@ async def script(page: Page, language: str) -> str:
     return await page.locator("#code pre").evaluate("e => e.textContent")
 
 
-async def run(program: str, script: str) -> str:
-    return await output_of("-c", script, program=program, **NO_PROXIES)
+async def run(shell: str, script: str) -> str:
+    return await output_of("-c", script, program=shell, **NO_PROXIES)
+
+
+async def run_python(text: str) -> str:
+    python, *arguments = program(text)
+    return await output_of(*arguments, program=python, **NO_PROXIES)
 
 
 @pytest.mark.slow
@@ -112,7 +117,7 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
         "".join(json.loads(text)["delta"] for text in re.findall(r"event: chunk\ndata: (.*)", events))
         == answer
     )
-    assert answer in await run(sys.executable, await script(page, "python"))
+    assert answer in await run_python(await script(page, "python"))
     assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
 
     await ask(page, prompt=prompt, surface="chat")
@@ -124,12 +129,12 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
     await ask(page, prompt=prompt)
     await expect(page.locator("#agreed")).to_be_visible()
     assert '"status":"completed"' in await run("sh", await script(page, "curl"))
-    assert "'status': 'completed'" in await run(sys.executable, await script(page, "python"))
+    assert "'status': 'completed'" in await run_python(await script(page, "python"))
 
     link = page.url.removeprefix(talk.served.url)
     other = await (await open_browser(talk.served.url)).open(link)
     await state(other, "completed")
-    assert answer in await run(sys.executable, await script(other, "python"))
+    assert answer in await run_python(await script(other, "python"))
     assert "event: done" in await run("sh", await script(other, "curl"))
 
     await page.locator("#tab-burst").click()
@@ -140,7 +145,7 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
     burst = page.locator("#burst-code pre")
     assert (await run("sh", await burst.evaluate("e => e.textContent"))).count('"taskId"') == 4
     await page.locator("#burst-code input[value=python]").check(force=True)
-    assert (await run(sys.executable, await burst.evaluate("e => e.textContent"))).count("taskId") == 4
+    assert (await run_python(await burst.evaluate("e => e.textContent"))).count("taskId") == 4
 
 
 MARKDOWN = """\

@@ -6,7 +6,7 @@ starts no thread and opens nothing. The processes of the tests are forks of it: 
 with its own arguments, environment, folder and output, and ends as any process, with what an interpreter does at its end.
 
 To import all tests and their libraries takes nine seconds. So the workers of a run are forks, too, of another fork server, which
-has collected the tests once.
+has collected the tests once. And the SDKs that callers' programs use take one to two seconds each: a third one has imported them.
 """
 
 import atexit
@@ -25,8 +25,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MODULE = "fairlane.gateway.process.cli"
-SHARED = "TESTS_FORK_SERVER"
-"""The variable with the address of the fork server, where the process that began the run of the tests has started it."""
+COMMANDS, PROGRAMS, TESTS = "commands", "programs", "tests"
+"""What the forks of a fork server run."""
+SHARED = {kind: f"TESTS_FORK_SERVER_OF_{kind.upper()}" for kind in (COMMANDS, PROGRAMS)}
+"""The variables with the addresses of fork servers, where the process that began the run of the tests has started them."""
 START_S = 60.0
 HERE = Path(__file__).parent
 FORKS = sys.platform.startswith("linux")
@@ -107,8 +109,17 @@ def command(*arguments: str, module: str = MODULE) -> list[str]:
     The fork's process id is another one. Signals are handed on, and it does not outlive the small program.
     """
     here_too = ["-P"] if module == MODULE else []
-    by = [str(HERE / "standin.py"), fork_server()] if FORKS else []
-    return [sys.executable, *(("-I", "-S", *by) if by else ()), *here_too, "-m", module, *arguments]
+    return [*_python(COMMANDS), *here_too, "-m", module, *arguments]
+
+
+def program(text: str) -> list[str]:
+    """What to run for a caller's program in Python with this text, likewise."""
+    return [*_python(PROGRAMS), "-P", "-c", text]
+
+
+def _python(kind: str) -> list[str]:
+    """What to run in place of Python."""
+    return [sys.executable, *(("-I", "-S", str(HERE / "standin.py"), fork_server(kind)) if FORKS else ())]
 
 
 @functools.cache
@@ -125,13 +136,14 @@ def folder() -> Path:
 
 def python_of_workers(tests: Sequence[str]) -> str:
     """What starts in place of Python as a worker that runs some of these tests."""
-    return shlex.join([sys.executable, "-I", "-S", str(HERE / "standin.py"), start_fork_server(*tests)])
+    server = start_fork_server(TESTS, *tests)
+    return shlex.join([sys.executable, "-I", "-S", str(HERE / "standin.py"), server])
 
 
 @functools.cache
-def fork_server() -> str:
+def fork_server(kind: str = COMMANDS) -> str:
     """The address of this run's, or else of one that ends with this process. It has imported what it needs."""
-    address = os.environ.get(SHARED) or start_fork_server()
+    address = os.environ.get(SHARED[kind]) or start_fork_server(kind)
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(address)
         link.sendall(bytes(4))  # nothing is wanted
@@ -139,13 +151,12 @@ def fork_server() -> str:
     return address
 
 
-def start_fork_server(*tests: str) -> str:
-    """Start one for commands, or for workers that run these tests: its address. It ends with this process, and imports nothing
-    before somebody wants a fork."""
+def start_fork_server(kind: str, *tests: str) -> str:
+    """Start one: its address. It ends with this process, and imports nothing before somebody wants a fork."""
     address = f"{tempfile.mkdtemp(prefix='fl-')}/s"
     ours, theirs = os.pipe()
     child = subprocess.Popen(
-        [sys.executable, "-P", str(HERE / "forkserver.py"), address, *tests],
+        [sys.executable, "-P", str(HERE / "forkserver.py"), address, kind, *tests],
         stdin=ours,
         stdout=subprocess.PIPE,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy starts threads as soon as it is imported

@@ -1,6 +1,7 @@
-"""The fork server: imports what the commands of `fairlane` need, or all that tests do, and forks a process for each connection.
+"""The fork server: imports what its forks need, and forks a process for each connection.
 
-`forkserver.py ADDRESS [TESTS…]`. See `__init__.py`.
+`forkserver.py ADDRESS commands`: what the commands of `fairlane` need; `forkserver.py ADDRESS programs`: what callers' programs
+do; `forkserver.py ADDRESS tests TESTS…`: all that these tests do. See `__init__.py`.
 """
 
 import atexit
@@ -34,11 +35,16 @@ MODULES = (
     "asyncpg",
     "aiosqlite",
 )
+SDKS = ("openai", "anthropic")
+"""They are nearly all that it costs to run a program of a caller."""
 
 
-def prepare(address: str, tests: list[str]) -> None:
+def prepare(address: str, kind: str, tests: list[str]) -> None:
     """Import what there is to import. It stays as it is now, but for the workers that gateways start: these are forks, too."""
-    if tests:  # what is wrong with one, the forks say that are to run it
+    if kind == "programs":
+        for module in SDKS:
+            importlib.import_module(module)
+    elif kind == "tests":  # what is wrong with one, the forks say that are to run it
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
             importlib.import_module("pytest").main(["--collect-only", "--quiet", *tests])
     else:
@@ -51,7 +57,7 @@ def prepare(address: str, tests: list[str]) -> None:
     gc.freeze()
 
 
-def serve(address: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
+def serve(address: str, kind: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
     """Fork for whoever connects. Returns in each fork, with what is wanted; and None when standard input is closed.
 
     Not before somebody connects is anything imported.
@@ -75,7 +81,7 @@ def serve(address: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
                     return None
                 if key.data == "new":
                     if not prepared:
-                        prepare(address, tests)
+                        prepare(address, kind, tests)
                         prepared = True
                     link, _ = listener.accept()
                     try:
@@ -150,12 +156,12 @@ def become(wanted: list[Any], descriptors: list[int]) -> list[str]:
 
 
 def main() -> None:
-    address, *tests = sys.argv[1:]
-    task = serve(address, tests)
+    address, purpose, *tests = sys.argv[1:]
+    task = serve(address, purpose, tests)
     if task is None:
         return
     kind, what, *arguments = become(*task)
-    sys.argv[:] = [what, *arguments]
+    sys.argv[:] = [what if kind == "-m" else kind, *arguments]
     gc.enable()
     status: object = None
     try:
