@@ -44,7 +44,7 @@ from fairlane.gateway.api import (
     webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
-from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid
+from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid, refusal_schemas
 from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -140,7 +140,7 @@ class App(FastAPI):
         self.openapi_schema = None
         document = super().openapi()
         schemas = document["components"]["schemas"]
-        schemas |= hot.stream_schemas()
+        schemas |= hot.stream_schemas() | refusal_schemas()
         describe_proofs(document)
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)

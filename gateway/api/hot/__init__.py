@@ -5,7 +5,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fairlane.gateway.api.hot import files, media, messages, native, openai, permits, responses
-from fairlane.gateway.api.hot.describing import REF, json_text
+from fairlane.gateway.api.hot.describing import json_text
+from fairlane.gateway.api.models.base import REF
 from fairlane.gateway.api.models.messages import MessageEvent
 from fairlane.gateway.api.models.openai import ChatCompletionChunk
 from fairlane.gateway.api.models.responses import ResponseEvent

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Header
 
-from fairlane.gateway.api.models.base import Left
+from fairlane.gateway.api.models.base import REF, Left
 from fairlane.gateway.api.models.openai import OpenAIHeaders
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
@@ -15,7 +15,6 @@ VERSION = Annotated[
 ]
 OURS = {"ours": Annotated[OpenAIHeaders, Header()]}
 AS_IT_CAME = "\n\nThe body goes to the worker as it came; what Fairlane needs to know stands in headers."
-REF = "#/components/schemas/{model}"
 LEFT = {
     "limit": "the limit of which least is left",
     "remaining": "how much of it is left",

@@ -8,8 +8,8 @@ from fastapi.responses import StreamingResponse
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import native, plain
 from fairlane.gateway.api.framing import HotRoute, refusals
-from fairlane.gateway.api.hot.describing import READ, REF, SUBMIT, Text, stream_of
-from fairlane.gateway.api.models.base import IdempotencyHeader
+from fairlane.gateway.api.hot.describing import READ, SUBMIT, Text, stream_of
+from fairlane.gateway.api.models.base import REF, IdempotencyHeader
 from fairlane.gateway.api.models.native import Accepted, Cancelled, NativeRequest, TaskRequest, TaskStatus
 from fairlane.gateway.api.models.plain import (
     PlainCancelled,

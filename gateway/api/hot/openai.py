@@ -11,7 +11,6 @@ from fairlane.gateway.api.hot.describing import (
     AS_IT_CAME,
     OURS,
     READ,
-    REF,
     SUBMIT,
     VERSION,
     Text,
@@ -19,7 +18,7 @@ from fairlane.gateway.api.hot.describing import (
     stream_of,
     with_limits,
 )
-from fairlane.gateway.api.models.base import Left
+from fairlane.gateway.api.models.base import REF, Left
 from fairlane.gateway.api.models.messages import AnthropicError, AnthropicModel, ModelPage
 from fairlane.gateway.api.models.openai import (
     ChatCompletion,

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 
+REF = "#/components/schemas/{model}"
+"""How the document names its parts."""
 Ms = int
 """Milliseconds; of a time, since 1970."""
 
