@@ -22,8 +22,10 @@ from fairlane.streaming.turns import GroupedTurns
 log = structlog.get_logger("fairlane.streaming")
 
 START_S = 30.0
+CPU_S = 1.0
+"""Of a processor, for a question."""
 ANSWER_S = 10.0
-"""The child has CPU_S of processor time; this is for a machine that gives it none."""
+"""For a machine that does not give the child its processor time."""
 PATIENCE_S = 30.0
 MOST_KNOWN = 4096
 SMALL_BYTES = 64 * 1024
@@ -54,7 +56,8 @@ _read = msgspec.msgpack.Decoder(tuple[Literal["", "schema", "text"], str]).decod
 class Checker:
     """See the module. `close` ends the child; a question under way is answered with `unknown`."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_s: float = CPU_S) -> None:
+        self._cpu_s = cpu_s
         self._turns = GroupedTurns()
         self._child: asyncio.subprocess.Process | None = None
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
@@ -147,8 +150,9 @@ class Checker:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._child is None or self._child.returncode is not None:
             pipe = asyncio.subprocess.PIPE
+            command = (sys.executable, "-P", "-m", _PROGRAM, str(self._cpu_s))
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", _PROGRAM), stdin=pipe, stdout=pipe, start_new_session=True
+                *command, stdin=pipe, stdout=pipe, start_new_session=True
             )
             self._child = child
             try:

@@ -1,8 +1,8 @@
 """The child process that compiles schemas and looks whether texts match them: what callers and models choose may take for ever.
 
 A request is a frame of MessagePack, `[schema, [text, …]]`, with its length (8 bytes) before it; so is the answer: `["", ""]` when
-all is well, else a kind (`schema` or `text`) and a sentence. Processor time per request and memory are bounded: the system ends
-the process when it takes more. It ends when its input does.
+all is well, else a kind (`schema` or `text`) and a sentence. Processor time per request (the argument: in seconds) and memory are
+bounded: the system ends the process when it takes more. It ends when its input does.
 """
 
 import hashlib
@@ -18,7 +18,6 @@ import msgspec
 
 from fairlane.streaming.structured.wanted import LENGTH, MAX_REASON_CHARS, place_of
 
-CPU_S = 1
 MEMORY_BYTES = 1 << 30
 MOST_COMPILED = 64
 _ALONE = "a schema may refer to parts of itself alone"
@@ -30,9 +29,10 @@ def main() -> None:
     _limit_memory()
     # whoever started the gateway may ignore it, which is inherited
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    cpu_s = float(sys.argv[1])
     look, read = Look(), msgspec.msgpack.Decoder(Request).decode
     while (frame := _frame(sys.stdin.buffer)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, CPU_S)  # its signal ends the process
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process
         answer = msgspec.msgpack.encode(look(*read(frame)))
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(LENGTH.pack(len(answer)) + answer)
