@@ -120,6 +120,7 @@ class RedisLink:
     ) -> None:
         self._url = url
         self._scripts = scripts
+        self._functions = scripts.functions
         self._prefix = prefix
         self._timeout = timeout_ms / 1000
         self._timeout_ms = timeout_ms
@@ -133,7 +134,10 @@ class RedisLink:
         self._loading: asyncio.Future[Reply] | None = None
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
-        self._up = asyncio.Event()
+        self.up = False
+        """True while calls are taken."""
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        """Done when it was up for the first time."""
         self._task: asyncio.Task[None] | None = None
         self._fatal: StoreRefused | None = None
         self._trouble: Exception | None = None
@@ -142,11 +146,6 @@ class RedisLink:
         self.refusals = Refusals()
         self.commands = 0
         self.writes = 0
-
-    @property
-    def up(self) -> bool:
-        """True while calls are taken."""
-        return self._up.is_set()
 
     @property
     def trouble(self) -> str:
@@ -168,16 +167,13 @@ class RedisLink:
         From then on the link goes on trying until `close`, whatever happens to Redis.
         """
         self._task = asyncio.create_task(self._keep_connected(), name="redis-link")
-        waiter = asyncio.create_task(self._up.wait())
         try:
             await asyncio.wait(
-                {waiter, self._task}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED
+                {self._ready, self._task}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED
             )
         except asyncio.CancelledError:
             await self.close()
             raise
-        finally:
-            waiter.cancel()
         if self._fatal:
             raise self._fatal
         if not self.up:
@@ -194,20 +190,18 @@ class RedisLink:
 
     def command(self, *args: Arg) -> asyncio.Future[Reply]:
         """Send one command. Raises StoreUnavailable at once when down; the future yields the reply, bytes undecoded."""
-        if not self._up.is_set():
+        if not self.up:
             raise StoreUnavailable("no connection to Redis", sent=False)
         return self._send(args)
 
-    def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
+    def run(self, name: str, *args: Arg, unready: bool = False) -> asyncio.Future[Reply]:
         """Run a script on this link's pool, like `command`. When the server forgot the library, that is loaded and the script
-        runs then. It is sent once for all scripts that were under way: the text has a hundred kilobytes.
+        runs then. It is sent once for all scripts that were under way: the text has a hundred kilobytes. `unready`: also before
+        calls are taken.
         """
-        if not self._up.is_set():
+        if not self.up and not unready:
             raise StoreUnavailable("no connection to Redis", sent=False)
-        return self._run(name, args)
-
-    def _run(self, name: str, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
-        return self._send(("FCALL", self._scripts.call(name), 1, self._prefix, *args), again=_LOADS)
+        return self._send(("FCALL", self._functions[name], 1, self._prefix, *args), again=_LOADS)
 
     def _send(
         self, args: tuple[Arg, ...], *, again: int = 0, future: asyncio.Future[Reply] | None = None
@@ -290,7 +284,9 @@ class RedisLink:
             if prepare.done() and not prepare.cancelled():
                 prepare.result()
                 self._served = True
-                self._up.set()
+                self.up = True
+                if not self._ready.done():
+                    self._ready.set_result(None)
                 self._metrics.store_connected()
                 if self._on_change:
                     self._on_change(True)
@@ -305,7 +301,7 @@ class RedisLink:
             raise
         finally:
             was_up = self.up
-            self._up.clear()
+            self.up = False
             self._wire = None
             for task in [*tasks, prepare]:
                 task.cancel()
@@ -353,7 +349,8 @@ class RedisLink:
 
     async def _check_rights(self) -> None:
         """A script that lacks one permission would end half-way, on the day on which it first needs it. Raises StoreRefused."""
-        forbidden = await self._run("rights", tuple(sorted(COMMANDS | self._scripts.commands)))
+        needed = tuple(sorted(COMMANDS | self._scripts.commands))
+        forbidden = await self.run("rights", *needed, unready=True)
         if forbidden:
             listed = ", ".join(command.decode() for command in forbidden)
             raise StoreRefused(f"the user of redis_url lacks permissions in Redis: {listed}. {_NEEDED}")
@@ -419,7 +416,7 @@ class _Unready:
         return self._link._send(args)
 
     def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
-        return self._link._run(name, args)
+        return self._link.run(name, *args, unready=True)
 
 
 def _not_let_in(error: Exception, url: str) -> StoreRefused:

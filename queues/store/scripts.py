@@ -8,7 +8,7 @@ a line of a file: `Library.explain` says which.
 
 import re
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -123,10 +123,8 @@ class Library:
     """The line of the text before the first of each file."""
     commands: frozenset[str]
     """The commands that the scripts run; a subcommand follows behind a space."""
-
-    def call(self, script: str) -> str:
-        """The function that a script is."""
-        return f"{self.name}_{script}"
+    functions: Mapping[str, str]
+    """By script, the name of the function that it is."""
 
     def explain(self, error: str) -> str:
         """An error's words with the files' lines instead of the text's."""
@@ -156,4 +154,5 @@ def load_scripts(*, test_clock: bool = False) -> Library:
         begins.append(line)
         line += text.count("\n")
     commands = frozenset(f"{command} {sub}".rstrip() for command, sub in _CALL.findall(body))
-    return Library(name, head + body, [file for file, _ in parts], begins, commands)
+    functions = {script: f"{name}_{script}" for script in NAMES}
+    return Library(name, head + body, [file for file, _ in parts], begins, commands, functions)

@@ -96,7 +96,7 @@ class DirectLink:
 
     def words(self, name: str, *args: Arg) -> tuple[Arg, ...]:
         """The command that runs a script."""
-        return ("FCALL", self._scripts.call(name), 1, self._prefix, *args)
+        return ("FCALL", self._scripts.functions[name], 1, self._prefix, *args)
 
     def run(self, name: str, *args: Arg) -> Answered:
         try:
