@@ -62,7 +62,7 @@ class Picking(RuleBasedStateMachine):
         worker = self.one(data)
         (self.unused if worker in self.unused else self.used).remove(worker)
         assert self.pool.remove(worker)
-        worker.reserved += 1  # what comes late changes nothing
+        worker.reserve(1)  # what comes late changes nothing
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), models=offers, types=st.sampled_from(TYPES), slots=st.integers(1, 3))
@@ -89,7 +89,9 @@ class Picking(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), count=st.integers(0, 2))
     def reserves(self, data: Any, count: int) -> None:
-        self.one(data).reserved = count
+        worker = self.one(data)
+        worker.give_back(worker.reserved)
+        worker.reserve(count)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), name=st.sampled_from(["draining", "suspended"]), yes=st.booleans())
@@ -131,6 +133,20 @@ class Picking(RuleBasedStateMachine):
             ):
                 picked = self.pool.pick(model, task_type, task_id)
                 assert picked is plain_pick(self.workers, self.now, model, task_type, task_id)
+
+    @invariant()
+    def as_many_are_reserved_as_are_free(self) -> None:
+        for model in MODELS:
+            worker = plain_pick(self.workers, self.now, model, "chat", "")
+            expected = None if worker is None else (worker, min(worker.free(self.now), 2))
+            assert self.pool.reserve(model, 2, "chat") == expected
+            if expected is not None:
+                expected[0].give_back(expected[1])
+
+    @invariant()
+    def another_task_is_wanted_where_one_would_be_free(self) -> None:
+        for worker in self.workers:
+            assert self.pool.wanted(worker) == min(worker.free(self.now), 1)
 
     @invariant()
     def what_is_offered_is_known(self) -> None:

@@ -9,8 +9,9 @@ import enum
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from fairlane.queues.keys import is_reserved
 from fairlane.workers.protocol import ModelInfo
@@ -38,32 +39,24 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
-    """The newest `most` keys that were put in, with their values."""
+class Recent(dict[Key, Value]):
+    """The newest `most` keys that were put in, with their values. Only `put` keeps to that."""
 
-    __slots__ = ("_most", "_values")
+    __slots__ = ("_most",)
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most = most
-        self._values: dict[Key, Value] = {}
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._values
-
-    def __bool__(self) -> bool:
-        return bool(self._values)
-
-    def get(self, key: Key) -> Value | None:
-        return self._values.get(key)
-
-    def pop(self, key: Key) -> Value | None:
-        return self._values.pop(key, None)
 
     def put(self, key: Key, value: Value) -> None:
-        self._values.pop(key, None)
-        self._values[key] = value
-        if len(self._values) > self._most:
-            del self._values[next(iter(self._values))]
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self._most:
+            del self[next(iter(self))]
+
+
+def _nobody() -> None:
+    """Who hears of a worker's slots while it is in no pool."""
 
 
 class Mismatch(enum.StrEnum):
@@ -77,22 +70,20 @@ class Mismatch(enum.StrEnum):
 class Held(dict[Any, Any]):
     """What takes a worker's slots (its attempts, see `attempts_on`); tells its pool when one comes or goes."""
 
-    __slots__ = ("worker",)
+    __slots__ = ("moved",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.worker: Worker | None = None
-        """Set while it is in a pool."""
+        self.moved: Callable[[], None] = _nobody
+        """The worker's own."""
 
     def __setitem__(self, key: Any, attempt: Any) -> None:
         super().__setitem__(key, attempt)
-        if self.worker is not None:
-            self.worker.moved()
+        self.moved()
 
     def __delitem__(self, key: Any) -> None:
         super().__delitem__(key)
-        if self.worker is not None:
-            self.worker.moved()
+        self.moved()
 
 
 class Kind:
@@ -137,7 +128,8 @@ class Worker:
     knows of it: `reported` is why it cannot work, as it says itself, `failing` with what its tasks failed when there were too
     many in a row (both are empty while it is well), `rests` how often it rested since, and `probe_at` until when.
 
-    Its pool follows every change by itself; `turn`, `kind` and `line` are the pool's.
+    Its pool follows every change by itself: `moved` tells it that something about the slots has changed. `turn`, `kind` and
+    `line` are the pool's.
     """
 
     __slots__ = (
@@ -164,6 +156,7 @@ class Worker:
         "missed_acks",
         "model_info",
         "models",
+        "moved",
         "name",
         "past",
         "probe_at",
@@ -197,6 +190,7 @@ class Worker:
         close: Callable[[int, str], None],
     ) -> None:
         self._pool: Pool | None = None
+        self.moved: Callable[[], None] = _nobody
         self.id = worker_id
         self.name = name
         self.version = version
@@ -259,9 +253,14 @@ class Worker:
     def reserved(self) -> int:
         return self._reserved
 
-    @reserved.setter
-    def reserved(self, count: int) -> None:
-        self._reserved = count
+    def reserve(self, count: int) -> None:
+        """Reserve so many slots."""
+        self._reserved += count
+        self.moved()
+
+    def give_back(self, count: int) -> None:
+        """So many reserved slots are free again, or about to become attempts."""
+        self._reserved -= count
         self.moved()
 
     @property
@@ -286,16 +285,6 @@ class Worker:
     def _fit(self) -> None:
         self.usable = self._slots if self._cap is None else min(self._slots, self._cap)
         self.moved()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one of its slots may be given a task, as soon as nothing holds it."""
-        return not self._suspended and self.usable > len(self.attempts) + self._reserved
-
-    @property
-    def asks_from(self) -> float:
-        """Until then it is asked for nothing: it is held, or rests."""
-        return max(self._hold_until, self._rest_until)
 
     @property
     def ailment(self) -> str:
@@ -342,12 +331,7 @@ class Worker:
     def join(self, pool: "Pool | None") -> None:
         """Its pool's: follow it from now on. None: no more."""
         self._pool = pool
-        self.attempts.worker = None if pool is None else self
-
-    def moved(self) -> None:
-        """Something about its slots has changed."""
-        if self._pool is not None:
-            self._pool.place(self)
+        self.moved = self.attempts.moved = _nobody if pool is None else partial(pool.place, self)
 
     # ---- what it can do ----------
 
@@ -524,16 +508,20 @@ class Pool:
                     del self._by_model[model], self._through[model]
 
     def place(self, worker: Worker) -> None:
-        """A worker's slots, or its rests, have changed: into the line where it belongs, or out of any."""
+        """A worker's slots, or its rests, have changed: into the line where it belongs, or out of any.
+
+        It comes four times a task, so it reads fields instead of calling properties.
+        """
         kind = worker.kind
         line = None
-        if kind is not None and worker.has_room:
+        has_room = worker.usable > len(worker.attempts) + worker._reserved
+        if has_room and kind is not None and not worker._suspended:
             line = kind.free
-            wakes_at = worker.asks_from
+            wakes_at = max(worker._hold_until, worker._rest_until)
             if wakes_at > 0 and wakes_at > (now := self.time()):
-                line = None if worker.hold_until > now else kind.resting
-                if line is None and worker.rest_until > worker.hold_until:
-                    wakes_at = worker.hold_until
+                line = None if worker._hold_until > now else kind.resting
+                if line is None and worker._rest_until > worker._hold_until:
+                    wakes_at = worker._hold_until
                 if worker.wakes_at != wakes_at:
                     worker.wakes_at = wakes_at
                     heapq.heappush(self._asleep, (wakes_at, worker.id))
@@ -581,7 +569,7 @@ class Pool:
 
     def reopen(self, model: str, upstream: str) -> None:
         """Something may be asked for again."""
-        self._closed_until.pop((model, upstream))
+        self._closed_until.pop((model, upstream), None)
 
     def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
         """Each of these models and each upstream by which it is offered here, the first MOST_UPSTREAMS: of those of which one
@@ -607,7 +595,9 @@ class Pool:
         best: Worker | None = None
         second_best: Worker | None = None
         for kind in self._serving(model):
-            if not kind.takes(task_type) or (upstream is not None and kind.upstream != upstream):
+            if upstream is not None and kind.upstream != upstream:
+                continue
+            if task_type and not takes(kind.task_types, task_type):
                 continue
             if upstream is None and self._closed_until and now < self._closed(model, kind.upstream):
                 continue
@@ -654,8 +644,10 @@ class Pool:
         worker = self.pick(model, task_type)
         if worker is None:
             return None
-        count = min(want, worker.free(self.time()))
-        worker.reserved += count
+        count = min(
+            want, worker.usable - len(worker.attempts) - worker._reserved
+        )  # it was picked, so it is free
+        worker.reserve(count)
         return worker, count
 
     def wanted(self, worker: Worker, leaving: int = 0) -> int:
@@ -664,10 +656,10 @@ class Pool:
         `leaving`: how many of its attempts that still stand there are over then. A worker that has fewer slots now gets nothing
         until they suffice.
         """
-        taken = len(worker.attempts) + worker.reserved - leaving
-        if worker not in self or worker.draining or worker.suspended or taken >= worker.usable:
+        taken = len(worker.attempts) + worker._reserved - leaving
+        if worker.kind is None or worker._suspended or taken >= worker.usable:
             return 0
-        return 1 if self.time() >= worker.asks_from else 0
+        return 1 if self.time() >= max(worker._hold_until, worker._rest_until) else 0
 
     def silent_ms(self, worker: Worker) -> int:
         """How long ago a worker was last heard of."""
@@ -676,7 +668,9 @@ class Pool:
     def touch(self, worker: Worker) -> None:
         """A task begins on it: it is the most recently used one now."""
         line = worker.line
-        self._stand(worker, None)
+        if line is not None:
+            del line[bisect_left(line, (worker.turn,))]
         self._turn += 1
         worker.turn = self._turn
-        self._stand(worker, line)
+        if line is not None:
+            line.append((worker.turn, worker))

@@ -67,7 +67,7 @@ class Slots:
         except StoreUnavailable:
             self._payloads.pop(task.id)
             if worker:
-                worker.reserved -= want
+                worker.give_back(want)
             raise
         task.payload = b""  # its caller may wait for long; the store and the cache have it
         reply.add_done_callback(partial(self._on_submitted, task.id, task.again, worker, want, done))
@@ -97,7 +97,7 @@ class Slots:
         reply: asyncio.Future[Any],
     ) -> None:
         if worker:
-            worker.reserved -= want
+            worker.give_back(want)
         error = reply.exception()
         if error is not None:
             self._payloads.pop(task_id)
@@ -144,7 +144,7 @@ class Slots:
         free = worker.free(self.pool.time()) if worker in self.pool else 0
         if free > 0:
             want = min(free, MOST_TAKEN)
-            worker.reserved += want
+            worker.reserve(want)
             self._take(worker, want)
 
     async def fill_all(self) -> None:
@@ -159,12 +159,12 @@ class Slots:
             nonce = self._scheduler.nonce()
             reply = self._scheduler.take(worker.models, want, nonce, worker.id, worker.upstream)
         except StoreUnavailable:
-            worker.reserved -= want
+            worker.give_back(want)
             return  # filled again when the connection is back
         reply.add_done_callback(partial(self._on_taken, worker, want, woken))
 
     def _on_taken(self, worker: Worker, want: int, woken: str | None, reply: asyncio.Future[Any]) -> None:
-        worker.reserved -= want
+        worker.give_back(want)
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
         grants, later, shut = self._scheduler.taken(reply.result())

@@ -38,7 +38,7 @@ def make(name: str, *models: str, slots: int = 1, version: int = 2, **fields: An
 def test_free_slots_are_those_neither_running_nor_reserved() -> None:
     worker = make("a", slots=4)
     worker.attempts["t1"] = worker.attempts["t2"] = None
-    worker.reserved = 1
+    worker.reserve(1)
     assert worker.free(0) == 1
     worker.slots = 1  # fewer than run
     assert worker.free(0) == 0
@@ -76,9 +76,10 @@ def test_the_least_recently_used_free_worker_is_picked(pool: Pool) -> None:
     pool.touch(b)
     assert pool.pick("m") is a
     pool.reserve("m")  # a question alone is no use
-    a.reserved -= 1
+    a.give_back(1)
     assert pool.pick("m") is a
-    b.reserved = a.reserved = 1
+    a.reserve(1)
+    b.reserve(1)
     assert pool.pick("m") is None
     assert pool.pick("other") is c
 
@@ -101,7 +102,7 @@ def test_a_task_is_never_given_to_a_worker_that_does_not_take_it(pool: Pool) -> 
 def test_a_busy_worker_counts_for_who_takes_a_task_and_a_draining_one_does_not(pool: Pool) -> None:
     worker = make("a")
     pool.add(worker)
-    worker.reserved = 1
+    worker.reserve(1)
     assert pool.anybody_takes("m", "chat", "t")
     worker.draining = True
     assert not pool.anybody_takes("m", "chat", "t")
@@ -125,7 +126,7 @@ def test_a_resting_worker_is_not_asked_for_but_may_be_given_what_is_at_hand(pool
     worker.rest_until = 1001.0
     assert pool.reserve("m") is None
     assert pool.pick("m", "chat", "t") is worker
-    worker.reserved = 1
+    worker.reserve(1)
     assert pool.pick("m", "chat", "t") is None
 
 
@@ -243,7 +244,7 @@ def test_a_task_costs_the_same_with_ten_workers_and_with_1600(busy: bool, models
         pool.anybody_takes("m", "chat", "t")
         if reserved is not None:
             worker, count = reserved
-            worker.reserved -= count
+            worker.give_back(count)
             assert pool.pick("m", "chat", "t") is worker
             worker.attempts["t"] = None  # type: ignore[assignment]
             pool.touch(worker)
@@ -255,7 +256,7 @@ def test_a_task_costs_the_same_with_ten_workers_and_with_1600(busy: bool, models
         for number in range(count):
             worker = make(f"w{number}", *models)
             pool.add(worker)
-            worker.reserved = int(busy)
+            worker.reserve(int(busy))
         costs.append(instructions(lambda pool=pool: task(pool)))  # type: ignore[misc]
     assert costs[0] == costs[1] < 1500
 

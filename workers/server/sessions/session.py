@@ -333,7 +333,7 @@ class Session:
         late_until = worker.past.get(key)
         if attempt is not None or late_until == 0.0:
             status, fault = "duplicate", True
-        elif late_until is not None or worker.strange.pop(key):
+        elif late_until is not None or worker.strange.pop(key, False):
             status, fault = "stale", False
             worker.past.put(key, 0.0)
         else:

@@ -83,8 +83,11 @@ class Beginnings:
             if self._tracer is not None:
                 trace_wait(self._tracer, grant)
         worker = asked_for
-        mismatch = worker.mismatch(grant.task_type, grant.task_id)
         other = self._pool.pick(grant.model, grant.task_type, grant.task_id, worker.upstream)
+        if other is worker and key_of(grant, worker) not in worker.attempts:  # 1, as it is with most
+            self._begin(grant, worker)
+            return
+        mismatch = worker.mismatch(grant.task_type, grant.task_id)
         if other is not None and other is not worker:  # 1
             known_free = other.models == worker.models and other.free(self._pool.time()) > 0
             self._begin(grant, other)

@@ -358,7 +358,7 @@ class Endings:
         grant = attempt.grant
         nonce = self._scheduler.nonce()
         want = self._pool.wanted(worker)
-        worker.reserved += want
+        worker.reserve(want)
         terminal = compose(
             grant.task_id, _now_ms(), cancelled_end("gateway").rest
         )  # if the store lost the real end
@@ -378,7 +378,7 @@ class Endings:
                 lambda: self._scheduler.finish(grant, 0, [], end)
             )
         finally:
-            worker.reserved -= want
+            worker.give_back(want)
         finished = self._scheduler.finished(reply)
         if finished.outcome == "ok":
             self._account(attempt, State.CANCELLED, CANCELLED, used)
