@@ -915,6 +915,32 @@ async def test_a_models_limits_on_silence_need_no_upkeep_to_fire(begun: bool) ->
     assert attempt.end.code == ("STREAM_STALLED" if begun else "FIRST_TOKEN_TIMEOUT")
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["first_output_ms", "silence_ms"])
+async def test_limits_that_come_while_a_task_runs_reach_it(begun: bool) -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.acknowledged()
+    if begun:
+        attempt.chunk(chunk(attempt, 1, "and then"))
+    assert attempt.timer is None
+    stage.dispatcher.settings.output_limits = {"m": OutputLimits(20, 20)}
+    stage.dispatcher.upkeep.check_limits()
+    await until(lambda: attempt.end is not None, "the limit to end it")
+    assert attempt.end is not None
+    assert attempt.end.code == ("STREAM_STALLED" if begun else "FIRST_TOKEN_TIMEOUT")
+
+
+async def test_limits_that_come_between_the_beginning_and_the_first_output_hold_from_there_on() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.acknowledged()
+    stage.dispatcher.settings.output_limits = {"m": OutputLimits(60_000, 20)}
+    attempt.chunk(chunk(attempt, 1, "and then"))
+    await until(lambda: attempt.end is not None, "the limit to end it")
+    assert attempt.end is not None
+    assert attempt.end.code == "STREAM_STALLED"
+
+
 async def test_an_attempt_that_is_over_has_no_timer() -> None:
     stage = Stage()
     stage.dispatcher.settings.output_limits = {"m": OutputLimits(60_000, 60_000)}

@@ -27,7 +27,10 @@ class Silence:
 
     def begin(self, attempt: Attempt) -> None:
         """An attempt begins: give it the limits that hold now. (Those of a change for a share of the tasks stay as they are.)"""
-        if self._settings.changed_for(attempt.grant) is None:
+        settings = self._settings
+        if not settings.output_limits and not settings.changed_limits:
+            return  # those that come while it runs are found by upkeep
+        if settings.changed_for(attempt.grant) is None:
             attempt.limits = self._congestion.held(attempt.grant.model)
         self.look(attempt)
 
@@ -55,8 +58,11 @@ class Silence:
 
     def began_output(self, attempt: Attempt) -> None:
         """Its first output has come: silence counts from now on."""
+        settings = self._settings
         if attempt.limits is not None:
             self._took_to_begin(attempt, attempt.first_output_at)
+        elif not settings.output_limits and not settings.changed_limits:
+            return
         self.look(attempt)
 
     def completed(self, attempt: Attempt) -> None:
