@@ -90,6 +90,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         "_ended",
         "_lost",
         "_message",
+        "_most",
         "_mute",
         "_need",
         "_over",
@@ -127,6 +128,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         """Bytes that came behind the close."""
         self._message: bytearray | None = None
         """The parts of a message so far, behind a byte that tells text or binary."""
+        self._most = self.config.ws_max_size
+        """Bytes that a frame may have: less behind parts of a message."""
         self._parts = 0
         self._part_bytes = 0
         self._stuck: asyncio.TimerHandle | None = None
@@ -258,18 +261,12 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         elif (frames == FRAMES_AT_ONCE or at >= BYTES_AT_ONCE) and len(self._ahead) >= 2:
             self._turn = self.loop.call_soon(self._parse)
             self._read_no_further()
-        else:
+        elif self.read_paused or self._lost:
             self._read_on()
 
     def _told_close(self) -> tuple[int, str]:
         told = self.conn.close_rcvd
         return (1005, "") if told is None else (told.code, told.reason)
-
-    @property
-    def _most(self) -> int:
-        """Bytes that a frame may have."""
-        most = self.config.ws_max_size
-        return most if self._message is None else most - len(self._message) + 1
 
     def _other(self, first: int, payload: bytes) -> float:
         """Take a frame that is no whole text; the seconds until the next one may be parsed."""
@@ -291,8 +288,9 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
                 message = self._message = bytearray((opcode,))
             message += payload
             if first & _FIN:
-                self._message = None
+                self._message, self._most = None, self.config.ws_max_size
                 return self._deliver(bytes(message[1:]), len(payload), text=message[0] == 1)
+            self._most -= len(payload)
             self._parts += 1
             self._part_bytes += len(payload)
         return 0.0

@@ -413,14 +413,23 @@ async def test_bytes_of_a_message_with_halves_of_characters_count_more(
 async def test_events_that_output_becomes_pause_the_reading(
     served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted: list[int] = []
-    pause = FrameRate.pause
+    counted: list[float] = []
 
-    def counting(flood: FrameRate, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
-        counted.append(events)
-        return pause(flood, size, now, count, events)
+    class Counting(FrameRate):
+        """Remembers by how much the count of events grows."""
 
-    monkeypatch.setattr(FrameRate, "pause", counting)
+        _pieces = 0.0
+
+        @property
+        def pieces(self) -> float:  # type: ignore[override]
+            return self._pieces
+
+        @pieces.setter
+        def pieces(self, pieces: float) -> None:
+            counted.append(max(pieces - self._pieces, 0))
+            self._pieces = pieces
+
+    monkeypatch.setattr("fairlane.workers.server.sessions.session.FrameRate", Counting)
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")

@@ -101,6 +101,20 @@ def test_text_cut_anywhere_comes_out_as_it_was(text: str, data: st.DataObject) -
     assert joined == units.decode("utf-16-le", "replace")
 
 
+def test_a_frame_with_a_half_may_be_nested_as_deeply_as_any_other() -> None:
+    def is_read(depth: int, error: str) -> bool:
+        inner = "[" * depth + "]" * depth
+        try:
+            read_frame(f'{{"type":"taskResult","taskId":"t","error":"{error}","result":{inner}}}')
+        except RecursionError:
+            return False
+        return True
+
+    depths = [depth for depth in range(1, 3000) if is_read(depth, "whole")]
+    assert 300 <= len(depths) < 2000
+    assert depths == [depth for depth in range(1, 3000) if is_read(depth, "\\ud83d")]
+
+
 def test_what_is_read_can_still_be_read_from_deeper_down() -> None:
     def deepest(depth: int) -> int:
         try:

@@ -1,8 +1,16 @@
 """How much a worker may send; time is moved by hand."""
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
-from fairlane.workers.server.sessions.rates import Bucket, FrameRate, PerMinute
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlane.workers.protocol import CLOSE_FLOOD
+from fairlane.workers.server.pool import Worker
+from fairlane.workers.server.sessions.rates import Bucket, FrameRate, NewNames, PerMinute
+from fairlane.workers.server.sessions.session import PART, Session, SessionSettings
 
 
 def test_a_bucket_gives_a_seconds_worth_at_once_and_then_its_rate() -> None:
@@ -109,3 +117,39 @@ def test_another_number_of_slots_buys_nothing_new() -> None:
         now += pause
     assert passed < 2000 * (now + 2)
     assert now > 4
+
+
+CHUNK = '{"type":"taskChunk","taskId":"t","attempt":1,"seq":1,"deltas":[]}'
+gaps = st.sampled_from([0.0, 0.001, 0.05, 0.5, 10.0])
+sizes = st.sampled_from([1, 20, 400, 3000])
+frames = st.tuples(st.just("frame"), gaps, sizes, st.sampled_from([0, 1, 30, 900]))
+parts = st.tuples(st.just("parts"), gaps, sizes, st.integers(1, 100))
+
+
+@given(st.lists(frames | parts, max_size=200), st.integers(1, 20))
+def test_a_session_pauses_its_frames_as_their_rate_says(came: list[Any], slots: int) -> None:
+    now, closed, written = 0.0, list[int](), SimpleNamespace(pieces=0)
+    registry: Any = SimpleNamespace(pool=SimpleNamespace(time=lambda: now))
+    connection: Any = SimpleNamespace(say=None, hang_up=lambda code, _: closed.append(code))
+    settings = SessionSettings(flood_frames=100, flood_bytes=1000, flood_ms=1000)
+    session = Session(registry, SimpleNamespace(id=""), settings, connection, 2, NewNames(1))  # type: ignore[arg-type]
+    session.worker = Worker("w", "w", 2, ["m"], slots, send=lambda _: None, close=lambda *_: None)
+    session._frame_rate.set_slots(slots, now)
+    rate = FrameRate(100, 1000, 1.0, now)
+    rate.set_slots(slots, now)
+    for kind, gap, size, count in came:
+        now += gap
+        if kind == "parts":
+            paused, expected = session.parts(count, size), rate.pause(size, now, count * PART)
+        else:
+
+            def chunk(*_: Any, more: int = count, **__: Any) -> None:
+                written.pieces += more
+
+            session.worker.attempts["t", 1] = SimpleNamespace(answered=False, writer=written, chunk=chunk)
+            paused, expected = session.received(CHUNK, size), rate.pause(size, now, 1, count)
+        assert closed == ([CLOSE_FLOOD] if expected is None else [])
+        if expected is None:
+            break
+        assert paused == expected
+        now += paused

@@ -47,14 +47,19 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
     """
     text = data if isinstance(data, str) else data.decode()
     try:
-        return _decode(text), False
+        if len(text) > HEADROOM and text.count("[") + text.count("{") > HEADROOM:
+            _check_depth(text)
+        if len(text) > LARGE:
+            _check_size(text)
+        return from_worker.decode(text), False
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:  # it may be for a half
         if len(text) > MENDED or ("\\ud" not in text and "\\uD" not in text):
             raise
         mended = _mend(text)
-        frame = _decode(mended)
+        frame = from_worker.decode(mended)
+        _check_depth(mended)
     if not isinstance(frame, TaskChunk):
         return frame, True
     loose = json.loads(text)
@@ -65,18 +70,19 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
     return frame, True
 
 
-def _decode(text: str) -> FromWorker:
-    """Decode, unless it is nested too deeply, or that would build far more objects than any honest frame holds."""
-    if len(text) > HEADROOM and text.count("[") + text.count("{") > HEADROOM:
-        _any.decode(_OPEN + text + _CLOSE)
-    if len(text) > LARGE:
-        kind = _kind.decode(text).type
-        if kind == "taskChunk":
-            if text.count("{") > MOST_OBJECTS:
-                raise msgspec.ValidationError(f"A taskChunk may hold at most {MOST_OBJECTS} objects")
-        elif kind != "taskResult":
-            raise msgspec.ValidationError(f"A message of this type may have at most {LARGE} characters")
-    return from_worker.decode(text)
+def _check_depth(text: str) -> None:
+    """Raises RecursionError where a frame is nested too deeply."""
+    _any.decode(_OPEN + text + _CLOSE)
+
+
+def _check_size(text: str) -> None:
+    """Raises ValidationError where a large frame would build far more objects than any honest one holds."""
+    kind = _kind.decode(text).type
+    if kind == "taskChunk":
+        if text.count("{") > MOST_OBJECTS:
+            raise msgspec.ValidationError(f"A taskChunk may hold at most {MOST_OBJECTS} objects")
+    elif kind != "taskResult":
+        raise msgspec.ValidationError(f"A message of this type may have at most {LARGE} characters")
 
 
 def explain(error: Exception) -> str:

@@ -78,21 +78,24 @@ class FrameRate:
 
     What is above that pauses the reading; after `patience_s` of pauses without a rest between, it is a flood. Events are what
     output becomes in the store; more than EVENTS times the frames pause the reading, too, but are no flood: callers ask for them.
+
+    `count` frames of `size` bytes, and `pieces` events, have come since the buckets were looked at: whoever counts by himself
+    calls `pause` as soon as one of them reaches its part, `few`, `little` or `least`.
     """
 
     __slots__ = (
         "_buckets",
-        "_count",
-        "_few",
         "_frames",
-        "_least",
-        "_little",
         "_overdrawn",
         "_patience_s",
-        "_pieces",
-        "_size",
         "_slots",
         "_volume",
+        "count",
+        "few",
+        "least",
+        "little",
+        "pieces",
+        "size",
     )
 
     def __init__(self, frames: float, volume: float, patience_s: float, now: float) -> None:
@@ -100,7 +103,7 @@ class FrameRate:
         self._volume = volume
         self._patience_s = patience_s
         self._overdrawn = 0.0
-        self._count = self._size = self._pieces = 0.0
+        self.count = self.size = self.pieces = 0.0
         self._buckets = Bucket(frames, now), Bucket(volume, now), Bucket(frames * EVENTS, now)
         self._fit(1, now)
 
@@ -115,20 +118,20 @@ class FrameRate:
         self._slots = slots
         for bucket, rate in zip(self._buckets, rates, strict=True):
             bucket.change(rate, now)
-        self._few, self._little, self._least = (rate / LOOKS for rate in rates)
+        self.few, self.little, self.least = (rate / LOOKS for rate in rates)
 
     def pause(self, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
         """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""
-        self._count += count
-        self._size += size
-        self._pieces += events
-        if self._count < self._few and self._size < self._little and self._pieces < self._least:
+        self.count += count
+        self.size += size
+        self.pieces += events
+        if self.count < self.few and self.size < self.little and self.pieces < self.least:
             return 0.0  # to be looked at with what follows
         frames, volume, pieces = self._buckets
-        rest = pieces.take(self._pieces, now)
+        rest = pieces.take(self.pieces, now)
         rest = rest if rest > MIN_PAUSE_S else 0.0
-        wait = max(frames.take(self._count, now), volume.take(self._size, now))
-        self._count = self._size = self._pieces = 0.0
+        wait = max(frames.take(self.count, now), volume.take(self.size, now))
+        self.count = self.size = self.pieces = 0.0
         if wait == 0:
             self._overdrawn = 0.0
         elif wait > MIN_PAUSE_S:

@@ -142,7 +142,6 @@ class Session:
         "_invalid",
         "_kept_results",
         "_names",
-        "_pieces",
         "_registry",
         "_renamings",
         "_settings",
@@ -175,7 +174,6 @@ class Session:
         self._renamings = PerMinute(RENAMINGS_PER_MINUTE)
         self._ailments = PerMinute(AILMENTS_PER_MINUTE)
         self._kept_results = 0
-        self._pieces = 0  # events that the output of the frame in hand becomes
         self._asked: _Asked = ([ANY], None, None, None)
         self._time = registry.pool.time
         flood_s = settings.flood_ms / 1000
@@ -229,15 +227,19 @@ class Session:
             size *= MENDING
         if self.worker is None:
             self.close(CLOSE_PROTOCOL, "the first frame must be register")
-        return self._pause(size, 1, now)
+        rate = self._frame_rate  # counted here, as `pause` counts: of most frames it would say nothing
+        rate.count += 1
+        rate.size += size
+        if rate.count < rate.few and rate.size < rate.little and rate.pieces < rate.least:
+            return 0.0
+        return self._pause(0, 0, now)
 
     def parts(self, count: int, size: int) -> float:
         """So many frames have come of which no message has come about yet, or none will."""
         return self._pause(size, count * PART, self._time())
 
     def _pause(self, size: int, count: float, now: float) -> float:
-        pause = self._frame_rate.pause(size, now, count, self._pieces)
-        self._pieces = 0
+        pause = self._frame_rate.pause(size, now, count)
         if pause is None:
             self.close(CLOSE_FLOOD, "too much, too fast")
             return 0.0
@@ -269,7 +271,7 @@ class Session:
                 return
             before = attempt.writer.pieces
             wrong = attempt.chunk(frame, halves=halves)
-            self._pieces += attempt.writer.pieces - before
+            self._frame_rate.pieces += attempt.writer.pieces - before
             if wrong:
                 self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, Register):
@@ -279,16 +281,16 @@ class Session:
         elif isinstance(frame, TaskResult):
             self._result(worker, frame)
         elif isinstance(frame, TaskAck):
-            if attempt := self._find(frame):
+            if attempt := self._find(worker, frame):
                 attempt.acknowledged()
         elif isinstance(frame, TaskSent):
-            if attempt := self._find(frame):
+            if attempt := self._find(worker, frame):
                 attempt.sent()
         elif isinstance(frame, TaskReject):
-            if attempt := self._find(frame):
+            if attempt := self._find(worker, frame):
                 attempt.reject(frame)
         elif isinstance(frame, TaskProgress):
-            if attempt := self._find(frame):
+            if attempt := self._find(worker, frame):
                 if wrong := attempt.progress(frame):
                     self._complain("PROTOCOL_ERROR", wrong, frame.task_id)
         elif isinstance(frame, Heartbeat):
@@ -301,13 +303,9 @@ class Session:
     def _key(self, frame: AboutTask) -> tuple[str, int]:
         return frame.task_id, frame.attempt if self._version >= 2 else 0
 
-    def _current(self, key: tuple[str, int]) -> Attempt | None:
-        """The attempt that is not over; its result may have come."""
-        return self.worker.attempts.get(key) if self.worker else None
-
-    def _find(self, frame: AboutTask) -> Attempt | None:
+    def _find(self, worker: Worker, frame: AboutTask) -> Attempt | None:
         """The attempt that a frame is about. None is dealt with here."""
-        attempt = self._current(self._key(frame))
+        attempt: Attempt | None = worker.attempts.get(self._key(frame))
         if attempt is not None and not attempt.answered:
             return attempt
         self._late(frame)
@@ -326,7 +324,7 @@ class Session:
     def _result(self, worker: Worker, frame: TaskResult) -> None:
         """A result ends its attempt, once; any other is acknowledged, so that the worker forgets it."""
         key = self._key(frame)
-        attempt = self._current(key)
+        attempt: Attempt | None = worker.attempts.get(key)
         if attempt is not None and not attempt.answered:
             attempt.result(frame)
             return
