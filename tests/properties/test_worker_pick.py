@@ -94,6 +94,11 @@ class Picking(RuleBasedStateMachine):
         worker.reserve(count)
 
     @precondition(lambda self: self.workers)
+    @rule(data=st.data(), cap=st.sampled_from([None, 0, 1]))
+    def is_capped(self, data: Any, cap: int | None) -> None:
+        self.one(data).cap = cap
+
+    @precondition(lambda self: self.workers)
     @rule(data=st.data(), name=st.sampled_from(["draining", "suspended"]), yes=st.booleans())
     def is_set_aside(self, data: Any, name: str, yes: bool) -> None:
         setattr(self.one(data), name, yes)
@@ -133,6 +138,12 @@ class Picking(RuleBasedStateMachine):
             ):
                 picked = self.pool.pick(model, task_type, task_id)
                 assert picked is plain_pick(self.workers, self.now, model, task_type, task_id)
+                if picked is not None and task_id:  # then nothing else is asked before it begins
+                    assert picked in self.pool
+                    assert not picked.draining
+                    assert picked.serves(model)
+                    assert picked.mismatch(task_type, task_id) is None
+                    assert picked.cap is None or len(picked.attempts) < picked.cap
 
     @invariant()
     def as_many_are_reserved_as_are_free(self) -> None:
