@@ -82,6 +82,17 @@ class TaskEnd(NamedTuple):
     """Name of the worker that ended it, `version 1` for all that have none; '' when somebody else did."""
 
 
+class EndLabels(NamedTuple):
+    """The labels under which tasks that end alike are counted."""
+
+    ended: tuple[str, ...]
+    duration: tuple[str, ...]
+    run: tuple[str, ...]
+    read: tuple[str, ...]
+    wrote: tuple[str, ...]
+    per_token: tuple[str, ...]
+
+
 class Metrics(Protocol):
     """Where the layers tell what happens. Every method returns at once and never fails."""
 
@@ -466,7 +477,7 @@ class Recorder:
             self.loop_stalls,
             self.refused_connections,
         )
-        self._observe_store = self.store_replies.observe
+        self._store_row = self.store_replies.values[()] = [0.0] * (len(_STORE) + 2)
         for model in models:
             self._model(model)
 
@@ -536,20 +547,35 @@ class Recorder:
         self.breaker_changes.add((self._model(model), self._upstream(upstream), became))
 
     def ended(self, end: TaskEnd) -> None:
-        model, code = self._model(end.model), self._code(end.code) if end.code else ""
+        self.count_end(end, self.labels_of(end))
+
+    def labels_of(self, end: TaskEnd) -> EndLabels:
+        """The labels of all tasks with the same queue, model, type, state and code."""
+        model, code, state = self._model(end.model), self._code(end.code) if end.code else "", end.state.value
         operation = OPERATIONS.get(end.task_type, OTHER)
-        self.ended_tasks.add((end.queue, model, end.state.value, code, family_of(end.code)))
-        failed = "" if end.state is State.COMPLETED else code or end.state.value
-        self.request_duration.observe((operation, model, failed), max(end.total_ms, 0) / 1000)
+        failed = "" if end.state is State.COMPLETED else code or state
+        return EndLabels(
+            (end.queue, model, state, code, family_of(end.code)),
+            (operation, model, failed),
+            (end.queue, model, state),
+            (operation, model, "input"),
+            (operation, model, "output"),
+            (operation, model),
+        )
+
+    def count_end(self, end: TaskEnd, labels: EndLabels) -> None:
+        """Count a task that ended, whose labels are known."""
+        self.ended_tasks.add(labels.ended)
+        self.request_duration.observe(labels.duration, max(end.total_ms, 0) / 1000)
         if end.ran_ms >= 0:
-            self.run_time.observe((end.queue, model, end.state.value), end.ran_ms / 1000)
+            self.run_time.observe(labels.run, end.ran_ms / 1000)
         read, wrote = end.used.input, end.used.output
         if read >= 0:
-            self.tokens.observe((operation, model, "input"), read)
+            self.tokens.observe(labels.read, read)
         if wrote >= 0:
-            self.tokens.observe((operation, model, "output"), wrote)
+            self.tokens.observe(labels.wrote, wrote)
         if wrote > 1 and end.wrote_ms >= 0 and end.state is State.COMPLETED:
-            self.per_token.observe((operation, model), end.wrote_ms / 1000 / (wrote - 1))
+            self.per_token.observe(labels.per_token, end.wrote_ms / 1000 / (wrote - 1))
 
     def dropped(self, number: int) -> None:
         self.dropped_results.add((), number)
@@ -566,7 +592,9 @@ class Recorder:
         self.answers.observe((method, route, str(status)), seconds)
 
     def store_replied(self, seconds: float) -> None:
-        self._observe_store((), seconds)
+        row = self._store_row
+        row[bisect_left(_STORE, seconds)] += 1
+        row[-1] += seconds
 
     def store_connected(self) -> None:
         self.store_connections.add(())

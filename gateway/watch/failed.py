@@ -97,10 +97,8 @@ class TellingRecorder(HistoryRecorder):
         super().failed(end)
         self._failed.told(end)
 
-    def ended(self, end: TaskEnd) -> None:
-        super().ended(end)
-        if end.state is State.CANCELLED:
-            self._cancelled.told(end)
+    def cancelled(self, end: TaskEnd) -> None:
+        self._cancelled.told(end)
 
     def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
         super().fell(model, other, cause, number)

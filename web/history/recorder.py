@@ -1,10 +1,30 @@
 """The process's metrics, which also go into the bucket of the moment."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from fairlane.queues.metrics import OTHER, Recorder, TaskEnd
+from fairlane.queues.metrics import OTHER, EndLabels, Recorder, TaskEnd
 from fairlane.queues.tasks import State
-from fairlane.web.history.buckets import MOST_USERS, Bucket, Counts, count, series_of
+from fairlane.web.history.buckets import MOST_USERS, Bucket, Counts, Series, count, series_of
+
+MOST_CELLS = 1000
+"""Of each kind; beyond, they are looked up anew."""
+
+
+class _Lane(NamedTuple):
+    """Where the tasks of a model in a queue are counted."""
+
+    labels: tuple[str, ...]
+    series: tuple[Series, Series]
+
+
+class _Ends(NamedTuple):
+    """Where tasks that end alike are counted."""
+
+    labels: EndLabels
+    series: list[Series]
+    every: list[Counts]
+    """The bucket, too."""
 
 
 class HistoryRecorder(Recorder):
@@ -13,18 +33,32 @@ class HistoryRecorder(Recorder):
     def __init__(self, models: Iterable[str] = ()) -> None:
         super().__init__(models)
         self._bucket = Bucket()
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        """By queue and model: looked up once per bucket, as the next ones are."""
+        self._ends: dict[tuple[str, ...], _Ends] = {}
+        """By queue, model, type, worker, state and code."""
 
     def take(self) -> Bucket:
         """What came together since this was called last."""
         bucket, self._bucket = self._bucket, Bucket()
+        self._lanes.clear()
+        self._ends.clear()
         return bucket
 
     def accepted(self, queue: str, model: str) -> None:
-        super().accepted(queue, model)
+        lane = self._lanes.get((queue, model)) or self._new_lane(queue, model)
+        self.accepted_tasks.add(lane.labels)
+        self._bucket.accepted += 1
+        for series in lane.series:
+            series.accepted += 1
+
+    def _new_lane(self, queue: str, model: str) -> _Lane:
+        if len(self._lanes) >= MOST_CELLS:
+            self._lanes.clear()
         bucket = self._bucket
-        bucket.accepted += 1
-        series_of(bucket.models, model).accepted += 1
-        series_of(bucket.queues, queue).accepted += 1
+        series = series_of(bucket.models, model), series_of(bucket.queues, queue)
+        lane = self._lanes[queue, model] = _Lane((queue, self._model(model)), series)
+        return lane
 
     def refused(self, queue: str, model: str, reason: str) -> None:
         super().refused(queue, model, reason)
@@ -43,17 +77,15 @@ class HistoryRecorder(Recorder):
         self._bucket.first.add(since_ms)
 
     def ended(self, end: TaskEnd) -> None:
-        super().ended(end)
+        alike = end.queue, end.model, end.task_type, end.worker, end.state, end.code
+        cell = self._ends.get(alike) or self._new_ends(alike, end)
+        self.count_end(end, cell.labels)
         bucket = self._bucket
         read, wrote = max(end.used.input, 0), max(end.used.output, 0)
         completed = end.state is State.COMPLETED
         if end.user and read + wrote:
             count(bucket.users, end.user, read + wrote, most=MOST_USERS)
-        named = [series_of(bucket.models, end.model), series_of(bucket.queues, end.queue)]
-        if end.worker:
-            named.append(series_of(bucket.workers, end.worker))
-        every: list[Counts] = [bucket, *named]
-        for counts in every:
+        for counts in cell.every:
             counts.input_tokens += read
             counts.output_tokens += wrote
             if completed:
@@ -62,10 +94,25 @@ class HistoryRecorder(Recorder):
                 counts.cancelled += 1
         if completed:
             bucket.total.add(end.total_ms)
+        elif end.state is State.CANCELLED:
+            self.cancelled(end)
         elif end.state is State.FAILED:
-            for series in named:
+            for series in cell.series:
                 series.failed += 1
             self.failed(end)
+
+    def _new_ends(self, alike: tuple[str, ...], end: TaskEnd) -> _Ends:
+        if len(self._ends) >= MOST_CELLS:
+            self._ends.clear()
+        bucket = self._bucket
+        series = [series_of(bucket.models, end.model), series_of(bucket.queues, end.queue)]
+        if end.worker:
+            series.append(series_of(bucket.workers, end.worker))
+        cell = self._ends[alike] = _Ends(self.labels_of(end), series, [bucket, *series])
+        return cell
+
+    def cancelled(self, end: TaskEnd) -> None:
+        """A task was cancelled."""
 
     def failed(self, end: TaskEnd) -> None:
         """A task has failed."""

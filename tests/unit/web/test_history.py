@@ -9,7 +9,7 @@ from fairlane.queues.metrics import OTHER, TaskEnd
 from fairlane.queues.tasks import State, Used
 from fairlane.web.history.buckets import MOST_CODES, MOST_NAMES, Bucket, Series, Sketch, count
 from fairlane.web.history.ranges import BUCKET_MS, HOUR_MS, MINUTE_MS, RANGES, ROLLED
-from fairlane.web.history.recorder import HistoryRecorder
+from fairlane.web.history.recorder import MOST_CELLS, HistoryRecorder
 from fairlane.web.history.rolls import MOST_ROLLED, Roll, Rolls
 from fairlane.web.history.shelf import MOST_SHOWN, QUANTILES, Shelf
 
@@ -46,6 +46,71 @@ def test_added_sketches_are_one_sketch_of_all(one: list[float], other: list[floa
 def test_an_empty_sketch_knows_nothing_and_short_times_are_a_millisecond() -> None:
     assert Sketch().quantiles(WANTED) == [None, None, None]
     assert sketch([0.0, 0.2, -3.0]).quantiles(WANTED) == [1.0, 1.0, 1.0]
+
+
+class LooksUpAnew(HistoryRecorder):
+    """Remembers nothing of where tasks are counted."""
+
+    def tell(self, what: tuple[object, ...]) -> None:
+        self._lanes.clear()
+        self._ends.clear()
+        tell(self, what)
+
+
+def tell(recorder: HistoryRecorder, what: tuple[object, ...]) -> None:
+    match what:
+        case (queue, model):
+            recorder.accepted(str(queue), str(model))
+        case (end,):
+            assert isinstance(end, TaskEnd)
+            recorder.ended(end)
+        case _:
+            recorder.refused("q", "m", "full")
+
+
+AMOUNTS = st.sampled_from([-1, 0, 1, 7])
+ENDS = st.builds(
+    TaskEnd,
+    queue=st.sampled_from("qr"),
+    model=st.sampled_from("mn"),
+    task_type=st.sampled_from(["openaiLike", "made up"]),
+    state=st.sampled_from([State.COMPLETED, State.FAILED, State.CANCELLED]),
+    code=st.sampled_from(["", "TOTAL_TIMEOUT", "CANCELLED"]),
+    total_ms=st.sampled_from([-1, 0.5, 3000]),
+    ran_ms=AMOUNTS,
+    wrote_ms=AMOUNTS,
+    used=st.builds(Used, AMOUNTS, AMOUNTS),
+    user=st.sampled_from(["", "u"]),
+    worker=st.sampled_from(["", "w"]),
+)
+TOLD = st.one_of(st.tuples(st.sampled_from("qr"), st.sampled_from("mn")), st.tuples(ENDS), st.just(()))
+
+
+@given(st.lists(st.lists(TOLD)))
+def test_where_tasks_are_counted_is_looked_up_once_and_nothing_is_counted_elsewhere(
+    buckets: list[list[tuple[object, ...]]],
+) -> None:
+    recorder, anew = HistoryRecorder(), LooksUpAnew()
+    for told in buckets:
+        for what in told:
+            tell(recorder, what)
+            anew.tell(what)
+            assert [series.values for series in recorder.series] == [series.values for series in anew.series]
+        assert recorder.take() == anew.take()
+
+
+def test_names_that_callers_make_up_are_not_remembered_for_ever() -> None:
+    recorder = HistoryRecorder()
+    for number in range(2 * MOST_CELLS + 1):
+        recorder.accepted("q", f"m{number}")
+        recorder.ended(TaskEnd("q", f"m{number}", "t", State.COMPLETED, "", 1.0))
+    assert len(recorder._lanes) <= MOST_CELLS
+    assert len(recorder._ends) <= MOST_CELLS
+    bucket = recorder.take()
+    assert sum(series.accepted for series in bucket.models.values()) == bucket.accepted == 2 * MOST_CELLS + 1
+    assert sum(series.completed for series in bucket.models.values()) == bucket.completed
+    assert not recorder._lanes
+    assert not recorder._ends
 
 
 def test_codes_that_workers_make_up_do_not_grow_for_ever() -> None:
