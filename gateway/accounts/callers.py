@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
+from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, TAKE_FORMS, host_name, open_mode_refusal
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.signing import (
     BadSignature,
@@ -53,6 +53,8 @@ MAX_USER_CHARS = 128
 """Of a name that a trusted caller gives."""
 _MAX_SECRET_CHARS = 512
 SECRET_ID_CHARS = 16
+MOST_LET_IN = 100
+"""Kinds of requests that are remembered as not to be refused."""
 _TOKEN_SCOPES = frozenset({"call"})
 """What tokens are for, at most."""
 
@@ -223,6 +225,16 @@ class RequestHead(Protocol):
     @property
     def scope(self) -> Mapping[str, Any]: ...
 
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """By their names in lower case."""
+        ...
+
+    @property
+    def plain(self) -> bool:
+        """Whether it has none of SPECIAL_HEADERS."""
+        ...
+
     def header(self, name: bytes) -> str | None: ...
 
 
@@ -286,7 +298,10 @@ class Callers:
         self.hash = _hash([*settings.keys, *settings.workers])
         """Of all configured keys and tokens, to compare replicas by. It tells nothing of a secret."""
         open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
-        self._anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
+        self.anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
+        """Who makes the calls of an open gateway that name no user."""
+        self._let_in: set[tuple[bytes | str | bool | None, ...]] = set()
+        """What `refuse_request` looks at of plain requests that it did not refuse."""
         self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._allowed_origins = frozenset(settings.cors_origins)
         self._listens_on = settings.host.lower()
@@ -300,7 +315,7 @@ class Callers:
         whatever the request says. 4 Whoever comes with a token is who it says.
         """
         if self.open:  # 1
-            return self._named(self._anybody, header)
+            return self._named(self.anybody, header)
         found = self._find(self._callers, header(b"authorization"))
         if found is None:
             return self._by_token(header)  # 4
@@ -419,7 +434,7 @@ class Callers:
     def again(self, key_id: str, user: str, tier: str) -> Caller | None:
         """Whom a key stands for now who was let in before as this user, of this tier; None: it is not valid any more."""
         if self.open or not key_id:
-            found = self._anybody if self.open and not key_id else None
+            found = self.anybody if self.open and not key_id else None
         else:
             valid = (self._valid(proof) for proof in self._callers.values() if proof.who.key_id == key_id)
             found = next((who for who in valid if who is not None), None)
@@ -473,27 +488,45 @@ class Callers:
 
     def refuse_request(self, request: RequestHead) -> str | None:
         """Why a request is not even asked for a key (403), or None; see `open_mode_refusal`."""
-        return self._refuse(request.header, request.scope, guarded=self.open)
+        headers, scope = request.headers, request.scope
+        if not request.plain:
+            return self._refuse(headers, scope, guarded=self.open)
+        alike = (
+            headers.get(b"host"),
+            headers.get(b"content-type"),
+            scope["method"],
+            scope["http_version"],
+            scope["path"].rstrip("/") in TAKE_FORMS,
+        )
+        if alike in self._let_in:
+            return None
+        refused = self._refuse(headers, scope, guarded=self.open)
+        if refused is None and len(self._let_in) < MOST_LET_IN:
+            self._let_in.add(alike)
+        return refused
 
     def refuse_worker(self, scope: Mapping[str, Any]) -> str | None:
         """The same for the handshake of a worker's WebSocket, from its ASGI scope."""
-        headers = dict(scope["headers"])
+        return self._refuse(dict(scope["headers"]), scope, guarded=self.workers_open, websocket=True)
 
+    def _refuse(
+        self,
+        headers: Mapping[bytes, bytes],
+        scope: Mapping[str, Any],
+        *,
+        guarded: bool,
+        websocket: bool = False,
+    ) -> str | None:
         def header(name: bytes) -> str | None:
             value = headers.get(name)
             return None if value is None else value.decode("latin-1")
 
-        return self._refuse(header, scope, guarded=self.workers_open, websocket=True)
-
-    def _refuse(
-        self, header: Headers, scope: Mapping[str, Any], *, guarded: bool, websocket: bool = False
-    ) -> str | None:
         host = header(b"host")
         if guarded:
             return open_mode_refusal(
                 host,
                 header(b"origin"),
-                not FORWARDING_HEADERS.isdisjoint(dict(scope["headers"])),
+                not FORWARDING_HEADERS.isdisjoint(headers),
                 header(b"content-type"),
                 "GET" if websocket else str(scope.get("method", "")),
                 old_http=scope.get("http_version") == "1.0",

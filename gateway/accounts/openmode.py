@@ -29,6 +29,8 @@ FORWARDING_HEADERS = frozenset(
     }
 )
 """Headers by which a proxy gives itself away."""
+SPECIAL_HEADERS = FORWARDING_HEADERS | {b"origin", b"sec-fetch-site", b"x-fairlane-user", b"x-fairlane-tier"}
+"""Also those of web pages, and those by which a caller says who asks. Most requests have none of them."""
 
 
 @dataclass(frozen=True, slots=True)

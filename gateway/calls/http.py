@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.limits import anthropic_limit_headers, limit_headers
+from fairlane.gateway.accounts.openmode import SPECIAL_HEADERS
 from fairlane.gateway.accounts.signing import BadSignature, Signature
 from fairlane.gateway.errors import (
     ApiError,
@@ -116,10 +117,10 @@ class Request:
     """One HTTP request."""
 
     __slots__ = (
-        "_headers",
         "_query",
         "began",
         "caller",
+        "headers",
         "id",
         "method",
         "on_revoked",
@@ -127,6 +128,7 @@ class Request:
         "owner",
         "path",
         "path_params",
+        "plain",
         "receive",
         "revoked",
         "route",
@@ -146,7 +148,10 @@ class Request:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self.path_params: dict[str, str] = {}
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        """By their names in lower case."""
+        self.plain = SPECIAL_HEADERS.isdisjoint(self.headers)
+        """Whether it has none of SPECIAL_HEADERS."""
         self.id = self._said_id() or b"req_" + random_bytes(12).hex().encode()
         self.started = False
         self.status = 499
@@ -212,16 +217,16 @@ class Request:
 
     def header(self, name: bytes) -> str | None:
         """A header's value; `name` in lower case."""
-        value = self._headers.get(name)
+        value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     def says_any_of(self, names: Collection[bytes]) -> bool:
         """Whether it has any of these headers; `names` in lower case."""
-        return not self._headers.keys().isdisjoint(names)
+        return not self.headers.keys().isdisjoint(names)
 
     def _said_id(self) -> bytes | None:
         """The caller's own id of the request, if it is one that a log line may hold."""
-        said = self._headers.get(b"x-request-id")
+        said = self.headers.get(b"x-request-id")
         return said if said is not None and _REQUEST_ID.fullmatch(said) else None
 
     def query(self, name: str) -> str | None:
@@ -371,7 +376,7 @@ class Request:
 
     def forget_head(self) -> None:
         """Drop the headers and the query, and the scope where it is ours: a long answer needs them no more."""
-        self._headers = {}
+        self.headers = {}
         self._query = None
         whole = getattr(self.send, "__self__", None)
         if isinstance(whole, Whole):

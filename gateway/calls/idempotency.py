@@ -59,9 +59,9 @@ async def read_idempotency(
 
     Raises ApiError(400) for what cannot be a key, and where header and body name two.
     """
-    in_header = request.header(_HEADER)
-    if in_header is None and not (native and FIELD in fields):
+    if _HEADER not in request.headers and not (native and FIELD in fields):
         return None
+    in_header = request.header(_HEADER)
     key = _key(request, in_header, fields if native else {})
     if key is None or not settings.idempotency_ttl_ms:
         return None

@@ -41,7 +41,8 @@ def follow(request: Request, task: TaskSpec) -> None:
     task.request_id = request.id.decode()
     span = request.span
     if span is None:
-        task.traceparent = read_traceparent(request.header(b"traceparent"))
+        if b"traceparent" in request.headers:
+            task.traceparent = read_traceparent(request.header(b"traceparent"))
     else:
         task.traceparent = span.traceparent
         span.set({"fairlane.task.id": task.id, "gen_ai.request.model": task.model})

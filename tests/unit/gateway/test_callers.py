@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fairlane.gateway.accounts.callers import BadTier, BadUser, Caller, Callers, Unauthorized
+from fairlane.gateway.accounts.callers import MOST_LET_IN, BadTier, BadUser, Caller, Callers, Unauthorized
 from fairlane.gateway.accounts.openmode import host_name, open_mode_refusal, who_gets_in
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.settings import Settings
 
 
@@ -178,14 +181,21 @@ def test_keys_of_callers_close_the_door_to_workers_without_a_token() -> None:
         assert known.authenticate_worker(authorization) is None
 
 
-class Head:
-    def __init__(self, method: str = "GET", **headers: str) -> None:
-        self._headers = {name.replace("_", "-").encode(): value for name, value in headers.items()}
-        told = [(name, value.encode("latin-1")) for name, value in self._headers.items()]
-        self.scope: dict[str, Any] = {"method": method, "headers": told}
+async def nothing(*_: object) -> Any:
+    """Stands for ASGI's `receive` and `send`."""
 
-    def header(self, name: bytes) -> str | None:
-        return self._headers.get(name)
+
+class Head(Request):
+    def __init__(
+        self, method: str = "GET", path: str = "/", version: str = "1.1", **headers: str | None
+    ) -> None:
+        told = [
+            (name.replace("_", "-").encode(), value.encode("latin-1"))
+            for name, value in headers.items()
+            if value is not None
+        ]
+        scope = {"method": method, "path": path, "http_version": version, "headers": told}
+        super().__init__(scope, nothing, nothing)
 
 
 def test_open_gateway_refuses_before_asking_and_one_with_keys_does_not() -> None:
@@ -200,6 +210,41 @@ def test_gateway_with_allowed_hosts_answers_to_no_other_name() -> None:
     assert known.refuse_request(Head(host="127.0.0.1:8080")) is None
     assert known.refuse_request(Head(host="other.example")) is not None
     assert known.refuse_request(Head()) is not None
+
+
+HEADS = st.builds(
+    Head,
+    method=st.sampled_from(["GET", "POST", "PUT"]),
+    path=st.sampled_from(["/api/openai", "/v1/files", "/v1/files/"]),
+    version=st.sampled_from(["1.1", "1.0"]),
+    host=st.sampled_from([None, "localhost", "127.0.0.1:8080", "llm.example", "evil.example"]),
+    content_type=st.sampled_from(
+        [None, "application/json", "APPLICATION/JSON; x", "text/plain", "multipart/form-data; boundary=x"]
+    ),
+    origin=st.sampled_from([None, None, "http://localhost", "https://evil.example"]),
+    sec_fetch_site=st.sampled_from([None, None, "cross-site", "none"]),
+    via=st.sampled_from([None, None, "1.1 proxy"]),
+    x_fairlane_user=st.sampled_from([None, "ann"]),
+)
+
+
+@given(st.booleans(), st.booleans(), st.lists(HEADS, max_size=30))
+def test_a_request_is_refused_as_if_none_had_come_before(keyed: bool, hosts: bool, heads: list[Head]) -> None:
+    settings = {**(CONFIGURED if keyed else {}), **({"allowed_hosts": ["llm.example"]} if hosts else {})}
+    known = callers(**settings)
+    for head in heads:
+        assert known.refuse_request(head) == known._refuse(head.headers, head.scope, guarded=not keyed)
+        if head.plain and known.open:
+            assert known.authenticate(head.proof) == known.anybody
+
+
+def test_requests_that_differ_without_end_are_not_remembered_without_end() -> None:
+    known = callers()
+    for number in range(2 * MOST_LET_IN):
+        assert known.refuse_request(Head(host=f"localhost:{number}")) is None
+        assert known.refuse_request(Head(host=f"evil{number}.example")) is not None
+    assert len(known._let_in) == MOST_LET_IN
+    assert known.refuse_request(Head(host="evil.example")) is not None
 
 
 def test_handshake_of_a_worker_is_held_to_the_same_rules() -> None:

@@ -13,6 +13,7 @@ from tests.support.signing import derived, part, sealed, signature, token
 from fairlane.gateway.accounts.callers import Caller, Callers, SignedAsWhole, StoredKeys, Unauthorized
 from fairlane.gateway.accounts.signing import CLAIMS, MAX_TOKEN_CHARS, BadSignature, TokenForbids, signing_key
 from fairlane.gateway.accounts.stored import StoredSecret, read_key, stored_keys
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import Settings
 
@@ -292,23 +293,24 @@ def test_where_the_configuration_has_a_key_of_the_id_the_databases_signs_nothing
 # ---- whole requests ----------
 
 
-class Asked:
+async def nothing(*_: object) -> Any:
+    """Stands for ASGI's `receive` and `send`."""
+
+
+class Asked(Request):
     """The head of a request, as it comes."""
 
     def __init__(
         self, headers: dict[str, str], method: str = "POST", path: str = "/api/openai", query: str = ""
     ) -> None:
-        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        self.scope: dict[str, Any] = {
+        scope = {
             "method": method,
             "path": path,
             "raw_path": path.encode(),
             "query_string": query.encode(),
-            "headers": self._headers,
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         }
-
-    def header(self, name: bytes) -> str | None:
-        return next((value.decode("latin-1") for known, value in self._headers if known == name), None)
+        super().__init__(scope, nothing, nothing)
 
 
 def sign(
