@@ -297,9 +297,9 @@ def has_image(fields: Members) -> bool:
 
 def _image_in(messages: bytes, begin: int, end: int) -> bool:
     """Whether a part of a list of messages holds an image."""
-    if kind_of(messages) != "[" or (
-        messages.find(b'"image', begin, end) < 0 and messages.find(b'"input_image"', begin, end) < 0
-    ):
+    if messages.find(b'"image', begin, end) < 0 and messages.find(b'"input_image"', begin, end) < 0:
+        return False
+    if kind_of(messages) != "[":
         return False
     return _IMAGE.search(messages, begin, end) is not None
 

@@ -40,6 +40,10 @@ OWN_FIELDS = (
     "repair",
 )
 """Fields of a native body that are the gateway's; everything else is the worker's."""
+_OPTIONS = frozenset(OWN_FIELDS) - {"async", "idempotencyKey"}
+"""Those that `read_options` reads."""
+_FORMATS = frozenset({"response_format", "text"})
+"""Members that may say what the text must be."""
 
 OPENAI_TYPES = frozenset({"openaiLike", RESPONSES, "openaiCompletion", "openaiEmbedding", *MEDIA})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
@@ -86,7 +90,7 @@ class Options:
 
 def read_options(fields: Members, *, wait: bool, stream: bool) -> Options:
     """What a native body says about its task. Raises ApiError(400)."""
-    if fields.keys().isdisjoint(OWN_FIELDS):
+    if _OPTIONS.isdisjoint(fields):
         return Options(wait=wait, stream=stream)
     return Options(
         wait=wait,
@@ -254,7 +258,8 @@ class _Made(NamedTuple):
         payload, named_later = self._payload(plan, payload, fields)
         mode = _mode(options, rule, fields)
         waits = options.wait
-        timeout = _timeout(settings, options.timeout)
+        timeout = None if options.timeout is None else _timeout(settings, options.timeout)
+        kept = options.result_ttl_ms
         if rule.timeout_ms:
             timeout = min(timeout or rule.timeout_ms, rule.timeout_ms)
         run_ms = rule.max_run_ms or settings.worker_timeout_ms or 0
@@ -272,9 +277,14 @@ class _Made(NamedTuple):
                 timeout = settings.task_timeout_ms
         output = output_of(fields)
         answer = ""
-        if task_type in ("openaiLike", RESPONSES) and kind_of(payload) == "{":
+        if (
+            task_type in ("openaiLike", RESPONSES)
+            and not _FORMATS.isdisjoint(fields)
+            and kind_of(payload) == "{"
+        ):
             answer = _answer(settings, fields, templated=bool(options.template))
-        repair = _repair(settings, rule, options.repair)
+        concerned = answer != "" or options.repair is not None
+        repair = concerned and _repair(settings, rule, options.repair)
         text = text_bytes(task_type, payload, fields) + self.files
         return TaskSpec(
             id=self.task_id,
@@ -284,7 +294,7 @@ class _Made(NamedTuple):
             key=caller.key_id,
             payload=payload,
             task_type=task_type,
-            priority=_priority(options.priority),
+            priority=0 if options.priority is None else _priority(options.priority),
             weight=caller.weight,
             estimated_input=min(text // 4, MAX_ESTIMATED_INPUT),
             most_input=text // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
@@ -293,7 +303,7 @@ class _Made(NamedTuple):
             timeout_ms=timeout,
             wait_ms=wait_ms,
             run_ms=run_ms,
-            keep_ms=_keep(settings, options.result_ttl_ms),
+            keep_ms=settings.task_result_ttl_ms if kept is None else _keep(settings, kept),
             linger_ms=_linger(settings, options),
             waiting=waits,
             stream=options.stream,
@@ -301,7 +311,7 @@ class _Made(NamedTuple):
             archive_ms=0 if waits or settings.archive == "off" else settings.archive_ttl_ms,
             archive_request=settings.archive == "requests",
             after_read_ms=0 if waits else settings.result_ttl_after_read_ms,
-            metadata=check_metadata(options.metadata),
+            metadata=check_metadata(options.metadata) if options.metadata else b"",
             key_limits=caller.key_limits,
             user_limits=caller.user_limits,
             price=terms.price,
@@ -376,7 +386,7 @@ def _bound_of(fields: Members) -> str:
 def _answer(settings: Settings, fields: Members, *, templated: bool) -> str:
     """What the text must be, as the body's `response_format`, or `text` of Responses, says it; that of a template holds unless
     nothing is looked at. Only its form is looked at here."""
-    if settings.structured_output == "off" or not (fields.keys() & {"response_format", "text"}):
+    if settings.structured_output == "off":
         return ""
     try:
         return wanted_of(fields, unstrict=templated or settings.structured_output == "all")
@@ -418,43 +428,31 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-def _timeout(settings: Settings, value: Any) -> int | None:
-    if value is None:
-        return None
+def _timeout(settings: Settings, value: Any) -> int:
     if not _is_number(value):
         raise bad_request("timeout must be a number of milliseconds", "timeout")
     return int(min(max(value, settings.min_task_timeout_ms), settings.max_task_timeout_ms))
 
 
 def _priority(value: Any) -> int:
-    if value is None:
-        return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 5:
         raise bad_request("priority must be a whole number from 0 to 5", "priority")
     return value
 
 
 def _keep(settings: Settings, value: Any) -> int:
-    if value is None:
-        return settings.task_result_ttl_ms
     if not _is_number(value) or value <= 0:
         raise bad_request("resultTtlMs must be a positive number of milliseconds", "resultTtlMs")
     return int(min(max(value, 1000), settings.max_result_ttl_ms))
 
 
-def _cancels(options: Options) -> bool:
-    """Whether the task ends when its caller leaves: those who wait do, unless they say otherwise."""
-    wish = options.on_disconnect
-    if wish is None:
-        return options.wait
-    if wish not in ("cancel", "continue"):
-        raise bad_request("onDisconnect must be cancel or continue", "onDisconnect")
-    return bool(wish == "cancel")
-
-
 def _linger(settings: Settings, options: Options) -> int:
-    """How long the task outlives its last reader; 0 = for ever."""
-    if not _cancels(options):
+    """How long the task outlives its last reader; 0 = for ever. It ends when its caller leaves where that one waits, unless
+    it says otherwise."""
+    wish = options.on_disconnect
+    if wish not in (None, "cancel", "continue"):
+        raise bad_request("onDisconnect must be cancel or continue", "onDisconnect")
+    if wish == "continue" or (wish is None and not options.wait):
         return 0
     resumable = options.stream and not options.on_v1
     return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
