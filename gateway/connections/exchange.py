@@ -2,6 +2,7 @@
 
 import asyncio
 import http
+import operator
 import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ Application = Callable[..., Awaitable[None]]
 UNREAD_BYTES = 64 * 1024
 """Of a body that waits to be read; beyond it, the connection is not read."""
 
+_value = operator.itemgetter(1)
 _UNFIT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 SHORT_REST = 64 * 1024
 """Bytes of a body that are read to its end after the answer, so that the connection goes on. Where more is due, it closes."""
@@ -38,6 +40,7 @@ class Wire(Protocol):
     """The connection of an exchange."""
 
     write_paused: bool
+    read_paused: bool
 
     def write(self, data: bytes) -> None: ...
 
@@ -133,12 +136,14 @@ class Exchange(Whole):
         if not self.started:
             self._parts.append(part)
             self.unread += len(part)
-            self._wake()
+            if self._waiter is not None:
+                self._wake()
 
     def end_body(self) -> None:
         """The body is whole."""
         self.more = False
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def disconnect(self) -> None:
         """The client is gone, or is to hear nothing more."""
@@ -184,9 +189,11 @@ class Exchange(Whole):
         if self._left:
             raise RuntimeError("the answer is shorter than its content-length")
         self.started = self.complete = True
-        self._drop_body()
+        if self._parts:
+            self._drop_body()
         wire.write(whole)
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
         wire.answered(self)
         return True
 
@@ -263,7 +270,7 @@ class Exchange(Whole):
                 self._left = int(value)
             elif name == b"connection":
                 closes = b"close" in value.lower()
-        if _UNFIT.search(b"".join([value for _, value in headers])):
+        if _UNFIT.search(b"".join(map(_value, headers))):
             raise RuntimeError("a header cannot be sent: it holds a control character")
         head = self._method == "HEAD"
         if head or status in (204, 304):
@@ -306,7 +313,8 @@ class Exchange(Whole):
         if self._parts:
             self._parts = []
             self.unread = 0
-            self._wire.pace()
+            if self._wire.read_paused:
+                self._wire.pace()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

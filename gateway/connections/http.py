@@ -54,7 +54,6 @@ class HttpConnection(asyncio.Protocol):
         "_pieces",
         "_queue",
         "_read",
-        "_read_paused",
         "_receiving",
         "_refusal",
         "_spent",
@@ -71,6 +70,7 @@ class HttpConnection(asyncio.Protocol):
         "line",
         "loop",
         "parser",
+        "read_paused",
         "server",
         "transport",
         "write_paused",
@@ -112,7 +112,7 @@ class HttpConnection(asyncio.Protocol):
         """Whose body is coming."""
         self._queue: list[Exchange] | None = None
         self._ahead: bytearray | None = None
-        self._read_paused = False
+        self.read_paused = False
         self._stopped = False
         """Nothing that comes is parsed any more."""
         self._refusal: bytes | None = None
@@ -265,11 +265,11 @@ class HttpConnection(asyncio.Protocol):
             full = True
         elif not full and self._queue:
             full = sum(exchange.unread for exchange in self._queue) > AHEAD_BYTES
-        if full and not self._read_paused:
-            self._read_paused = True
+        if full and not self.read_paused:
+            self.read_paused = True
             self.transport.pause_reading()
-        elif self._read_paused and not full:
-            self._read_paused = False
+        elif self.read_paused and not full:
+            self.read_paused = False
             self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
@@ -385,7 +385,7 @@ class HttpConnection(asyncio.Protocol):
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
             receiving.end_body()
-            if self._read_paused:  # with a large body: else nobody would see that the client hangs up
+            if self.read_paused:  # with a large body: else nobody would see that the client hangs up
                 self.pace()
 
     def _take(self, headers: list[tuple[bytes, bytes]], expects_continue: bool, length: int | None) -> None:

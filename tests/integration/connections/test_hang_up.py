@@ -77,7 +77,7 @@ async def test_what_is_sent_ahead_is_bounded(shared_gateway: Start) -> None:
             large = request("POST", "/api/openai", body=body(8000 * KB))
             sending = talk.later(asyncio.to_thread(caller.send, large))
             (connection,) = (c for c in talk.served.gateway.connections.open if getattr(c, "answering", None))
-            await until(lambda: connection._read_paused, "the connection not to be read")
+            await until(lambda: connection.read_paused, "the connection not to be read")
             assert len(connection._ahead) < 600 * KB
             assert not sending.done()
             await worker.answer(task, {})
@@ -97,7 +97,7 @@ async def test_bodies_sent_ahead_are_bounded_all_together(shared_gateway: Start)
             task = await worker.take()
             (connection,) = (c for c in talk.served.gateway.connections.open if getattr(c, "answering", None))
             sending = talk.later(asyncio.to_thread(caller.send, other[-1:] + 12 * other))
-            await until(lambda: connection._read_paused, "the connection not to be read")
+            await until(lambda: connection.read_paused, "the connection not to be read")
             held = len(connection._ahead or b"") + sum(e.unread for e in connection._queue or ())
             assert held < 600 * KB
             for number in range(14):
