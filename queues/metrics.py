@@ -28,7 +28,7 @@ OPERATIONS = {
 """Task types by OpenTelemetry's names of operations; others are counted as OTHER."""
 
 
-class EndedTask(NamedTuple):
+class EndedTask(msgspec.Struct, frozen=True):
     """Which task ended, for the log."""
 
     task_id: str
@@ -59,7 +59,7 @@ def sentence_of(error: bytes) -> str:
         return ""
 
 
-class TaskEnd(NamedTuple):
+class TaskEnd(msgspec.Struct, frozen=True):
     """How a task ended, told by whoever ended it. Durations in ms."""
 
     queue: str

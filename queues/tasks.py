@@ -2,8 +2,9 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from fairlane.queues.limits import Standing
 
@@ -21,8 +22,7 @@ class State(enum.StrEnum):
 TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
-@dataclass(slots=True)
-class TaskSpec:
+class TaskSpec(msgspec.Struct):
     """A task as it is submitted. Durations in ms; 0 = none."""
 
     id: str
@@ -195,7 +195,7 @@ class Grant(NamedTuple):
     @property
     def repaired(self) -> "Used | None":
         """What an answer used that this attempt repairs, and that counts beside its own; None of any other attempt."""
-        return read_repair(self.repair)
+        return read_repair(self.repair) if self.repair else None
 
 
 class Place(NamedTuple):
@@ -238,8 +238,7 @@ class Taken(NamedTuple):
     shut: Shut = ()
 
 
-@dataclass(slots=True)
-class Submitted:
+class Submitted(msgspec.Struct):
     """The answer to an accepted submit. `grants` may hold other tasks than the one submitted."""
 
     state: State
@@ -256,8 +255,7 @@ class Submitted:
     shut: Shut = ()
 
 
-@dataclass(slots=True)
-class Known:
+class Known(msgspec.Struct):
     """The answer to a submit whose idempotency key names a task already: nothing has changed, and nothing was taken."""
 
     task_id: str
@@ -295,8 +293,7 @@ class Short(NamedTuple):
     available: int
 
 
-@dataclass(slots=True)
-class Refused:
+class Refused(msgspec.Struct):
     """The answer to a refused submit; nothing of the task was kept.
 
     `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
@@ -364,8 +361,6 @@ _NOTHING_MORE = Used()[2:]
 
 def read_repair(field: str) -> Used | None:
     """What the record's field `rp` says of an answer that was asked for again; None where there was none that counts."""
-    if not field:
-        return None
     said = field.split()
     if len(said) < 7:
         return None
@@ -381,7 +376,7 @@ class Repair(NamedTuple):
     """By the answer."""
 
 
-class End(NamedTuple):
+class End(msgspec.Struct, frozen=True):
     """How an attempt ends its task, and what its slot is asked for next."""
 
     state: State
@@ -400,7 +395,7 @@ class End(NamedTuple):
     """Of this worker."""
 
 
-class Finished(NamedTuple):
+class Finished(msgspec.Struct, frozen=True):
     """The answer to `finish`. `outcome`: ok, late, stale, hole. `event_id` of the terminal event when ok."""
 
     outcome: str
@@ -411,7 +406,7 @@ class Finished(NamedTuple):
     shut: Shut = ()
 
 
-class Ended(NamedTuple):
+class Ended(msgspec.Struct, frozen=True):
     """The answer to `cancel` and `requeue`: what became of the task, and the terminal event if this call wrote it."""
 
     outcome: str

@@ -6,8 +6,7 @@ Pure. What goes to the worker are the bytes that came, less the fields that are 
 import contextlib
 import math
 import re
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -64,8 +63,7 @@ MIN_LINGER_MS = 3000
 """The least linger of others: readers renew it several times within it, on a clock of seconds."""
 
 
-@dataclass(slots=True)
-class Options:
+class Options(msgspec.Struct):
     """What a caller may say about a task, beside its payload. None = not said."""
 
     wait: bool = True
@@ -238,7 +236,7 @@ def make_task(
     return task
 
 
-class _Made(NamedTuple):
+class _Made(msgspec.Struct, frozen=True):
     """What a task is made of, whatever its plan."""
 
     settings: Settings

@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from fairlane.gateway.calls.bodies import OVERSIZED, Members, value_of
 from fairlane.streaming.jsontext import kind_of
 
@@ -73,7 +75,7 @@ class Said(NamedTuple):
         return value if type(value) is int and least <= value <= MOST else None
 
 
-class Output(NamedTuple):
+class Output(msgspec.Struct, frozen=True):
     """What a body asks for."""
 
     most: int

@@ -1,9 +1,9 @@
 """From a request that names or holds a chain to what is submitted. Pure, but for the turns of large bodies."""
 
 import asyncio
-import dataclasses
 import re
 from collections.abc import Generator, Iterable
+from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -237,7 +237,7 @@ async def make_chain(
     otherwise = None
     if comes_to.otherwise is not None:
         otherwise, other = await _started(comes_to.otherwise, asked, request)
-        task.otherwise = _with_stage(dataclasses.replace(task), other)
+        task.otherwise = _with_stage(copy(task), other)
         task.otherwise.quota = ""
     task = _with_stage(task, first)
     declared, running = comes_to.plan.stages, start.stage.number

@@ -1,5 +1,6 @@
 """What one process counts: labels are bounded, histograms count where they should."""
 
+import msgspec
 import pytest
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
@@ -9,7 +10,7 @@ from fairlane.queues.tasks import State, Used
 
 
 def end(**fields: object) -> TaskEnd:
-    return TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 3000)._replace(**fields)  # type: ignore[arg-type]
+    return msgspec.structs.replace(TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 3000), **fields)
 
 
 def test_a_histogram_counts_between_its_bounds() -> None:
