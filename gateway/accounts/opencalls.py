@@ -39,10 +39,12 @@ class OpenCalls:
         """
         request.caller = caller
         self._used.add(caller.key_id)
-        if not self._enter(request, (caller.key_id, "" if unnamed else caller.user), self.most):
+        opener = (caller.key_id, "" if unnamed else caller.user)
+        if not self._add(request, opener, self.most):
             raise too_many_calls(
                 f"You have {self.most} calls open in this gateway; wait until some have ended"
             )
+        request.opener = opener
 
     def name(self, request: Request, caller: Caller) -> None:
         """The body is read, and this is its caller: from now on the call counts for that user alone.
@@ -55,8 +57,10 @@ class OpenCalls:
 
     def enter_by_ticket(self, request: Request, task_id: str) -> None:
         """Open a stream for a holder of a task's link, until `leave`. Raises ApiError (429) when it is one too many."""
-        if not self._enter(request, (None, task_id), MAX_TICKET_READERS):
+        opener = (None, task_id)
+        if not self._add(request, opener, MAX_TICKET_READERS):
             raise too_many_calls(f"This task has {MAX_TICKET_READERS} streams open by its link; close some")
+        request.opener = opener
 
     def enter_for_owner(self, request: Request, key_id: str, user: str) -> None:
         """Count a stream that a task's link opened among those of the links of the task's owner as well, until `leave`.
@@ -70,12 +74,6 @@ class OpenCalls:
                 f"The links of this task's owner have {self.most} streams open in this gateway; close some"
             )
         request.owner = owner
-
-    def _enter(self, request: Request, opener: Opener, most: int) -> bool:
-        entered = self._add(request, opener, most)
-        if entered:
-            request.opener = opener
-        return entered
 
     def _add(self, request: Request, opener: Opener, most: int) -> bool:
         calls = self._open.setdefault(opener, set())
