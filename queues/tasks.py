@@ -195,7 +195,7 @@ class Grant(NamedTuple):
     @property
     def repaired(self) -> "Used | None":
         """What an answer used that this attempt repairs, and that counts beside its own; None of any other attempt."""
-        return read_repair(self.repair)
+        return read_repair(self.repair) if self.repair else None
 
 
 class Place(NamedTuple):
