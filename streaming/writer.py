@@ -186,7 +186,7 @@ class TaskWriter:
         self.pieces = self._coalescer.begun
         self.chunks += 1
         if kind != "extra":
-            self.text_bytes += bytes_of(delta)
+            self.text_bytes += len(delta) if delta.isascii() else bytes_of(delta)
         self._wait(len(delta) + 64)
 
     def event(self, kind: str, fragment: bytes) -> None:
@@ -240,6 +240,8 @@ class TaskWriter:
     def pump(self) -> None:
         """Send what is due. Call it once after the chunks of a frame."""
         if self._busy or self._closed or self._end or self._failed:
+            return
+        if not (self._coalescer.runs or self._ready or self._full):
             return
         now = time.monotonic() * 1000
         if self._withheld is not None or self._muted:
