@@ -356,7 +356,10 @@ class Scheduler:
     @staticmethod
     def appended(reply: Any) -> list[tuple[str, int]]:
         """What `append` answered of each task: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
-        return [("hole", one) if isinstance(one, int) else (one.decode(), 0) for one in reply]
+        outcomes = []
+        for one in reply:
+            outcomes.append(("hole", one) if isinstance(one, int) else (one.decode(), 0))
+        return outcomes
 
     def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last

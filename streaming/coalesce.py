@@ -4,6 +4,7 @@ Pure: the time is handed in, in ms of any clock that does not go back, and whoev
 when to flush.
 """
 
+import math
 from typing import NamedTuple
 
 from fairlane.streaming.events import CHUNK_KINDS, TEXT_KINDS
@@ -69,18 +70,14 @@ class Coalescer:
         self._interval_ms = interval_ms
         self._max_chunks = max_chunks
         self._max_chars = max_chars
-        self._runs: list[_TextRun | _RawRun] = []
+        self.runs: list[_TextRun | _RawRun] = []
+        """What waits, in order: a piece each."""
         self._chunks = 0
         self._chars = 0
         self._due_at = 0.0
-        self._flushed_at: float | None = None
+        self._flushed_at = -math.inf
         self.begun = 0
         """Pieces so far, those included that wait."""
-
-    @property
-    def waiting(self) -> int:
-        """Pieces that wait."""
-        return len(self._runs)
 
     @property
     def size(self) -> int:
@@ -92,18 +89,18 @@ class Coalescer:
 
         A delta of the other sort or an unknown kind raises ValueError and changes nothing.
         """
-        if self._runs:
-            last: _TextRun | _RawRun | None = self._runs[-1]
+        if self.runs:
+            last: _TextRun | _RawRun | None = self.runs[-1]
         else:
             last = None
-            self._due_at = self._earliest(now)
+            self._due_at = max(now, self._flushed_at + self._interval_ms)
         if kind in TEXT_KINDS or kind == "finish":
             if not isinstance(delta, str):
                 raise ValueError(f"a {kind} delta is text")
             if isinstance(last, _TextRun) and last.kind == kind and last.index == index and kind != "finish":
                 last.parts.append(delta)
             else:
-                self._runs.append(_TextRun(index, kind, delta))
+                self.runs.append(_TextRun(index, kind, delta))
                 self.begun += 1
         else:
             if isinstance(delta, str) or kind not in CHUNK_KINDS:
@@ -120,7 +117,7 @@ class Coalescer:
                 last.parts.append(value)
                 last.objects += value.count(b"{")
             else:
-                self._runs.append(_RawRun(index, kind, value))
+                self.runs.append(_RawRun(index, kind, value))
                 self.begun += 1
         self._chunks += 1
         self._chars += len(delta)
@@ -131,22 +128,19 @@ class Coalescer:
 
     def due(self, now: float) -> float | None:
         """When to flush: None while nothing is pending; an instant not after `now` means now."""
-        if not self._runs:
+        if not self.runs:
             return None
         return min(self._due_at, now + self._interval_ms)
 
     def take(self, now: float) -> list[Piece]:
         """Everything pending, in order, in as few pieces as possible; `now` counts as a flush."""
-        if not self._runs:
+        if not self.runs:
             return []
-        pieces = [run.piece() for run in self._runs]
-        self._runs = []
+        pieces = []
+        for run in self.runs:
+            pieces.append(run.piece())
+        self.runs = []
         self._chunks = 0
         self._chars = 0
         self._flushed_at = now
         return pieces
-
-    def _earliest(self, now: float) -> float:
-        if self._flushed_at is None:
-            return now
-        return max(now, self._flushed_at + self._interval_ms)

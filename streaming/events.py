@@ -125,9 +125,11 @@ def fragment_done(
 ) -> bytes:
     """The end in success. A null result counts as none: readers fill in what the chunks make up. `stages`: those of a chain, and
     what became of each."""
-    parts = _member(b"result", result) + _member(b"usage", usage) + _member(b"stages", stages)
-    reason = NULL if finish_reason is None else json_string(finish_reason)
-    return b'"finishReason":%b' % reason + parts
+    fragment = b'"finishReason":%b' % (NULL if finish_reason is None else json_string(finish_reason))
+    for name, raw in ((b"result", result), (b"usage", usage), (b"stages", stages)):
+        if raw is not None:
+            fragment += _member(name, raw)
+    return fragment
 
 
 def fragment_error(error: str, code: str, retryable: bool, usage: bytes | None = None) -> bytes:

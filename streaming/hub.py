@@ -183,13 +183,13 @@ class Feed:
         self.notice_epoch = self.top_epoch
         self.wake()
 
-    def notice_for(self, seq: int, seen: int) -> Event | None:
-        """The notice, if it is new to a reader who has `seen` another one, and who has read all before it: up to `seq`.
+    def notice_for(self, seq: int) -> Event | None:
+        """The notice, if it is for a reader to whom it is new: who has read all before it, up to `seq`.
 
         What an attempt before the newest one said is shown to nobody any more.
         """
-        new = self.notice_number != seen and seq >= max(self.top, self.heard)
-        return self.notice if new and self.notice_epoch in (0, self.top_epoch) else None
+        read = seq >= max(self.top, self.heard)
+        return self.notice if read and self.notice_epoch in (0, self.top_epoch) else None
 
     def wake(self) -> None:
         """Let the waiting readers look again."""
@@ -203,6 +203,8 @@ class Feed:
         count, held = self.top - seq, len(self.events)
         if count > held:
             return None
+        if count == 1:
+            return [self.events[-1]]
         if count == held:
             return list(self.events)
         return [self.events[i] for i in range(held - count, held)]
@@ -290,7 +292,9 @@ class Reader:
                         raise Lost
             if events:
                 self.epoch, self.seq, self._held = events[-1].epoch, events[-1].seq, True
-            notice = self.feed.notice_for(self.seq, self._notice) if self._notices else None
+            notice = None
+            if self._notices and self.feed.notice_number != self._notice:
+                notice = self.feed.notice_for(self.seq)
             if notice is not None:
                 self._notice = self.feed.notice_number
                 events = [*(events or ()), notice]
@@ -330,7 +334,7 @@ class Reader:
     def woken(self) -> None:
         """The feed's: something may have changed."""
         feed, take = self.feed, self._take
-        shows = self._notices and feed.notice_for(feed.top, self._notice) is not None
+        shows = self._notices and feed.notice_number != self._notice and feed.notice_for(feed.top) is not None
         if take is not None and not (shows or feed.lost or self._interrupted):
             events = feed.after(self.seq)
             if events:

@@ -186,14 +186,14 @@ class TaskWriter:
         self.pieces = self._coalescer.begun
         self.chunks += 1
         if kind != "extra":
-            self.text_bytes += bytes_of(delta)
+            self.text_bytes += len(delta) if delta.isascii() else bytes_of(delta)
         self._wait(len(delta) + 64)
 
     def event(self, kind: str, fragment: bytes) -> None:
         """Log another event (`stage`, `usage`) behind the output so far."""
         if self._closed or self._end or self._failed:
             return
-        self._collect(time.monotonic() * 1000)
+        self._collect()
         self._add(kind, compose(self._grant.task_id, _now_ms(), fragment))
         self._wait(len(fragment) + 64)
         self.pump()
@@ -220,7 +220,7 @@ class TaskWriter:
             return
         self._shown, self._held = self._held, None
         self._show_after = self._loop.time() + SHOW_S
-        self._collect(time.monotonic() * 1000)
+        self._collect()
         self._shown_behind = self._seq + len(self._sending) + len(self._ready)
         self._show()
         self.pump()
@@ -241,15 +241,17 @@ class TaskWriter:
         """Send what is due. Call it once after the chunks of a frame."""
         if self._busy or self._closed or self._end or self._failed:
             return
+        if not (self._coalescer.runs or self._ready or self._full):
+            return
         now = time.monotonic() * 1000
         if self._withheld is not None or self._muted:
             if self._coalescer.size >= WITHHELD_CHARS:
-                self._collect(now)
+                self._collect()
             self._send_ready()
             return
         due = self._coalescer.due(now)
         if due is not None and due <= now:
-            self._collect(now)
+            self._collect()
         elif due is not None and self._slot is None and not self._ready:
             self._slot = self._flushes.add(due / 1000, self)
         self._send_ready()
@@ -262,7 +264,7 @@ class TaskWriter:
 
     def fits(self, size: int) -> bool:
         """Whether an end of `size` bytes may follow all output so far."""
-        self._collect(time.monotonic() * 1000)
+        self._collect()
         return not self._full and self.logged_bytes + size <= self._max_bytes
 
     def finish(
@@ -283,7 +285,7 @@ class TaskWriter:
             return
         if self._held is not None:
             self._show_held()
-        self._collect(time.monotonic() * 1000)
+        self._collect()
         if self._withheld is not None and state is State.COMPLETED:
             self._ready += self._withheld
             self._withheld = None
@@ -299,7 +301,7 @@ class TaskWriter:
             return
         if self._held is not None:
             self._show_held()
-        self._collect(time.monotonic() * 1000)
+        self._collect()
         if self._withheld is not None:
             self._ready += self._withheld
             self._withheld = None
@@ -310,7 +312,8 @@ class TaskWriter:
     def close(self) -> None:
         """Give up: nothing more is written or called back."""
         self._closed = True
-        self._stop_timer()
+        if self._slot is not None:
+            self._stop_timer(self._slot)
         self._stop_show_timer()
 
     # ---- collecting ----------
@@ -318,22 +321,22 @@ class TaskWriter:
     def on_due(self) -> None:
         self._slot = None
         if not (self._busy or self._closed or self._end or self._failed):
-            self._collect(time.monotonic() * 1000)
+            self._collect()
             self._send_ready()
 
-    def _stop_timer(self) -> None:
-        if self._slot is not None:
-            self._flushes.discard(self._slot, self)
-            self._slot = None
+    def _stop_timer(self, slot: int) -> None:
+        self._flushes.discard(slot, self)
+        self._slot = None
 
-    def _collect(self, now: float) -> None:
+    def _collect(self) -> None:
         """Make events of the output that waits."""
-        if not self._coalescer.waiting:
+        if not self._coalescer.runs:
             return
-        self._stop_timer()
+        if self._slot is not None:
+            self._stop_timer(self._slot)
         task_id = self._grant.task_id
         ts = _now_ms()
-        for piece in self._coalescer.take(now):
+        for piece in self._coalescer.take(time.monotonic() * 1000):
             self._add("chunk", chunk_data(task_id, ts, piece.index, piece.kind, piece.delta_json, piece.n))
             if self._full:
                 return
@@ -354,9 +357,9 @@ class TaskWriter:
         """Count what waits to be sent: bytes while Redis does not answer, events always."""
         if self._withheld is None and not self._muted:
             self._unsent += size
-        waiting = self._coalescer.waiting
+        waiting = len(self._coalescer.runs)
         if waiting >= CALL_EVENTS:  # so that they count for what the log may take
-            self._collect(time.monotonic() * 1000)
+            self._collect()
             waiting = 0
         too_many = len(self._ready) + waiting > MAX_UNSENT_EVENTS
         if too_many or (self._unsent > MAX_UNSENT_BYTES and self._busy):
@@ -369,7 +372,8 @@ class TaskWriter:
         self._busy = False
         if self._closed:
             return
-        self._fill()
+        if self._ready:
+            self._fill()
         end = None if self._ready else self._end
         if end is None and not self._sending:
             return
@@ -479,7 +483,9 @@ class TaskWriter:
 
     def _acknowledge(self, fields: Sequence[EventFields], terminal: Event | None = None) -> None:
         epoch, seq = self._grant.epoch, self._seq
-        events = [Event(epoch, seq + i, kind, data) for i, (kind, data) in enumerate(fields)]
+        events = []
+        for at, (kind, data) in enumerate(fields, seq):
+            events.append(Event(epoch, at, kind, data))
         self._seq += len(events)
         self._acknowledged.extend(events)
         if terminal is not None:
@@ -522,7 +528,8 @@ class TaskWriter:
             return
         self._failed = True
         self._end = None
-        self._stop_timer()
+        if self._slot is not None:
+            self._stop_timer(self._slot)
         self._coalescer.take(0)
         self._ready, self._sending, self._withheld = [], [], None if self._withheld is None else []
         self._seq = 0  # where the log ends is known to Redis alone

@@ -50,6 +50,8 @@ def has_choices(result: bytes | None) -> bool:
 
 def finish_of_result(result: bytes) -> str | None:
     """Why choice 0 of a result ended, if the result says so."""
+    if b"finish" not in result and b"\\u" not in result:  # none of its names does
+        return None
     found = members(result) or {}
     for raw in (items(found.get("choices")) or ())[:1]:
         found = members(raw) or {}

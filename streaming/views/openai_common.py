@@ -129,14 +129,16 @@ class OpenAIStreamView(ABC):
     def _address(self, told: Mapping[str, bytes]) -> None:
         """Begin each frame with what is known of the answer as a whole; `told` is the upstream's own."""
         own_id = b'"%b%b"' % (self.id_prefix, self._info.task_id.encode())
-        pairs = [
-            ("id", string_or_none(told.get("id")) or own_id),
-            ("object", b'"%b"' % self.object_name),
-            ("created", b"%d" % self._info.created),
-            ("model", json_string(self._info.model)),
-            *((name, bytes(told[name])) for name in IN_EACH_FRAME if kind_of(told.get(name))),
-        ]
-        self._envelope = b"data: %b," % join_object(pairs)[:-1]
+        envelope = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,' % (
+            string_or_none(told.get("id")) or own_id,
+            self.object_name,
+            self._info.created,
+            json_string(self._info.model),
+        )
+        for name in IN_EACH_FRAME:
+            if name in told and kind_of(told[name]):
+                envelope += b'"%b":%b,' % (name.encode(), bytes(told[name]))
+        self._envelope = envelope
         self._head = self._envelope + b'"choices":[{"index":'
 
     def _learn(self, told: Mapping[str, bytes]) -> None:

@@ -84,6 +84,14 @@ async def test_one_call_carries_all_of_a_tick_and_each_writer_hears_of_its_own()
     assert [writer.heard for writer in writers] == [[("ok", 0)], [("stale", 0)], [("ok", 0)]]
 
 
+@pytest.mark.parametrize("events", [(b"{}",), (b"{}",) * (CALL_EVENTS + 1), (b"x" * (CALL_BYTES + 1),)])
+async def test_one_that_is_alone_in_its_tick_goes_as_it_is(events: tuple[bytes, ...]) -> None:
+    store = Store(lambda tasks: [("ok", 0)] * len(tasks))
+    (writer,) = await written(store, [append("a", *events)])
+    assert store.calls == [["a"]]
+    assert writer.heard == [("ok", 0)]
+
+
 async def test_a_call_is_bounded_in_events_and_bytes_and_a_larger_one_goes_alone() -> None:
     store = Store(lambda tasks: [("ok", 0)] * len(tasks))
     many = [b"{}"] * (CALL_EVENTS // 2)

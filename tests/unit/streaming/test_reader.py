@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.streaming.events import Event, progress_event
-from fairlane.streaming.hub import Feed, Hub, Interrupted, Reader
+from fairlane.streaming.hub import KEEP_EVENTS, Feed, Hub, Interrupted, Reader
 
 NO_STORE: Any = None
 
@@ -198,5 +198,16 @@ def test_what_is_left_of_a_batch_waits_for_whoever_reads() -> None:
         feed.accept(events(1, 2, 3, 4))
         feed.accept(events(5))
         assert await waits == events(3, 4, 5)
+
+    in_loop(work)
+
+
+def test_the_events_behind_each_place_are_those_of_the_log_as_far_as_they_are_kept() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        last = KEEP_EVENTS + 3
+        feed.accept(events(*range(1, last + 1)))
+        for seq in range(last + 2):
+            kept = seq >= last - KEEP_EVENTS
+            assert feed.after(seq) == (events(*range(seq + 1, last + 1)) if kept else None)
 
     in_loop(work)

@@ -397,7 +397,8 @@ class Attempt:
                 return self._excess(f"A list of tool calls has {excess}")
             chunk(index, "tool", tool_calls)
         if delta.finish_reason is not None:
-            self._flush_halves()
+            if self._split_characters is not None:
+                self._flush_halves(self._split_characters)
             chunk(index, "finish", delta.finish_reason)
             if index == 0:
                 self._finish_reason = delta.finish_reason
@@ -424,11 +425,10 @@ class Attempt:
             self._made.add_chunk(Chunk(index, kind, Raw(delta)))
         self.writer.chunk(index, kind, value)
 
-    def _flush_halves(self) -> None:
+    def _flush_halves(self, split: SplitCharacters) -> None:
         """Half characters whose other half did not come."""
-        if self._split_characters is not None:
-            for index, kind in self._split_characters.rest():
-                self._chunk(index, kind, "\ufffd")
+        for index, kind in split.rest():
+            self._chunk(index, kind, "\ufffd")
 
     def broken(self, why: str) -> None:
         """The worker broke the protocol in its output: this task cannot be right any more, and it must stop."""
@@ -485,7 +485,8 @@ class Attempt:
             self._excess(excess)
             return
         usage, used = _raw(message.usage), self._used(message)
-        self._flush_halves()
+        if self._split_characters is not None:
+            self._flush_halves(self._split_characters)
         result = bytes(message.result)
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._told_usage))
@@ -752,7 +753,8 @@ class Attempt:
             self.worker.send(encoder.encode(Cancel(*self.key, known, grace_ms)))
 
     def _finish(self, end: Finish) -> None:
-        self._flush_halves()
+        if self._split_characters is not None:
+            self._flush_halves(self._split_characters)
         self._checking = False
         self.phase = Phase.FINISHING
         self.end = end

@@ -440,7 +440,8 @@ class Endings:
         self._health.ended(attempt.worker, grant.model, State.COMPLETED if works else state, code, said)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
-        self._scheduler.metrics.ended(
+        asyncio.get_running_loop().call_soon(  # behind the caller, who has been woken and waits for none of this
+            self._scheduler.metrics.ended,
             TaskEnd(
                 (chain and chain.queue) or grant.queue,
                 (chain and chain.model) or grant.model,
@@ -454,7 +455,7 @@ class Endings:
                 ended,
                 grant.user,
                 attempt.worker.name if attempt.worker.version > 1 else VERSION_1,
-            )
+            ),
         )
 
     @staticmethod
