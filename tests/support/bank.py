@@ -127,7 +127,8 @@ class Bank:
             balance = await self.scheduler.balance(subject)
             assert balance is not None, subject
             of_it = [row for row in every if row.subject == subject]
-            assert balance.balance == sum(row.amount for row in of_it if row.fund == GRANTED), subject
+            granted = [row for row in of_it if row.fund == GRANTED]
+            assert balance.balance == sum(row.amount for row in granted), (subject, balance, granted)
             for window, spent in balance.windows.items():
                 of_window = [row for row in of_it if row.fund[0] + str(row.ends) == window]
                 assert spent == -sum(row.amount for row in of_window), (subject, window)

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
 from tests.support.bank import Bank
@@ -48,6 +49,10 @@ GRANTS = [("rich", 0.25, f"rich-{number}") for number in range(max(TASKS // 400,
     ("poor", 0.05, "poor"),
     ("site/ann", 0.3, "ann"),
 ]
+GRANTED = Counter[str]()
+"""Micro-credits of each subject, of all its grants."""
+for _name, _credits, _ in GRANTS:
+    GRANTED[("u:" if "/" in _name else "k:") + _name] += round(_credits * 1_000_000)
 SETTINGS: dict[str, Any] = {
     "lease_ms": 1500,
     "grant_ack_ms": 1500,
@@ -75,6 +80,11 @@ async def work(send: Callable[..., Any], task: dict[str, Any]) -> None:
 def as_caller(key_id: str, user: str = "") -> dict[str, str]:
     headers = {"Authorization": f"Bearer {secret(key_id)}"}
     return {**headers, "X-Fairlane-User": user} if user and key_id == "site" else headers
+
+
+def granted_in(store: redis.Redis) -> dict[str, int]:
+    """The same, as Redis knows them."""
+    return {subject: int(store.hget(KEYS("balance", subject=subject), "g") or 0) for subject in GRANTED}
 
 
 class Crowd:
@@ -207,6 +217,8 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
             await asyncio.gather(killing, calls)
             with server.client() as store:
                 await until(lambda: store.zcard(KEYS("look")) == 0, "all tasks to end", 600 if LONG else 120)
+                # what was granted while Redis was away is told to it within a minute
+                await until(lambda: granted_in(store) == dict(GRANTED), "Redis to know all grants", 120)
                 totals = [int(n or 0) for n in store.hmget(KEYS("pool"), "completed", "failed", "cancelled")]
         monkeypatch.setattr(module, "LEFT_MS", 0)  # the gateways are gone: what they had taken is left
         async with carrying(server.url, database_url) as (outbox, database, link):
