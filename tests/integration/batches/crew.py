@@ -93,6 +93,7 @@ class Caller:
 
     async def close(self) -> None:
         for other in self._others:
+            await other.close()
             await other.http.aclose()
 
     async def upload(self, data: bytes, purpose: str = "batch") -> str:
