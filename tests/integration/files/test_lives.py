@@ -288,8 +288,6 @@ async def test_a_storage_that_is_silent_holds_up_no_caller(
 ) -> None:
     monkeypatch.setattr(module, "HOLDS_S", 0.0)
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(module, "REMOVE_S", 0.05)
-    monkeypatch.setattr(identity, "ANSWER_S", 0.05)
     kept = await keeping.files.create(ANN, "x", "batch", of(b"x"))
     left = await keeping.files.create(ANN, "y", "batch", of(b"y"))
 
@@ -303,6 +301,7 @@ async def test_a_storage_that_is_silent_holds_up_no_caller(
 
     with monkeypatch.context() as patched:
         patched.setattr(Disk, silent, waits if silent == "read" else lambda *_: anext(waits()))
+        patched.setattr(*((identity, "ANSWER_S") if silent == "read" else (module, "REMOVE_S")), 0.05)
         await keeping.files.delete(ANN, kept.id)
         if silent == "read":
             with pytest.raises(ApiError) as refused:
