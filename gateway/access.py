@@ -154,7 +154,7 @@ class Entrance:
 def _check_scope(caller: Caller, access: Access) -> None:
     """Raise ApiError(403) for a key that is not for such a call."""
     scope = None if caller.admin else _SCOPES.get(access)
-    if scope is None or scope in caller.scopes:
+    if scope is None or caller.holds(scope):
         return
     sentence = (
         "a key with admin: true" if scope == "admin" else f"a key with the scope {scope}, or with admin: true"

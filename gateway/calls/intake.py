@@ -281,8 +281,11 @@ class _Made(msgspec.Struct, frozen=True):
             and kind_of(payload) == "{"
         ):
             answer = _answer(settings, fields, templated=bool(options.template))
-        concerned = answer != "" or options.repair is not None
-        repair = concerned and _repair(settings, rule, options.repair)
+        repair = False
+        if (
+            answer or options.repair is not None
+        ):  # a wish that is none is refused, whatever the answer is to be
+            repair = _repair(settings, rule, options.repair) and answer != ""
         text = text_bytes(task_type, payload, fields) + self.files
         return TaskSpec(
             id=self.task_id,
@@ -322,7 +325,7 @@ class _Made(msgspec.Struct, frozen=True):
             fallback_after_ms=rule.fallback_after_ms if plan.fallbacks else 0,
             named_later=named_later,
             answer=answer,
-            repair=repair and answer != "",
+            repair=repair,
         )
 
     def _payload(self, plan: Plan, payload: bytes, fields: Members) -> tuple[bytes, bool]:

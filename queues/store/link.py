@@ -120,7 +120,6 @@ class RedisLink:
     ) -> None:
         self._url = url
         self._scripts = scripts
-        self._functions = scripts.functions
         self._prefix = prefix
         self._timeout = timeout_ms / 1000
         self._timeout_ms = timeout_ms
@@ -201,7 +200,7 @@ class RedisLink:
         """
         if not self.up and not unready:
             raise StoreUnavailable("no connection to Redis", sent=False)
-        return self._send(("FCALL", self._functions[name], 1, self._prefix, *args), again=_LOADS)
+        return self._send(("FCALL", self._scripts.functions[name], 1, self._prefix, *args), again=_LOADS)
 
     def _send(
         self, args: tuple[Arg, ...], *, again: int = 0, future: asyncio.Future[Reply] | None = None

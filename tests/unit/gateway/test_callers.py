@@ -244,6 +244,8 @@ def test_requests_that_differ_without_end_are_not_remembered_without_end() -> No
         assert known.refuse_request(Head(host=f"localhost:{number}")) is None
         assert known.refuse_request(Head(host=f"evil{number}.example")) is not None
     assert len(known._let_in) == MOST_LET_IN
+    assert known.refuse_request(Head(host="localhost", content_type="x" * 60_000)) is None
+    assert sum(len(one or b"") for alike in known._let_in for one in alike[:2]) < 256 * MOST_LET_IN  # type: ignore[arg-type]
     assert known.refuse_request(Head(host="evil.example")) is not None
 
 

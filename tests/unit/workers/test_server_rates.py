@@ -33,6 +33,12 @@ def test_per_minute_forgets_what_is_older_than_a_minute() -> None:
     assert not count.exceeded(62.5)
 
 
+def with_events(rate: FrameRate, size: int, now: float, events: int) -> float | None:
+    """Count a frame that made so many events."""
+    rate.pieces += events
+    return rate.pause(size, now)
+
+
 def flood(patience_s: float = 1.0) -> FrameRate:
     return FrameRate(100, 1000, patience_s, 0.0)
 
@@ -83,24 +89,24 @@ def test_slots_multiply_the_allowance() -> None:
 def test_events_pause_the_reading_and_are_no_flood() -> None:
     flood = FrameRate(frames=10, volume=1e9, patience_s=5, now=0.0)
     now = 0.0
-    assert flood.pause(1, now, 1, 80) == 0.0
+    assert with_events(flood, 1, now, 80) == 0.0
     for _ in range(100):
-        pause = flood.pause(1, now, 1, 80)
+        pause = with_events(flood, 1, now, 80)
         assert pause == pytest.approx(1.0)
         now += 1.0
     flood = FrameRate(frames=10, volume=1e9, patience_s=5, now=0.0)
     flood.set_slots(10, 0.0)
     now = 1.0  # by then a second's worth is there
-    assert flood.pause(1, now, 1, 800) == 0.0
-    assert flood.pause(1, now, 1, 800) == pytest.approx(1.0)
+    assert with_events(flood, 1, now, 800) == 0.0
+    assert with_events(flood, 1, now, 800) == pytest.approx(1.0)
 
 
 def test_slots_buy_more_bytes_and_events_up_to_sixteen() -> None:
     flood = FrameRate(frames=10, volume=1000, patience_s=5, now=0.0)
     flood.set_slots(1024, 0.0)
-    assert flood.pause(16_000, 0.0, 1, 16 * 80) == 0.0
+    assert with_events(flood, 16_000, 0.0, 16 * 80) == 0.0
     assert flood.pause(16_000, 0.0) == pytest.approx(1.0)
-    assert flood.pause(16_000, 2.0, 1, 2 * 16 * 80) == pytest.approx(1.0)
+    assert with_events(flood, 16_000, 2.0, 2 * 16 * 80) == pytest.approx(1.0)
     assert flood.pause(0, 4.0, 10_000) == 0.0
 
 
@@ -147,7 +153,7 @@ def test_a_session_pauses_its_frames_as_their_rate_says(came: list[Any], slots: 
                 written.pieces += more
 
             session.worker.attempts["t", 1] = SimpleNamespace(answered=False, writer=written, chunk=chunk)
-            paused, expected = session.received(CHUNK, size), rate.pause(size, now, 1, count)
+            paused, expected = session.received(CHUNK, size), with_events(rate, size, now, count)
         assert closed == ([CLOSE_FLOOD] if expected is None else [])
         if expected is None:
             break

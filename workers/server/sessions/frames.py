@@ -58,8 +58,8 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
         if len(text) > MENDED or ("\\ud" not in text and "\\uD" not in text):
             raise
         mended = _mend(text)
-        frame = from_worker.decode(mended)
         _check_depth(mended)
+        frame = from_worker.decode(mended)
     if not isinstance(frame, TaskChunk):
         return frame, True
     loose = json.loads(text)

@@ -120,13 +120,16 @@ class FrameRate:
             bucket.change(rate, now)
         self.few, self.little, self.least = (rate / LOOKS for rate in rates)
 
-    def pause(self, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
+    def pause(self, size: int, now: float, count: float = 1) -> float | None:
         """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""
         self.count += count
         self.size += size
-        self.pieces += events
         if self.count < self.few and self.size < self.little and self.pieces < self.least:
             return 0.0  # to be looked at with what follows
+        return self.look(now)
+
+    def look(self, now: float) -> float | None:
+        """The same for what was counted."""
         frames, volume, pieces = self._buckets
         rest = pieces.take(self.pieces, now)
         rest = rest if rest > MIN_PAUSE_S else 0.0

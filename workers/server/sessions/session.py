@@ -232,14 +232,14 @@ class Session:
         rate.size += size
         if rate.count < rate.few and rate.size < rate.little and rate.pieces < rate.least:
             return 0.0
-        return self._pause(0, 0, now)
+        return self._rest(rate.look(now))
 
     def parts(self, count: int, size: int) -> float:
         """So many frames have come of which no message has come about yet, or none will."""
-        return self._pause(size, count * PART, self._time())
+        return self._rest(self._frame_rate.pause(size, self._time(), count * PART))
 
-    def _pause(self, size: int, count: float, now: float) -> float:
-        pause = self._frame_rate.pause(size, now, count)
+    def _rest(self, pause: float | None) -> float:
+        """Seconds to read nothing more; of a flood (None), the connection is closed."""
         if pause is None:
             self.close(CLOSE_FLOOD, "too much, too fast")
             return 0.0
