@@ -709,18 +709,20 @@ class Scheduler:
         seconds, micros = await self._link.command("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    async def forget(self, user: str, until_ms: int) -> int:
-        """Remove what is kept of this user's tasks that were submitted until then and have ended; how many. Whoever ends all the
-        while is not among them."""
-        removed = 0
+    async def forget(self, user: str, until_ms: int) -> tuple[int, int]:
+        """Remove what is kept of this user's tasks that were submitted until then and have ended; how many, and how many more
+        their workers have not let go yet: these are to be forgotten later. Whoever ends all the while is not among them."""
+        removed = stopping = 0
         for line in ("endings", "ended", "failures"):
             cursor = b"0"
             while True:
-                cursor, more = await self._link.run("forget", line, cursor, FORGOTTEN_AT_ONCE, user, until_ms)
+                reply = await self._link.run("forget", line, cursor, FORGOTTEN_AT_ONCE, user, until_ms)
+                cursor, more, held = reply
                 removed += more if line != "failures" else 0
+                stopping += held
                 if cursor == b"0":
                     break
-        return removed
+        return removed, stopping
 
     async def remembered(self, task_id: str) -> Record | None:
         """What is kept for a day of a task that failed or was cancelled; None of any other."""

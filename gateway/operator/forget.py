@@ -19,6 +19,8 @@ FORGET_S = 5.0
 """How long a call goes on; then it is called again. The command waits for 10 s for an answer."""
 BATCHES_S = 3.0
 """How long of that it waits for batches to end that it has cancelled."""
+STOPPED_S = 4.0
+"""And for workers to let go of tasks that were cancelled."""
 LOOK_S = 0.25
 
 
@@ -52,15 +54,15 @@ class Forget:
         self._audit = audit
 
     async def __call__(self, user: str, actor: Actor) -> dict[str, Any]:
-        """How many rows of each kind it were, in how many of the ledger the name stays, how many batches have not ended yet, and
-        whether there is more: then call again. Written down, without the name. Raises ApiError, StoreError, DatabaseUnavailable:
-        what is done stays done."""
+        """How many rows of each kind it were, in how many of the ledger the name stays, how many batches have not ended yet, of
+        how many cancelled tasks the workers have not let go, and whether there is more: then call again. Written down, without
+        the name. Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
         if user == FORGOTTEN:
             raise bad_request(f"{FORGOTTEN} stands for all who were forgotten", "user")
         began = time.monotonic()
         end = began + FORGET_S
         until, cancelled, unended = await self._mark(user, began + BATCHES_S)
-        results = await self._scheduler.forget(user, until)
+        results, stopping = await self._forget_results(user, until, began + STOPPED_S)
         done = dict.fromkeys(PARTS, 0)
         more = False
         for name, part in PARTS.items():
@@ -73,11 +75,22 @@ class Forget:
                 more = time.monotonic() >= end
         async with self._database.reading() as connection:
             ledger = await rows_of_user(connection, user)
-        told = {**done, "results": results, "ledger": ledger, "unended": unended, "more": more or unended > 0}
-        only_waited = unended and not any((cancelled, results, *done.values()))
+        told = {**done, "results": results, "ledger": ledger, "unended": unended, "stopping": stopping}
+        told["more"] = more or unended > 0 or stopping > 0
+        only_waited = (unended or stopping) and not any((cancelled, results, *done.values()))
         if not only_waited:  # of one act there would be many entries
             await self._audit.note(actor, "forget", "user", {}, told)
         return told
+
+    async def _forget_results(self, user: str, until: int, end: float) -> tuple[int, int]:
+        """Remove what Redis keeps of the user's tasks; of how many, and of how many it is to be removed once they are let go."""
+        removed = 0
+        while True:
+            results, stopping = await self._scheduler.forget(user, until)
+            removed += results
+            if not stopping or time.monotonic() >= end:
+                return removed, stopping
+            await asyncio.sleep(LOOK_S)
 
     async def _mark(self, user: str, end: float) -> tuple[int, int, int]:
         """Have the user's batches end, and write down that they were forgotten; until when (ms), how many batches of before were

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, query_of
+from fairlane.gateway.process.asking import HERE, AdminKey, Url, answer_of, query_of
 
 MOST_WAITS = 40
-"""Calls in a row behind which batches have not ended yet. Each waits for them for three seconds."""
+"""Calls in a row behind which batches or tasks have not ended yet. Each waits for them for three seconds or four."""
 
 app = typer.Typer(no_args_is_help=True, help="See to the users of a running gateway.")
 TOLD = {
@@ -31,7 +31,9 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     gateway: Url = HERE,
     key: AdminKey = None,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the sums of what was removed, and what is left, as JSON.")
+    ] = False,
 ) -> None:
     """Forget a user, for good: what is archived of their tasks and their results are removed, and their name is taken out of
     usage and audit records. Batches that have not ended are cancelled, and nothing of them is kept; then their files go. Other
@@ -50,22 +52,31 @@ def forget(
         sentence = "has batches that have not ended: they will be cancelled, and nothing of them will be kept"
         typer.echo(f"{user} {sentence}", err=True)
     if not yes:
-        typer.confirm(f"Forget {user} for good?", abort=True)
+        typer.confirm(f"Forget {user} for good?", abort=True, err=True)
     done, told, waits = dict.fromkeys(TOLD, 0), {"more": True}, 0
     while told["more"] and waits < MOST_WAITS:
         told = answer_of(gateway, key, "/api/admin/users/forget", {"user": user}, method="POST").json()
-        waits = waits + 1 if told["unended"] else 0
+        waits = waits + 1 if told["unended"] or told["stopping"] else 0
         done = {name: count + told[name] for name, count in done.items()}
     if as_json:
         import json  # noqa: PLC0415 (here alone)
 
-        typer.echo(json.dumps({**done, **{name: told[name] for name in ("ledger", "unended", "more")}}))
+        typer.echo(
+            json.dumps({**done, **{name: told[name] for name in ("ledger", "unended", "stopping", "more")}})
+        )
     else:
         for name, sentence in TOLD.items():
             typer.echo(f"{done[name]} {sentence}")
         if told["ledger"]:
             sentence = f"The ledger keeps the name in {told['ledger']} rows"
             typer.echo(f"{sentence}: what they were granted and have paid")
+    if told["more"] and not told["unended"]:
+        typer.echo(
+            f"fairlane: {told['stopping']} tasks of {user} are cancelled, and their workers have not let go of them yet. Run "
+            "this again",
+            err=True,
+        )
+        raise typer.Exit(1)
     if told["more"]:
         typer.echo(
             f"fairlane: {told['unended']} batches of {user} are cancelled, and have not ended yet. Run this again; why they do "

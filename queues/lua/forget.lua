@@ -5,9 +5,10 @@
 -- ARGV[3]  how many to look at, about
 -- ARGV[4]  the user
 -- ARGV[5]  of tasks that were submitted until then, ms
--- returns  {where to go on | '0' at the end, how many were removed}
+-- returns  {where to go on | '0' at the end, how many were removed, how many ended whose workers have not let go of them yet}: these
+--          are in no line but that of failures, and stay there to be found again
 script('forget', 'allow-oom', function(ARGV)
-  local which, user, at, removed = ARGV[1], ARGV[4], tonumber(ARGV[5]), 0
+  local which, user, at, removed, stopping = ARGV[1], ARGV[4], tonumber(ARGV[5]), 0, 0
   local line, behind, members, step = keys[which](), '0', nil, 1
   if which == 'endings' then
     members = call('LRANGE', line, '0', '-1')
@@ -18,7 +19,9 @@ script('forget', 'allow-oom', function(ARGV)
   for i = 1, #members, step do
     local id, bytes = string.match(members[i], '^(%S+) ?(%d*)')
     local u, en, ik = unpack(call('HMGET', which == 'failures' and keys.failure(id) or keys.task(id), 'u', 'en', 'ik'))
-    if u == user and num(en) <= at then
+    if u == user and num(en) <= at and which == 'failures' and call('HGET', keys.task(id), 'u') == user then
+      stopping = stopping + 1
+    elseif u == user and num(en) <= at then
       removed = removed + 1
       if which == 'failures' then
         call('UNLINK', keys.failure(id))
@@ -34,5 +37,5 @@ script('forget', 'allow-oom', function(ARGV)
       end
     end
   end
-  return { behind, removed }
+  return { behind, removed, stopping }
 end)

@@ -37,4 +37,5 @@ class Forgotten(Answer):
         description="rows that keep the name: what was granted to this user and what tasks have cost them"
     )
     unended: int = Field(description="batches that were cancelled and have not ended yet")
-    more: bool = Field(description="there is more, or batches have not ended yet")
+    stopping: int = Field(description="tasks that were cancelled, and that their workers have not let go yet")
+    more: bool = Field(description="there is more, or something has not ended yet")

@@ -21,7 +21,9 @@ from fairlane.gateway.operator import forget as forgetting
 from fairlane.gateway.process import status, user_cli
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.records.forgetting import FORGOTTEN
+from fairlane.workers.sdk import Context, Task
 
+from . import crew as crew_module
 from .crew import Caller, Crew, line, stage, waits
 
 pytestmark = pytest.mark.anyio
@@ -155,8 +157,54 @@ async def test_webhooks_of_all_users_are_not_told_the_name(staged: tuple[Caller,
     assert [tuple(row) for row in found] == [("batch.cancelled", made["id"], FORGOTTEN)]
 
 
+class Slow(Crew):
+    """Lets go of `patient` when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+
+    async def echo(self, task: Task, context: Context) -> AsyncIterator[Any]:
+        try:
+            async for piece in super().echo(task, context):
+                yield piece
+        finally:
+            if task.payload["model"] == "patient":
+                await self.let_go.wait()
+
+
+async def test_a_task_that_its_worker_has_not_let_go_is_waited_for(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew_module, "Crew", Slow)
+    keys = [key("site", delegating=True), key("ops", admin=True)]
+    async with stage(redis_url, tmp_path, slots=2, keys=keys) as (caller, crew):
+        assert isinstance(crew, Slow)
+        try:
+            zebra = caller.other(secret("site"), **{"X-Fairlane-User": "zebra-fish"})
+            ops = caller.other(secret("ops"))
+            crew.go.clear()
+            await zebra.batch([line(number, model="patient") for number in range(5)])
+            await until(lambda: crew.running == 2, "lines to run")
+            with monkeypatch.context() as patched:
+                patched.setattr(forgetting, "STOPPED_S", 0.0)
+                patched.setattr(user_cli, "MOST_WAITS", 2)
+                told = await forget(ops, "--json")
+            sums = sums_of(told)
+            assert (told.exit_code, sums["more"], sums["unended"], sums["stopping"]) == (1, True, 0, 2)
+            assert "have not let go" in told.stderr
+            crew.let_go.set()
+            told = await forget(ops, "--json")
+            assert (told.exit_code, sums_of(told)["results"]) == (0, 2), told.output
+            tasks = (await ops.http.get("/api/admin/tasks", params={"user": USER})).json()
+            assert tasks["tasks"] == []
+            await nothing_names_them(ops)
+        finally:
+            crew.let_go.set()
+
+
 def test_a_call_comes_back_before_the_command_has_waited_for_too_long() -> None:
-    assert forgetting.BATCHES_S < forgetting.FORGET_S <= status.TIMEOUT_S / 2
+    assert forgetting.BATCHES_S < forgetting.STOPPED_S < forgetting.FORGET_S <= status.TIMEOUT_S / 2
 
 
 @pytest.mark.parametrize("files", [1, 0])

@@ -286,7 +286,7 @@ def test_what_is_kept_of_an_ended_chain_is_forgotten_with_its_user(world: World,
         pool.advance(grant)
     pool.advance(grants[2], pool.end())
     pool.sweep()
-    assert drive(pool.scheduler.forget("who", world.now_ms)) == 4
+    assert drive(pool.scheduler.forget("who", world.now_ms)) == (4, 0)
     for key in ("task", "log", "chain"):
         assert not world.call("KEYS", world.keys(key, id="c*"))
 

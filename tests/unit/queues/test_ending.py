@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.support.audit import audit
-from tests.support.direct import World
+from tests.support.direct import World, drive
 from tests.support.pool import Pool
 from tests.support.servers import Server
 
@@ -173,6 +173,19 @@ def test_many_tasks_are_swept_a_hundred_at_a_time(world: World) -> None:
     world.advance(1000)
     assert [pool.sweep() for _ in range(4)] == [(0, 100), (0, 100), (1000, 50), (1000, 0)]
     audit(world, [f"t{n}" for n in range(250)])
+
+
+def test_a_task_that_its_worker_has_still_is_forgotten_when_it_is_let_go(world: World) -> None:
+    pool = Pool(world)
+    stopping = pool.run("stopping", user="u")
+    pool.cancel("stopping")
+    for _ in range(2):
+        assert drive(pool.scheduler.forget("u", world.now_ms)) == (0, 1)
+    assert pool.finish(stopping).outcome == "late"
+    assert drive(pool.scheduler.forget("u", world.now_ms)) == (1, 0)
+    for key in ("task", "log", "failure"):
+        assert not world.call("KEYS", world.keys(key, id="*"))
+    assert drive(pool.scheduler.forget("u", world.now_ms)) == (0, 0)
 
 
 # ---- sweep: after Redis was down ----------

@@ -266,7 +266,7 @@ def test_a_user_who_is_forgotten_is_not_known_by_keys_either(world: World) -> No
     pool = ready(world)
     submit(pool, "first", user="u")
     pool.finish(pool.take()[0])
-    assert drive(pool.scheduler.forget("u", world.now_ms)) == 1
+    assert drive(pool.scheduler.forget("u", world.now_ms)) == (1, 0)
     assert named(world) == {}
 
 
