@@ -37,7 +37,7 @@ script('finish', 'allow-oom', function(ARGV)
       seq = seq + 1
     end
     t.sq = top
-    if t.fo and not answered then call('HSET', keys.task(id), 'fo', t.fo) end
+    if t.fo and not answered then t.unsaved = { 'fo', t.fo } end
     local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
     local works = state == 'completed'
     if not works then works = upstreams.told_by(id, code) end

@@ -196,14 +196,16 @@ end
 -- `stopping` until `stop_until`. Returns the terminal event's id, which has an epoch of its own: the store may have lost what
 -- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better, and names its `epoch`.
 -- `used`: as `record_usage` wants it. While the slot is `stopping` the task goes on using: it is recorded when that is over. With a
--- chain its parts end, and with a part that has not completed its chain (staging.lua).
+-- chain its parts end, and with a part that has not completed its chain (staging.lua). `t.unsaved`, no field of the record: further
+-- fields to be stored.
 function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
   drop_payload(id, t.pb, t.ar, t.u)
   if t.ik and state == 'failed' and not t.se and is_let_go(t, code, data) then let_name_go(id, t) end
   local seq = string.format('%d', num(t.sq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)
-  call('HSET', keys.task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce)
+  call('HSET', keys.task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce,
+    unpack(t.unsaved or {}))
   t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
   if state == 'failed' or state == 'cancelled' and not t.pa then remember(id, kind == 'error' and sentence_in(data, code)) end
   if t.sg and not t.pa then chains.forget_plan(id, t) end
