@@ -42,11 +42,11 @@ test: install-dev
 	$(BIN)/python -m pytest -n 6 --dist worksteal --every-server
 
 quick: install-dev
-	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not slow' tests/unit tests/properties
+	$(BIN)/python -m pytest -n 6 --dist worksteal --quick -m 'not slow' tests/unit tests/properties
 
 fuzz: install-dev
 	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py \
-	  tests/properties/test_windows_machine.py tests/integration/test_document.py
+	  tests/properties/test_windows_machine.py tests/properties/test_worker_pick.py tests/integration/test_document.py
 
 records: install-dev
 	FAIRLANE_LONG=1 FAIRLANE_TASKS=$(or $(TASKS),100000) $(BIN)/python -m pytest tests/integration/records/test_every_task_once.py

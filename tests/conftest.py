@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="long runs of the property tests (or FAIRLANE_LONG=1)"
     )
+    parser.addoption("--quick", action="store_true", help="a third of the random lives")
     parser.addoption(
         "--every-server", action="store_true", help="tests of scripts on Redis and Valkey, not on one alone"
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live
+from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.audit import PROBES, Snapshot
 from tests.support.direct import drive
 from tests.support.pool import OPS
@@ -128,4 +128,4 @@ def test_any_life_of_a_pool_with_failing_upstreams_keeps_the_promises(
     redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     life = type("BreakersLifeHere", (BreakersLife,), {"server": redis_server})
-    live(life, request, capsys, long=1000, short=25)
+    live_counted(life, request, capsys, long=1000, short=25)

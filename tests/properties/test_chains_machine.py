@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live
+from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.servers import Server
 
 NUMBER = st.integers(0, 9)
@@ -127,7 +127,7 @@ def test_any_life_of_a_pool_with_chains_keeps_the_promises(
 ) -> None:
     steps = Counter[str]()
     life = type("ChainsLifeHere", (ChainsLife,), {"server": redis_server, "steps_of_chains": steps})
-    live(life, request, capsys, long=1000, short=60)
+    live_counted(life, request, capsys, long=1000, short=60)
     with capsys.disabled():
         print(f" {dict(steps)}")
     assert set(steps) >= {"moved", "ended", "waits", "next", "late", "stale"}, "it came to what matters"

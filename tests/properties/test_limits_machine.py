@@ -6,17 +6,16 @@ it in, and what was refused must have used up nothing. Replies are lost, clocks 
 """
 
 import copy
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.audit import audit
 from tests.support.direct import World, drive
+from tests.support.lives import live
 from tests.support.pool import Pool
 from tests.support.servers import Server
 
@@ -375,17 +374,5 @@ def machine(redis_server: Server) -> type[LimitsMachine]:
 def test_any_life_of_limits_is_as_the_model_says(
     machine: type[LimitsMachine], request: pytest.FixtureRequest
 ) -> None:
-    long = request.config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=1500 if long else 40,
-            stateful_step_count=60 if long else 40,
-            deadline=None,
-            derandomize=not long,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink] if long else [Phase.generate],
-            print_blob=True,
-        ),
-    )
+    live(machine, request.config, short=40, long=1500)
     assert machine.refusals > 20, "limits are reached"

@@ -9,7 +9,6 @@ unless a wake-up is under way; where time alone is in the way, whoever asked was
 attempts count than they hold, when one is granted.
 """
 
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -18,16 +17,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.audit import (
     TERMINAL,
     UNKNOWN,
@@ -40,6 +31,7 @@ from tests.support.audit import (
 )
 from tests.support.direct import Subscription, World, drive, fragment
 from tests.support.history import History, Written
+from tests.support.lives import live
 from tests.support.pool import OPS
 from tests.support.servers import Server
 
@@ -1291,26 +1283,29 @@ class Life(RuleBasedStateMachine):
         for kind, parts in shot.ttls.keys() - gone:
             value = shot.one(kind, *parts)
             if kind == "limit":
-                value = self.rates(value)
+                value = self.rates(value, *parts)
             if kind == "pool":
                 value = {name: text for name, text in value.items() if (name, text) != ("bytes", "0")}
             if value and kind != "spent":
                 found[kind, parts] = value
         return found
 
-    def rates(self, fields: dict[str, str]) -> dict[str, int]:
-        """What a key or user has used of its limits: when it is all back."""
+    def rates(self, fields: dict[str, str], subject: str) -> dict[str, int]:
+        """What a key or user has used of its limits, when it is all back; of those that there are now, if there are any: whoever
+        looks at them by others writes the key anew."""
         now_us = self.world.now_us
         back = max(int(fields["at"]) - now_us, 0)
+        limits = self.limits[subject.startswith("u:")].split()
+        counted = {name for name, limit in zip(RATES.values(), limits, strict=False) if limit != "0"}
         return {
             name: int(at) - back
             for name, at in fields.items()
-            if name in RATES.values()
+            if name in (counted or RATES.values())
             and int(at) - back > now_us + 2_000_000  # (the key lives by Redis's own clock)
         }
 
 
-def live(
+def live_counted(
     life: type[Life],
     request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
@@ -1318,20 +1313,8 @@ def live(
     long: int,
     short: int,
 ) -> None:
-    """Live so many random lives of a kind: always the same ones, but in the long run."""
-    runs_long = request.config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
-    run_state_machine_as_test(
-        life,
-        settings=settings(
-            max_examples=long if runs_long else short,
-            stateful_step_count=100 if runs_long else 80,
-            deadline=None,
-            derandomize=not runs_long,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink] if runs_long else [Phase.generate],
-            print_blob=True,
-        ),
-    )
+    """Live so many lives of a kind, and say how many steps that were."""
+    live(life, request.config, short=short, long=long, steps=(80, 100))
     with capsys.disabled():
         print(f" {life.steps:,} steps")
 
@@ -1345,4 +1328,4 @@ def life(redis_server: Server) -> type[Life]:
 def test_any_life_of_a_pool_keeps_the_promises(
     life: type[Life], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live(life, request, capsys, long=2500, short=40)
+    live_counted(life, request, capsys, long=2500, short=40)

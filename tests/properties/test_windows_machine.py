@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from tests.properties.test_scheduler_machine import MODELS, WHO, Life, live
+from tests.properties.test_scheduler_machine import MODELS, WHO, Life, live_counted
 from tests.support.direct import drive
 from tests.support.pool import OPS
 from tests.support.servers import Server
@@ -47,4 +47,4 @@ def life(redis_server: Server) -> type[WindowsLife]:
 def test_any_life_of_a_pool_with_windows_keeps_the_promises(
     life: type[WindowsLife], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live(life, request, capsys, long=1500, short=30)
+    live_counted(life, request, capsys, long=1500, short=30)

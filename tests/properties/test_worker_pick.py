@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from hypothesis import settings
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.lives import live
 
 from fairlane.workers.server.pool import ANY, Mismatch, Pool, Worker
 
@@ -168,5 +169,5 @@ class Picking(RuleBasedStateMachine):
             assert self.pool.anybody_takes(model, "chat", "t1") == bool(takers)
 
 
-Picking.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-test_the_pool_picks_as_the_rule_says = Picking.TestCase
+def test_the_pool_picks_as_the_rule_says(request: pytest.FixtureRequest) -> None:
+    live(Picking, request.config, short=60, long=1000)
