@@ -1,5 +1,5 @@
-"""Random lives of a state machine: always the same in the ordinary suite, a third of them with --quick, and others each time, many
-more and longer, with --long or FAIRLANE_LONG=1.
+"""Random lives of a state machine: always the same in the ordinary suite, a third of them with --quick; with --long or
+FAIRLANE_LONG=1 others each time, many more and longer.
 """
 
 import os
