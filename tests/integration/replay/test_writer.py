@@ -24,10 +24,9 @@ local top = tonumber(redis.call('HGET', KEYS[2], 'sq') or 0)
 local keep = math.max(top - tonumber(ARGV[1]), 2)
 if redis.call('HGET', KEYS[2], 'st') ~= 'executing' or keep >= top then return 0 end
 local epoch = redis.call('HGET', KEYS[2], 'ep')
-for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '(' .. epoch .. '-' .. keep, '+')) do
-  redis.call('XDEL', KEYS[1], entry[1])
-end
-redis.call('XSETID', KEYS[1], epoch .. '-' .. keep)
+local entries = redis.call('XRANGE', KEYS[1], '-', epoch .. '-' .. keep)
+redis.call('DEL', KEYS[1])
+for _, entry in ipairs(entries) do redis.call('XADD', KEYS[1], entry[1], unpack(entry[2])) end
 redis.call('HSET', KEYS[2], 'sq', keep)
 return top - keep
 """
