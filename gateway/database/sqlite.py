@@ -9,7 +9,6 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -69,8 +68,10 @@ class FileConnection(aiosqlite.Connection):
     where nobody waits for it any more."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(partial(_open, path), iter_chunk_size=64)
+        super().__init__(self._open, iter_chunk_size=64)
         self._thread.daemon = True
+        self._path = path
+        self._file: sqlite3.Connection | None = None
         self._in_transaction = False
         """Or maybe so: of one whose end was not waited for this is not known."""
 
@@ -85,8 +86,19 @@ class FileConnection(aiosqlite.Connection):
 
     def stop(self) -> asyncio.Future[Any] | None:
         """End its thread, once: behind that nobody would answer. (A close that is cancelled is tried in two ways.)"""
-        stopped: asyncio.Future[Any] | None = super().stop() if self._running else None
+        if not self._running:
+            return None
+        self._tx.put_nowait((None, self._close_file))  # also one of which nobody heard that it was opened
+        stopped: asyncio.Future[Any] | None = super().stop()
         return stopped
+
+    def _open(self) -> sqlite3.Connection:
+        self._file = _open(self._path)
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     async def run(self, work: Callable[[sqlite3.Connection], None]) -> None:
         """Have this done in the connection's thread."""

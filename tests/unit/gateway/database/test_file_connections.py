@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.serving import until
 
 from fairlane.gateway.database.sqlite import FileConnection, make_file
 
@@ -111,3 +113,32 @@ async def test_one_that_is_closed_and_ended_amid_that_is_closed(tmp_path: Path) 
     await asyncio.to_thread(connection.thread.join)
     with contextlib.closing(sqlite3.connect(tmp_path / "x.db", timeout=0)) as other:
         other.execute("BEGIN IMMEDIATE")
+
+
+async def test_what_was_opened_when_nobody_waited_any_more_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_file(tmp_path / "x.db")
+    opened, connect, waited_for = [], sqlite3.connect, threading.Event()
+
+    def hold(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        file: sqlite3.Connection = connect(*args, **kwargs, check_same_thread=False)
+        opened.append(file)
+        waited_for.wait()
+        return file
+
+    monkeypatch.setattr(sqlite3, "connect", hold)
+    connection = FileConnection(tmp_path / "x.db")
+
+    async def connected() -> None:
+        await connection
+
+    task = asyncio.create_task(connected())
+    await until(lambda: bool(opened))
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    waited_for.set()
+    await asyncio.to_thread(connection.thread.join)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
