@@ -245,13 +245,16 @@ def _begin(connection: Connection) -> None:
 
 def _empty_frames(error: BaseException) -> None:
     """SQLAlchemy's frames through which this came, and what it comes from, are over and hold nothing any more: of those that look
-    at an exception some hold it themselves, and each transaction that failed left hundreds of objects to the collector."""
+    at an exception some hold it themselves, and each transaction that failed left hundreds of objects to the collector. What it
+    comes from knows no frames any more: context managers of Python 3.13, which are not over yet, hold it, too."""
     cause: BaseException | None = error
     while cause is not None:
         for frame, _ in traceback.walk_tb(cause.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("sqlalchemy."):
                 with contextlib.suppress(RuntimeError):  # one that is not over
                     frame.clear()
+        if cause is not error:
+            cause.__traceback__ = None
         cause = cause.__cause__ or cause.__context__
 
 
