@@ -152,6 +152,14 @@ def unauthorized() -> ApiError:
     return ApiError(401, "UNAUTHORIZED", KEY_NEEDED)
 
 
+def link_refused() -> ApiError:
+    """A link's token that is not genuine, or over."""
+    sentence = (
+        "The link's token is not valid, or has expired: a poll of the task, with its key, tells another link"
+    )
+    return ApiError(401, "UNAUTHORIZED", sentence)
+
+
 def stopping(retry_ms: int, task_id: str | None = None) -> ApiError:
     """This gateway is going; in `retry_ms` another one takes the call, or its successor."""
     return ApiError(
