@@ -16,7 +16,9 @@ install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fairlane needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.13" % sys.version_info[:2])'
+	@# where this fails half-way (Debian without python3-venv) the next try begins anew
+	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
 
 # First what is locked, each file checked against its hash, the tool that builds included; then ourselves, with nothing else.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check

@@ -12,7 +12,7 @@ from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.calls.http import CROWDED, Request
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.current import Current
-from fairlane.gateway.errors import ApiError, bad_request, unauthorized
+from fairlane.gateway.errors import ApiError, bad_request, link_refused
 from fairlane.gateway.going import Going
 from fairlane.gateway.settings import Scope
 
@@ -127,7 +127,7 @@ class Entrance:
         token = request.query("token")
         if token is not None:
             if self._tickets.expiry(token, task_id) is None:
-                raise unauthorized()
+                raise link_refused()
             self._admit(request, None)
             self.calls.enter_by_ticket(request, task_id)
             return None  # whether its time is over, the call looks itself

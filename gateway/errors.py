@@ -99,8 +99,16 @@ _FEATURES = {
     "fine_tuning": "fine-tuning",
     "vector_stores": "vector stores",
     "rerank": "reranking",
+    "uploads": "uploads in parts",
+    "conversations": "the Conversations API",
+    "containers": "containers",
+    "evals": "evals",
+    "skills": "skills",
 }
 """What clients of OpenAI's API may look for and is not here, by the first part of the path behind /v1."""
+
+ABSENT = {"/v1/responses/compact", "/v1/responses/input_tokens"}
+"""Calls of OpenAI's that are not here, though their paths look like that of one response."""
 
 
 def no_such_path(method: str, path: str) -> ApiError:
@@ -142,6 +150,14 @@ KEY_NEEDED = "A valid key is needed: Authorization: Bearer <key>"
 
 def unauthorized() -> ApiError:
     return ApiError(401, "UNAUTHORIZED", KEY_NEEDED)
+
+
+def link_refused() -> ApiError:
+    """A link's token that is not genuine, or over."""
+    sentence = (
+        "The link's token is not valid, or has expired: a poll of the task, with its key, tells another link"
+    )
+    return ApiError(401, "UNAUTHORIZED", sentence)
 
 
 def stopping(retry_ms: int, task_id: str | None = None) -> ApiError:

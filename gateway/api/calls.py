@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.errors import ApiError, no_such_path
+from fairlane.gateway.errors import ABSENT, ApiError, no_such_path
 
 MAX_PATH = 2048
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
@@ -64,7 +64,7 @@ class Calls:
                 if known == method or call.any_method:
                     return call, match.groupdict()
                 allowed.add(known)
-        if allowed:
+        if allowed and path not in ABSENT:
             methods = sorted(allowed)
             raise ApiError(
                 405,

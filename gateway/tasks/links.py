@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from fairlane.gateway.accounts.tickets import Tickets, in_use
 from fairlane.gateway.current import Current
-from fairlane.gateway.errors import unauthorized
+from fairlane.gateway.errors import link_refused
 from fairlane.queues.scheduler import Scheduler
 
 
@@ -26,7 +26,7 @@ class StreamLinks:
         """The use of a ticket: good within its own time, and while it is used. Raises ApiError (401) and StoreError."""
         until = self.tickets.expiry(token, task_id)
         if until is None or (until <= _now_ms() and not await self._scheduler.uses_ticket(task_id, until)):
-            raise unauthorized()
+            raise link_refused()
         return in_use(self._scheduler, task_id, until, self._current.settings.stream_token_ms)
 
 

@@ -261,11 +261,7 @@ class Connection:
     def _refused(self, refusal: InvalidStatus) -> Ended:
         response = refusal.response
         if response.status_code == 401:
-            raise GatewayRefusedError(
-                "The gateway does not know this worker's token (401): set FAIRLANE_WORKER_TOKEN to another."
-                if self._token
-                else "The gateway asks for a worker token (401): set FAIRLANE_WORKER_TOKEN."
-            )
+            raise GatewayRefusedError(_unauthorized(self._token))
         if response.status_code == 403:
             raise GatewayRefusedError(
                 "The gateway does not let this worker in (403): check what its token may do, "
@@ -274,3 +270,15 @@ class Connection:
         hint = _HINTS.get(response.status_code, "")
         retry_after_s = requested_pause(response.headers)
         return Ended(0.0, f"answered {response.status_code}{hint}", retry_after_s)
+
+
+def _unauthorized(token: str | None) -> str:
+    """What is wrong with a token that was answered with 401."""
+    made = "`fairlane key create ID --worker` makes one"
+    if not token:
+        return f"The gateway asks for a worker token (401): set FAIRLANE_WORKER_TOKEN; {made}."
+    if token.startswith("fl_"):
+        return f"What FAIRLANE_WORKER_TOKEN says is a caller's key (401): a worker needs a token (flw_…); {made}."
+    return (
+        f"The gateway does not know this worker's token (401): set FAIRLANE_WORKER_TOKEN to another; {made}."
+    )

@@ -48,6 +48,9 @@ async def test_every_string_exists_in_both_languages(page: Page) -> None:
             values = [set(re.findall(r"\{(\w+)\}", form)) for form in _forms(text)]
             for other in _forms(strings["zh"][key]):
                 assert set(re.findall(r"\{(\w+)\}", other)) == set().union(*values), key
+                words = re.findall(r"\b(?:token|worker)s?\b", re.sub(r"\{\w+\}", "", other))
+                assert not words, key  # each has one translation
+                assert not re.search("[\u4e00-\u9fff][,;:?!]", other), key  # signs are Chinese, too
         files = [
             *(STATIC / name).rglob("*.js"),
             *(STATIC / "common").glob("*.js"),

@@ -127,4 +127,4 @@ async def test_it_fits_a_phone_and_speaks_chinese(talk: Talk, open_browser: Open
 async def test_a_time_without_tasks_says_so(talk: Talk, open_browser: OpenBrowser) -> None:
     page = await (await open_browser(talk.served.url)).open("/dashboard#/usage")
     await expect(page.get_by_text("No task has ended in this time.")).to_be_visible()
-    await expect(page.get_by_text("Nothing to draw: last 30 days.").first).to_be_visible()
+    await expect(page.get_by_text("Nothing to draw in the last 30 days.").first).to_be_visible()

@@ -228,7 +228,7 @@ async def test_a_register_with_impossible_fields_is_refused(served: Served, fiel
     async with worker_v2(served.ws, register=False) as worker:
         frame = {"protocols": [2], "instanceId": "i", "name": "n", "models": ["m"], **fields}
         await worker.send("register", **frame)
-        await worker.expect("error", code="INVALID_MESSAGE")
+        await worker.expect("error", code="INVALID_MESSAGE", fatal=True)
         assert await worker.closed() == 4400
     assert len(served.gateway.dispatcher.pool) == 0
 

@@ -185,7 +185,11 @@ async def test_the_token_is_shown_and_a_wrong_one_is_fatal() -> None:
         release.set()
         async with serving(worker):
             assert (await gateway.run("x", {}, model="m")).result == "done"
-        for token, sentence in (("wrong", "does not know"), (None, "asks for a worker token")):
+        for token, sentence in (
+            ("wrong", "does not know"),
+            ("fl_app_wrong", "a caller's key"),
+            (None, "asks for a worker token"),
+        ):
             worker.token = token
             async with serving(worker) as running:
                 with pytest.raises(GatewayRefusedError, match=sentence) as caught:

@@ -306,7 +306,7 @@ export default {
     "burst.empty.more": "等级之间按权重分享，同一等级的用户平等分享：洪水般的请求只会耽误发送者自己。",
     "burst.order": "服务顺序",
     "burst.progress": "{n} 个中已结束 {done} 个",
-    "burst.verdict": "{few} 发送了 {fewN} 个,平均等待 {fewWait};{many} 发送了 {manyN} 个,平均等待 {manyWait}。谁发得多谁就等得久,不会拖累同一层级的其他人。",
+    "burst.verdict": "{few} 发送了 {fewN} 个，平均等待 {fewWait}；{many} 发送了 {manyN} 个，平均等待 {manyWait}。谁发得多谁就等得久，不会拖累同一等级的其他人。",
     "burst.over": "突发已结束。",
     "burst.head.user": "用户",
     "burst.head.tier": "等级",

@@ -226,7 +226,7 @@ class Session:
         if self._handle(data):
             size *= MENDING
         if self.worker is None:
-            self.close(CLOSE_PROTOCOL, "the first frame must be register")
+            self.close(CLOSE_PROTOCOL, "the first frame must be a valid register")
         rate = self._frame_rate  # counted here, as `pause` counts: of most frames it would say nothing
         rate.count += 1
         rate.size += size
@@ -565,7 +565,7 @@ class Session:
                 detail=message,
             )
         if self._version >= 2:
-            self.send(encoder.encode(Error(code, message, task_id)))
+            self.send(encoder.encode(Error(code, message, task_id, fatal=self.worker is None)))
         if fault is Fault.LATE:
             self._count_stale()
         elif fault is Fault.INVALID and self._invalid.exceeded(self._time()):

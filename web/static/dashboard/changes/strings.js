@@ -146,8 +146,8 @@ export default {
     "changes.first.p95": "首次输出，95 % 以内",
     "changes.duration.p50": "总时长，中位数",
     "changes.duration.p95": "总时长，95 % 以内",
-    "changes.input": "每任务输入 token",
-    "changes.output": "每任务输出 token",
+    "changes.input": "每任务输入词元",
+    "changes.output": "每任务输出词元",
     "changes.cost": "每任务费用（额度）",
 
     "error.CHANGE_NOT_FOUND": "此变更已不存在。",
