@@ -452,10 +452,13 @@ class Pool:
         """A worker has come, changed its offer or begun to drain: bring it among its like."""
         if worker not in self:
             return
+        offer = (worker.models, worker.task_types, worker.version, worker.upstream)
+        if worker.kind is not None and worker.kind.offer == offer and not worker.draining:
+            worker.models, worker.task_types = worker.kind.models, worker.kind.task_types
+            return  # where it stands: its kind, and what that offers, neither goes nor comes anew
         self._leave_kind(worker)
         if worker.draining:
             return
-        offer = (worker.models, worker.task_types, worker.version, worker.upstream)
         kind = self._kinds.get(offer)
         if kind is None:
             kind = self._kinds[offer] = Kind(offer)
@@ -556,6 +559,10 @@ class Pool:
     def is_new(self, upstream: str) -> bool:
         """Whether no worker here names this upstream."""
         return bool(upstream) and all(kind.upstream != upstream for kind in self._kinds.values())
+
+    def untold(self, models: Iterable[str], upstream: str) -> int:
+        """How many of these names are offered, but by nobody through this upstream: so many the store would be told of."""
+        return sum(model in self._through and upstream not in self._through[model] for model in set(models))
 
     def take_news(self) -> dict[str, bool]:
         """Models that began or ceased to be offered since the last call, or both, or whose upstreams are others now: whether they

@@ -40,7 +40,7 @@ class Registry:
         """A worker changed its models or slots, or drains."""
         self._offers.offer(worker)
         if not worker.draining:
-            self._slots.fill(worker)
+            self._slots.fill_changed(worker)
 
     def disconnected(self, worker: Worker) -> None:
         """A worker is gone: its tasks are tried elsewhere or end."""

@@ -42,6 +42,9 @@ class Slots:
         self._cancels = cancels
         self._loop = asyncio.get_running_loop()
         self._unheard: set[str] = set()
+        self._changed: dict[str, Worker] = {}
+        """Workers that have changed, and that are still to be asked for."""
+        self._filling_changed = False
         self._timers = ModelTimers(self._loop, partial(self.on_wake, targeted=True))
         self.ask_later = self._timers.set
         """Set timers for models that may start a task in a while."""
@@ -139,13 +142,30 @@ class Slots:
         if not reply.cancelled() and reply.exception() is None:
             self.ask_later(self._scheduler.taken(reply.result()).later)
 
-    def fill(self, worker: Worker) -> None:
-        """Ask for tasks for all free slots of a worker: at most MOST_TAKEN at a time, and again while all are granted."""
+    def fill(self, worker: Worker) -> asyncio.Future[Any] | None:
+        """Ask for tasks for all free slots of a worker: at most MOST_TAKEN at a time, and again while all are granted. None:
+        nothing is asked."""
         free = worker.free(self.pool.time()) if worker in self.pool else 0
-        if free > 0:
-            want = min(free, MOST_TAKEN)
-            worker.reserve(want)
-            self._take(worker, want)
+        if free <= 0:
+            return None
+        want = min(free, MOST_TAKEN)
+        worker.reserve(want)
+        return self._take(worker, want)
+
+    def fill_changed(self, worker: Worker) -> None:
+        """The same for one that has changed. Workers may change as often as they like, and a question about hundreds of models
+        takes Redis a millisecond: of all of these one is under way at a time."""
+        self._changed[worker.id] = worker
+        if not self._filling_changed:
+            self._fill_next()
+
+    def _fill_next(self, _: object = None) -> None:
+        self._filling_changed = False
+        while self._changed and not self._filling_changed:
+            reply = self.fill(self._changed.pop(next(iter(self._changed))))
+            if reply is not None:
+                self._filling_changed = True
+                reply.add_done_callback(self._fill_next)
 
     async def fill_all(self) -> None:
         """Fill what stayed empty; of many workers a few at a time, so that nothing else waits for all of them."""
@@ -154,14 +174,15 @@ class Slots:
             if number % FILLED_AT_ONCE == 0:
                 await asyncio.sleep(FILL_PAUSE_S)
 
-    def _take(self, worker: Worker, want: int, woken: str | None = None) -> None:
+    def _take(self, worker: Worker, want: int, woken: str | None = None) -> asyncio.Future[Any] | None:
         try:
             nonce = self._scheduler.nonce()
             reply = self._scheduler.take(worker.models, want, nonce, worker.id, worker.upstream)
         except StoreUnavailable:
             worker.give_back(want)
-            return  # filled again when the connection is back
+            return None  # filled again when the connection is back
         reply.add_done_callback(partial(self._on_taken, worker, want, woken))
+        return reply
 
     def _on_taken(self, worker: Worker, want: int, woken: str | None, reply: asyncio.Future[Any]) -> None:
         worker.give_back(want)

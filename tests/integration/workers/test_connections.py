@@ -277,6 +277,26 @@ async def test_the_workers_of_one_token_bring_so_many_new_names_a_minute(guarded
         assert len(guarded.gateway.dispatcher.pool.models()) == 2001
 
 
+async def test_who_comes_and_goes_has_few_models_told_through_another_upstream(guarded: Served) -> None:
+    guarded.gateway.dispatcher.pool.time = lambda: 1000.0
+    models, token = [f"m{number}" for number in range(250)], "wk-secret"
+    async with contextlib.AsyncExitStack() as stack:
+        for instance, names, more in (("a", models, {}), ("b", ["other"], {"upstream": "up"})):
+            stays = worker_v2(guarded.ws, *names, token=token, instance=instance, **more)
+            await stack.enter_async_context(stays)
+        for _ in range(34):  # 252 names are used up, and each takes 50
+            async with worker_v2(guarded.ws, *models, token=token, instance="c", upstream="up"):
+                pass
+        async with worker_v2(guarded.ws, register=False, token=token) as worker:
+            head = {"protocols": [2], "instanceId": "c", "name": "n", "models": models}
+            await worker.send("register", **head, upstream="up")
+            await worker.expect("error", code="MODELS", fatal=True)
+            assert await worker.closed() == 4429
+        for _ in range(50):
+            async with worker_v2(guarded.ws, *models, token=token, instance="d"):
+                pass
+
+
 # ---- connections that break ----------
 
 

@@ -999,3 +999,19 @@ async def test_what_ails_a_worker_quotes_no_request(code: str, sentence: str, ai
     for _ in range(3):
         stage.dispatcher.health.ended(worker, "m", State.FAILED, code, sentence)
     assert worker.ailment == ailment
+
+
+async def test_workers_that_change_again_and_again_are_asked_for_one_at_a_time() -> None:
+    stage = Stage()
+    workers = [stage.worker(name) for name in ("a", "b")]
+    for _ in workers:
+        await stage.store.answer("take", [])
+    for slots in range(2, 50):
+        for worker in workers:
+            worker.slots = slots
+            stage.dispatcher.registry.changed(worker)
+    assert stage.store.asked == ["take"]
+    for name, want in (("a", 2), ("b", 49), ("a", 49)):
+        args, _ = await stage.store.answer("take", [])
+        assert args[1:] == (want, args[2], name, "")
+    assert stage.store.asked == []

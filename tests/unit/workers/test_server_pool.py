@@ -291,3 +291,22 @@ def test_thousands_of_the_same_kind_are_one_offer(pool: Pool) -> None:
     assert pool.kinds_changed
     assert pool.take_news() == {"m": False, "n": False}
     assert workers[5].models is workers[0].models
+
+
+def test_a_worker_that_offers_the_same_again_is_no_news(pool: Pool) -> None:
+    worker = make("w", "m", "n")
+    pool.add(worker)
+    pool.take_news()
+    pool.kinds_changed = False
+    for slots in (2, 1):
+        worker.set_models(["m", "n"])
+        worker.slots = slots
+    assert (pool.take_news(), pool.kinds_changed) == ({}, False)
+    assert pool.pick("m") is worker
+    worker.set_models(["m"])
+    assert pool.take_news() == {"m": True, "n": False}
+
+
+def test_models_that_nobody_offers_through_an_upstream_are_to_be_told(pool: Pool) -> None:
+    pool.add(make("w", "m", "n"))
+    assert [pool.untold(["m", "n", "o"], upstream) for upstream in ("", "up")] == [0, 2]

@@ -43,7 +43,7 @@ class NewNames:
         self._per_minute = per_minute
         self._buckets: dict[str, Bucket] = {}
 
-    def take(self, token: str, names: int, now: float) -> bool:
+    def take(self, token: str, names: float, now: float) -> bool:
         """Count them; False, and nothing is counted, when they are too many."""
         if not names:
             return True

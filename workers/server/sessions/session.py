@@ -61,6 +61,9 @@ MENDING = 64
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
 NEW_NAMES_PER_MINUTE = 2000
+UNTOLD_PER_NAME = 5
+"""So many models that others offer, but nobody through a worker's upstream, count as one new name: the store is told of each, and
+again when the worker goes, so whoever comes and goes may not have it told of hundreds each time."""
 RENAMINGS_PER_MINUTE = 10
 """How often a connection may change what it offers. How many slots it has may change as often as it likes."""
 AILMENTS_PER_MINUTE = 10
@@ -506,7 +509,8 @@ class Session:
             sentence = f"models, their info, task types and upstream may change {RENAMINGS_PER_MINUTE} times a minute"
             self._complain("REGISTER", sentence)
             return None
-        new = self._registry.pool.unknown(models) + self._registry.pool.is_new(frame.upstream or "")
+        pool, upstream = self._registry.pool, frame.upstream or ""
+        new = pool.unknown(models) + pool.is_new(upstream) + pool.untold(models, upstream) / UNTOLD_PER_NAME
         if not self._names.take(self.identity.id, new, self._time()):
             sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new names of models and upstreams a minute"
             if first is None:
