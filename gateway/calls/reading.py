@@ -21,8 +21,7 @@ LARGE = 64 * 1024
 MOST_AT_ONCE = 100
 """Of these, before others may run."""
 NULL = Raw(b"null")
-EMPTY = frozenset({b"[]", b"{}", b"null"})
-"""What a member that is not known may say: nothing."""
+_names = msgspec.json.Decoder(list[str])
 NOT_HERE = "cannot be said to a model here; leave it out"
 _WORDS = {
     "`str`": "a text",
@@ -127,6 +126,17 @@ def string(raw: Raw, place: str) -> bytes:
 def is_null(raw: Raw) -> bool:
     """Whether a member is absent or null."""
     return raw is NULL or kind_of(raw) == ""
+
+
+def says_nothing(raw: Raw) -> bool:
+    """Whether a member is absent, null, or empty, and may stand where it is not known. Nothing is made of what is in it."""
+    return is_null(raw) or (kind_of(raw) in ("[", "{") and not count_parts(raw, 0))
+
+
+def check_callers(raw: Raw, place: str) -> None:
+    """Raise ApiError(400) for a tool that is called by others than the model itself."""
+    if not is_null(raw) and (count_parts(raw, 1) > 1 or read(raw, _names, place) != ["direct"]):
+        raise refused(place, "only the model calls tools here: ['direct']")
 
 
 def named(**pairs: bytes | str) -> bytes:

@@ -21,10 +21,19 @@ from fairlane.gateway.calls.reading import (
     named,
     read,
     refused,
+    says_nothing,
     string,
     text,
 )
-from fairlane.streaming.jsontext import EMPTY_STRING, NULL, items, join_object, json_string, kind_of, members
+from fairlane.streaming.jsontext import (
+    EMPTY_STRING,
+    NULL,
+    count_parts,
+    join_object,
+    json_string,
+    kind_of,
+    members,
+)
 from fairlane.streaming.views.choice import THOUGHTS
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
@@ -156,7 +165,7 @@ class Conversation:
         self._add("assistant", self._content_of(texts) if texts or not calls else NULL, *more)
 
     def _call(self, block: shapes.ToolUse, place: str) -> bytes:
-        if members(block.input) is None:
+        if kind_of(block.input) != "{":
             raise refused(f"{place}.input", "must be an object")
         if not is_null(block.caller):
             caller = read(block.caller, _typed, f"{place}.caller")
@@ -192,7 +201,7 @@ class Conversation:
         if isinstance(block, shapes.Text):
             return [self._text(_said(block, place), block)]
         if isinstance(block, shapes.Image):
-            if not is_null(block.transformations) and members(block.transformations) != {}:
+            if not says_nothing(block.transformations):
                 raise refused(f"{place}.transformations", NOT_HERE)
             return [self._image(block, place)]
         if isinstance(block, shapes.SearchResult):
@@ -264,7 +273,7 @@ class Conversation:
 
 def _said(block: shapes.Text, place: str) -> bytes:
     """A block's text, as JSON."""
-    if not is_null(block.citations) and items(block.citations) != []:
+    if not says_nothing(block.citations):
         raise refused(f"{place}.citations", NOT_HERE)
     return string(block.text, f"{place}.text")
 
@@ -272,8 +281,9 @@ def _said(block: shapes.Text, place: str) -> bytes:
 def _check_citations(raw: Raw, place: str) -> None:
     if is_null(raw):
         return
-    found = members(raw) or {}
-    if set(found) - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
+    few = count_parts(raw, 1) <= 1
+    found = (members(raw) or {}) if few else {}
+    if not few or set(found) - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
         raise refused(place, "models tell no citations here; leave it out")
 
 

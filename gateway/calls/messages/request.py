@@ -13,19 +13,20 @@ from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.messages.content import Conversation
 from fairlane.gateway.calls.outputs import MOST
 from fairlane.gateway.calls.reading import (
-    EMPTY,
     MOST_BYTES,
     NOT_HERE,
     NULL,
     Budget,
     Typed,
+    check_callers,
     is_null,
     read,
     refused,
+    says_nothing,
     text,
 )
 from fairlane.gateway.errors import too_large
-from fairlane.streaming.jsontext import join_object, kind_of, members
+from fairlane.streaming.jsontext import join_object, kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -66,7 +67,7 @@ _thinking, _config, _format = (
     Decoder(shapes.OutputConfig),
     Decoder(shapes.Format),
 )
-_management = Decoder(shapes.ContextManagement)
+_management, _edits = Decoder(shapes.ContextManagement), Decoder(list[shapes.Edit])
 
 
 class Asked(NamedTuple):
@@ -97,7 +98,7 @@ def chat_steps(
     """The same in steps, between which others may run: of a large request each takes a part of its time. The last yields it."""
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in said.items():
-        if name not in _READ and name not in _IGNORED and bytes(raw).strip() not in EMPTY:
+        if name not in _READ and name not in _IGNORED and not says_nothing(raw):
             raise refused(name, NOT_HERE)
     chat: Members = {}
     if "model" in said:
@@ -113,7 +114,7 @@ def chat_steps(
     yield None
     if bounded or "max_tokens" in said:
         chat["max_tokens"] = _bound(said.get("max_tokens"))
-    _pass_on(said, chat)
+    _pass_on(said, chat, budget)
     only_there = {name: bytes(said[name]) for name in _ONLY_THERE if name in said}
     extended = _tools(said, chat, budget) or conversation.extended
     _user(said, chat)
@@ -141,23 +142,24 @@ def _bound(raw: Raw | None) -> Raw:
     return raw
 
 
-def _pass_on(said: Members, chat: Members) -> None:
+def _pass_on(said: Members, chat: Members, budget: Budget) -> None:
     """What chat says in the same words, or another one."""
     kinds: dict[str, Decoder[Any]] = {"temperature": _number, "top_p": _number, "top_k": _whole}
     for name in said.keys() & kinds:
         read(said[name], kinds[name], name)
         chat[name] = said[name]
     if "stop_sequences" in said:
-        if read(said["stop_sequences"], _texts, "stop_sequences"):
+        if budget.items(said["stop_sequences"], _texts, "stop_sequences"):
             chat["stop"] = said["stop_sequences"]
     if "speed" in said and read(said["speed"], _text, "speed") != "standard":
         raise refused("speed", "there is one speed, standard")
     if "context_management" in said:
         managed = read(said["context_management"], _management, "context_management")
-        for number, edit in enumerate(managed.edits):
+        place = "context_management.edits"
+        edits = () if is_null(managed.edits) else budget.items(managed.edits, _edits, place)
+        for number, edit in enumerate(edits):
             if edit.type not in _EDITS:
-                place = f"context_management.edits[{number}].type"
-                raise refused(place, f"{edit.type[:100]!r} is not done here")
+                raise refused(f"{place}[{number}].type", f"{edit.type[:100]!r} is not done here")
 
 
 def _user(said: Members, chat: Members) -> None:
@@ -195,16 +197,15 @@ def _tool(raw: Raw, place: str) -> shapes.Tool:
     tool = read(raw, _tool_shape, place)
     if tool.defer_loading:
         raise refused(f"{place}.defer_loading", "tools are not searched here")
-    if tool.allowed_callers not in (None, ["direct"]):
-        raise refused(f"{place}.allowed_callers", "only the model calls tools here: ['direct']")
-    if not is_null(tool.input_examples) and bytes(tool.input_examples).strip() not in EMPTY:
+    check_callers(tool.allowed_callers, f"{place}.allowed_callers")
+    if not says_nothing(tool.input_examples):
         raise refused(f"{place}.input_examples", "put them into the description")
     return tool
 
 
 def _function(tool: shapes.Tool, place: str) -> bytes:
     text(tool.name, f"{place}.name")
-    if members(tool.input_schema) is None:
+    if kind_of(tool.input_schema) != "{":
         raise refused(f"{place}.input_schema", "must be a JSON schema, an object")
     function = [("name", bytes(tool.name))]
     if not is_null(tool.description):

@@ -97,7 +97,7 @@ class Tool(Known):
     strict: bool | None = None
     eager_input_streaming: bool | None = None
     defer_loading: bool | None = None
-    allowed_callers: list[str] | None = None
+    allowed_callers: Raw = NULL
     input_examples: Raw = NULL
 
 
@@ -122,4 +122,4 @@ class Edit(Struct):
 
 
 class ContextManagement(Known):
-    edits: list[Edit] = field(default_factory=list)
+    edits: Raw = NULL

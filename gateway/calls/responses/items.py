@@ -23,11 +23,12 @@ from fairlane.gateway.calls.reading import (
     named,
     read,
     refused,
+    says_nothing,
     string,
     text,
 )
 from fairlane.gateway.calls.responses import shapes
-from fairlane.streaming.jsontext import EMPTY_STRING, items, join_object, json_string, kind_of, members
+from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
 from fairlane.streaming.views.responses.thoughts import unsealed
 
@@ -255,7 +256,7 @@ def _part(part: object, place: str) -> bytes:
     if isinstance(part, shapes.InputText):
         return named(type="text", text=string(part.text, f"{place}.text"))
     if isinstance(part, shapes.OutputText):
-        if not is_null(part.annotations) and items(part.annotations) != []:
+        if not says_nothing(part.annotations):
             raise refused(f"{place}.annotations", NOT_HERE)
         return named(type="text", text=string(part.text, f"{place}.text"))
     if isinstance(part, shapes.Refusal):

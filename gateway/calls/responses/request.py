@@ -9,7 +9,6 @@ from msgspec.json import Decoder
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.reading import (
-    EMPTY,
     MOST_AT_ONCE,
     MOST_BYTES,
     NOT_HERE,
@@ -17,6 +16,7 @@ from fairlane.gateway.calls.reading import (
     is_null,
     read,
     refused,
+    says_nothing,
 )
 from fairlane.gateway.calls.responses import shapes
 from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
@@ -143,7 +143,7 @@ def chat_steps(
     said, known = said_of(fields), known or {}
     check_names(said)
     for name, raw in said.items():
-        if name not in _READ and bytes(raw).strip() not in EMPTY:
+        if name not in _READ and not says_nothing(raw):
             raise refused(name, NOT_HERE)
     echo = new_echo(said, store=store)
     chat: Members = {}
@@ -194,7 +194,7 @@ def chat_steps(
 def check_names(said: Members) -> None:
     """Raise ApiError(400) for members of other calls, which have another name here."""
     for name, raw in said.items():
-        if name in _OURS and bytes(raw).strip() not in EMPTY:
+        if name in _OURS and not says_nothing(raw):
             raise refused(name, f"is named {_OURS[name]} in Responses")
 
 

@@ -124,7 +124,7 @@ class Tool(Known):
     strict: bool | None = None
     description: Raw = NULL
     defer_loading: bool | None = None
-    allowed_callers: list[str] | None = None
+    allowed_callers: Raw = NULL
     output_schema: Raw = NULL
     is_async: bool | None = field(name="async", default=None)
 

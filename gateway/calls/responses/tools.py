@@ -12,6 +12,7 @@ from fairlane.gateway.calls.reading import (
     NOT_HERE,
     Budget,
     Typed,
+    check_callers,
     is_null,
     read,
     refused,
@@ -54,8 +55,7 @@ def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]
         raise refused(f"{place}.defer_loading", "tools are not searched here")
     if tool.is_async:
         raise refused(f"{place}.async", NOT_HERE)
-    if tool.allowed_callers not in (None, ["direct"]):
-        raise refused(f"{place}.allowed_callers", "only the model calls tools here: ['direct']")
+    check_callers(tool.allowed_callers, f"{place}.allowed_callers")
     if not is_null(tool.output_schema):
         raise refused(f"{place}.output_schema", NOT_HERE)
     function = [("name", name)]

@@ -1,6 +1,8 @@
 """A Messages request as a chat request: what goes where, what is refused, and the way back to Anthropic."""
 
+import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -321,6 +323,48 @@ def test_a_request_of_too_many_parts_is_refused() -> None:
         with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
             chat(**many)
     chat(messages=[user(*[text("x")] * (MOST_PARTS - 1))])
+
+
+MANY_MEMBERS = {str(n): 1 for n in range(100_000)}
+MANY_ITEMS: list[Any] = [{}] * 100_000
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        ({"messages": first("assistant", {**USE, "input": MANY_MEMBERS})["messages"]}, 0),
+        ({"tools": [{**TOOL, "input_schema": MANY_MEMBERS}]}, 0),
+        ({"messages": [user({**text("x"), "citations": MANY_ITEMS})]}, 400),
+        ({"messages": [user({**IMAGE, "transformations": MANY_MEMBERS})]}, 400),
+        ({"messages": [user({"type": "document", "source": PLAIN, "citations": MANY_MEMBERS})]}, 400),
+        ({"tools": [{**TOOL, "allowed_callers": ["a"] * 100_000}]}, 400),
+        ({"context_management": {"edits": [{"type": "a"}] * 100_000}}, 400),
+        ({"stop_sequences": ["a"] * 100_000}, 400),
+    ],
+    ids=(
+        "input",
+        "input_schema",
+        "citations",
+        "transformations",
+        "of a document",
+        "callers",
+        "edits",
+        "stop",
+    ),
+)
+def test_nothing_is_made_of_what_goes_on_as_it_came_or_is_refused(
+    request_: dict[str, Any], status: int
+) -> None:
+    fields = fields_of({"messages": HI, "max_tokens": 9, **request_})
+    size = sum(len(memoryview(raw)) for raw in fields.values())
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError) if status else contextlib.nullcontext() as caught:
+            chat_of(fields, stream=False)
+        assert tracemalloc.get_traced_memory()[1] < 6 * size, "objects of its members take ten times as much"
+    finally:
+        tracemalloc.stop()
+    assert caught is None or caught.value.status == status
 
 
 def test_an_estimate_does_not_count_images_by_their_bytes() -> None:

@@ -1,6 +1,7 @@
 """A Responses request as a chat request: what goes where, what is refused, what is repeated, and the way back."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -649,3 +650,23 @@ def items_of(found: list[Any]) -> list[Any]:
 @given(INPUTS)
 def test_items_come_back_from_their_messages(items: list[Any]) -> None:
     assert items_of(messages(*items)) == items
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"input": [said(output("x", annotations=[{}] * 100_000))]},
+        {"input": "x", "tools": [{**TOOL, "allowed_callers": ["a"] * 100_000}]},
+    ],
+    ids=("annotations", "callers"),
+)
+def test_nothing_is_made_of_what_is_refused(request_: dict[str, Any]) -> None:
+    fields = fields_of(request_)
+    size = sum(len(memoryview(raw)) for raw in fields.values())
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError):
+            chat_of(fields)
+        assert tracemalloc.get_traced_memory()[1] < 6 * size, "objects of its members take ten times as much"
+    finally:
+        tracemalloc.stop()
