@@ -83,6 +83,14 @@ def members(raw: bytes | None) -> dict[str, Raw] | None:
         return None
 
 
+def is_object(raw: bytes) -> bool:
+    """Whether a text is a JSON object; nothing is made of what is in it."""
+    try:
+        return kind_of(raw) == "{" and bool(_skip.decode(raw))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+
+
 def items(raw: bytes | None) -> list[bytes] | None:
     """The items of a JSON list, unparsed; None when `raw` is anything else, garbage included."""
     if raw is None or kind_of(raw) != "[":

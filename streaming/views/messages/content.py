@@ -7,14 +7,14 @@ import msgspec
 from fairlane.streaming.jsontext import (
     EMPTY_STRING,
     NULL,
-    items,
+    is_object,
     json_string,
     kind_of,
     members,
     one_line,
     string_or_none,
 )
-from fairlane.streaming.views.choice import THOUGHTS, Choice
+from fairlane.streaming.views.choice import Choice, thoughts_of
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -85,7 +85,7 @@ def blocks_of(choice: Choice) -> list[dict[str, bytes]]:
 
 def _thoughts(choice: Choice) -> list[dict[str, bytes]]:
     """Signed as they were told, if they are all that was thought."""
-    told = [members(raw) or {} for raw in items(choice.message.get(THOUGHTS)) or ()]
+    told = [members(raw) or {} for raw in thoughts_of(choice.message)]
     blocks, texts = [], []
     for thought in told:
         data, signature = string_or_none(thought.get("data")), string_or_none(thought.get("signature"))
@@ -116,6 +116,6 @@ def _input(arguments: bytes | None) -> bytes:
     raw = bytes(arguments) if text is None else text.strip().encode("utf-8", "replace")
     if not raw:
         return b"{}"
-    if members(raw) is not None:
+    if is_object(raw):
         return one_line(raw)
     return b'{"arguments":%b}' % json_string(raw.decode())

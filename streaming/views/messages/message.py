@@ -15,7 +15,6 @@ from fairlane.streaming.events import Event, read_done, wait_members, why_failed
 from fairlane.streaming.jsontext import (
     EMPTY_STRING,
     NULL,
-    items,
     join_object,
     json_string,
     members,
@@ -23,7 +22,7 @@ from fairlane.streaming.jsontext import (
     string_or_none,
 )
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
-from fairlane.streaming.views.choice import THOUGHTS, choices_of_result
+from fairlane.streaming.views.choice import choices_of_result, thoughts_of
 from fairlane.streaming.views.messages.content import WHY, blocks_of, own_id, why_ended
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
@@ -100,8 +99,7 @@ class MessagesStreamView(BlockStreamView):
         self._told |= {name: bytes(found[name]) for name in WHY if name in found}
         if not self._begun:
             self._id = own_id((members(found.get("response")) or {}).get("id")) or self._id
-        thoughts = (members(found.get("delta")) or {}).get(THOUGHTS)
-        return b"".join(map(self._signed, items(thoughts) or ()))
+        return b"".join(map(self._signed, thoughts_of(members(found.get("delta")) or {})))
 
     def _signed(self, raw: bytes) -> bytes:
         """A thought as it must come back: what was shown of it is signed, else all of it is shown."""

@@ -11,7 +11,7 @@ from fairlane.streaming.jsontext import (
     one_line,
     string_or_none,
 )
-from fairlane.streaming.views.choice import THOUGHTS, Choice
+from fairlane.streaming.views.choice import Choice, thoughts_of
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
 
 NO_ARGUMENTS = b'"{}"'
@@ -112,7 +112,7 @@ def called(raw: bytes, number: int) -> tuple[bytes, bytes, bytes]:
 def items_of(choice: Choice, task_id: str, last: bytes, *, summarised: bool) -> list[bytes]:
     """A choice as items: thoughts, the message, calls; `last` is the status of the last of them."""
     ids, told = Ids(task_id), []
-    thoughts = signed(items(choice.message.get(THOUGHTS)) or ())
+    thoughts = signed(thoughts_of(choice.message))
     text = said(choice.reasoning) or said(one_line(json_string("".join(map(text_of, thoughts)))))
     if thoughts or text:
         part = summary_part if summarised else reasoning_part

@@ -16,7 +16,7 @@ from fairlane.streaming.jsontext import (
     string_or_none,
 )
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
-from fairlane.streaming.views.choice import ITEMS, THOUGHTS, Choice, choices_of_result
+from fairlane.streaming.views.choice import ITEMS, Choice, choices_of_result, thoughts_of
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.response import Ended, is_summarised, response
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
@@ -342,7 +342,7 @@ class ResponsesStreamView(BlockStreamView):
         if kind_of(found.get("logprobs")):
             self._logprobs += told.logprobs_of(found["logprobs"])
         of_delta = members(found.get("delta")) or {}
-        frames = [self._signed(signed(items(of_delta.get(THOUGHTS)) or ()))]
+        frames = [self._signed(signed(thoughts_of(of_delta)))]
         pieces = _few(of_delta.get(ITEMS))[: MOST_IN_ALL - self._pieces]
         self._pieces += len(pieces)
         few = [raw for raw in pieces if count_parts(raw, MOST_MEMBERS) <= MOST_MEMBERS]
@@ -434,7 +434,7 @@ class ResponsesStreamView(BlockStreamView):
             self._thought = True
             frames.append(self._thinking(text))
         if not self._sealed:
-            frames.append(self._signed(signed(items(choice.message.get(THOUGHTS)) or ())))
+            frames.append(self._signed(signed(thoughts_of(choice.message))))
         self._logprobs += told.logprobs_of(choice.members.get("logprobs"))
         frames.append(self._text(told.said(choice.content) or EMPTY_STRING))
         frames.append(self._refusal(told.said(choice.refusal) or EMPTY_STRING))

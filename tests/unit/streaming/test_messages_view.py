@@ -1,6 +1,7 @@
 """Anthropic's Messages as folds: any worker, any reading, as the other surfaces show it."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from streaming_logs import INFO, TASK, Log, fold, frames, read
 from fairlane.queues.failures import FAILURES, anthropic_kind
 from fairlane.queues.tasks import Place
 from fairlane.streaming.views import ChatBodyView, MessagesBodyView, MessagesStreamView, ResultView
-from fairlane.streaming.views.messages.content import OWN_REASONS, STOP_REASONS
+from fairlane.streaming.views.choice import MOST_THOUGHTS, Choice, thoughts_of
+from fairlane.streaming.views.messages.content import OWN_REASONS, STOP_REASONS, blocks_of
 from fairlane.workers.adapters.dialects.anthropic.answer import FINISHES
 
 TEXT = {"type": "text", "text": "Hello"}
@@ -425,3 +427,32 @@ def test_many_calls_at_once_take_no_time_that_grows_with_their_square() -> None:
     told = events(log)
     check_order(told)
     assert sum(data["type"] == "content_block_start" for data in told) == 1000
+
+
+@pytest.mark.parametrize(
+    "thoughts_",
+    [b"[%b]" % b",".join([b"{}"] * 100_000), b"[{%b}]" % b",".join(b'"%d":1' % n for n in range(100_000))],
+    ids=("thoughts", "members"),
+)
+def test_of_very_many_thoughts_nothing_is_told_or_made(thoughts_: bytes) -> None:
+    tracemalloc.start()
+    try:
+        assert thoughts_of({"thinking_blocks": thoughts_}) == []
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(thoughts_)
+    finally:
+        tracemalloc.stop()
+    few = [b'{"type":"thinking","n":%d}' % n for n in range(MOST_THOUGHTS)]
+    assert thoughts_of({"thinking_blocks": b"[%b]" % b",".join(few)}) == few
+
+
+def test_arguments_of_many_members_are_told_and_nothing_is_made_of_them() -> None:
+    arguments = json.dumps({str(n): n for n in range(100_000)}, separators=(",", ":"))
+    one = json.dumps({"id": "c", "function": {"name": "f", "arguments": arguments}}).encode()
+    choice = Choice(0, tool_calls=[one])
+    tracemalloc.start()
+    try:
+        (block,) = blocks_of(choice)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(arguments)
+    finally:
+        tracemalloc.stop()
+    assert arguments in (block if isinstance(block, bytes) else block["input"]).decode()
