@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 from responses_folds import ECHO, SUMMARISED, body, check_order, events, streamed
@@ -110,6 +110,7 @@ def test_both_sides_mean_the_same_member() -> None:
 
 
 @given(ANSWERS, st.integers(0, 4), st.booleans())
+@example([message("a"), message("", annotations=[CITED])], 0, False)
 def test_the_caller_sees_what_the_upstream_said(items: list[Any], cut: int, summarised: bool) -> None:
     log = log_of(items, cut=cut)
     echo = SUMMARISED if summarised else ECHO
