@@ -200,6 +200,8 @@ class Keeping:
             if wanted:
                 insert = _INSERT[connection.dialect.name]
                 await connection.execute(insert, [_values(new) for new in wanted])
+            else:  # a transaction without a statement succeeds also where nothing can be written
+                await connection.execute(_DELETE, {"tasks": []})
         for new in wanted:
             self._wrote(new.row.owner, new.size)
 
