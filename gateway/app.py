@@ -212,7 +212,7 @@ class App(FastAPI):
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
         gateway = self.gateway
         call, request.path_params = self._find(request)
-        request.route = call.path
+        request.route, request.submits = call.path, call.submits
         if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
         caller = gateway.entrance.let_in(request, call.access, call.submits)
@@ -281,7 +281,7 @@ class App(FastAPI):
         if isinstance(error, RequestValidationError):
             return invalid(error)
         if isinstance(error, DatabaseUnavailable):
-            away = database_unavailable(changes=request.method != "GET")
+            away = database_unavailable(submits=request.submits, changes=request.method != "GET")
             away.facts = {"cause": str(error)}
             if request.path.startswith("/api/admin/"):
                 away.why = str(error)

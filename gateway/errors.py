@@ -176,10 +176,13 @@ def store_unavailable(down_ms: int) -> ApiError:
     return ApiError(503, "STORE_UNAVAILABLE", "Store unavailable", retry_after_ms=at_most_a_minute(down_ms))
 
 
-def database_unavailable(*, changes: bool) -> ApiError:
-    """The SQL database does not answer. `changes`: something was to be written, and may be all the same."""
+def database_unavailable(*, submits: bool, changes: bool) -> ApiError:
+    """The SQL database does not answer. `submits`: a task was asked for, and none goes on. `changes`: something was to be
+    written, and may be all the same."""
     sentence = "Database unavailable"
-    if changes:
+    if submits:
+        sentence += ": the request is refused, send it again later"
+    elif changes:
         sentence += ": it is not known whether the change was made"
     return ApiError(503, "DATABASE_UNAVAILABLE", sentence, retry_after_ms=SECOND_MS)
 

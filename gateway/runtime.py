@@ -164,7 +164,9 @@ class Gateway:
         )
         self.store = StoreWatch(self.link, address, keys, replica)
         self.scheduler = Scheduler(self.link, keys, replica, ENDS, limits_of(settings), self.metrics)
-        self.configuration = ConfigurationWatch(self.scheduler, current, address, self._store_emptied)
+        self.configuration = ConfigurationWatch(
+            self.scheduler, current, address, self.metrics, self._store_emptied
+        )
         change_store = ChangeStore(self.link)
         self.changes = ChangesWatch(change_store, self._take_changes)
         self.scheduler.on_changes = self.changes.told

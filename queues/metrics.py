@@ -164,6 +164,9 @@ class Metrics(Protocol):
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """An HTTP answer is over, streams included. `status`: 499 when the caller left before it began."""
 
+    def store_emptied(self) -> None:
+        """The store has come back empty: all of its tasks are lost."""
+
     def store_replied(self, seconds: float) -> None:
         """Redis answered a command."""
 
@@ -433,6 +436,12 @@ class Recorder:
         self.store_connections = Counter(
             "fairlane_redis_connections_total", (), "Connections to Redis that came to be used"
         )
+        self.store_emptyings = Counter(
+            "fairlane_redis_emptied_total",
+            (),
+            "Times that Redis came back empty, so that all tasks were lost",
+            {(): 0},
+        )
         self.loop_stalls = Counter(
             "fairlane_loop_stalls_total",
             ("cause",),
@@ -474,6 +483,7 @@ class Recorder:
             self.answers,
             self.store_replies,
             self.store_connections,
+            self.store_emptyings,
             self.loop_stalls,
             self.refused_connections,
         )
@@ -590,6 +600,9 @@ class Recorder:
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self.answers.observe((method, route, str(status)), seconds)
+
+    def store_emptied(self) -> None:
+        self.store_emptyings.add(())
 
     def store_replied(self, seconds: float) -> None:
         row = self._store_row

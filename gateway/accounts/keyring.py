@@ -21,6 +21,9 @@ log = structlog.get_logger("fairlane.gateway")
 LOOK_S = 0.3
 USED_S = 60.0
 """How often it is written which keys were used."""
+STEADY_S = 3.0
+"""So long it must have answered until it is told to be back: one that takes some connections and not others (it has too many)
+would fill the log."""
 LAST_S = 2.0
 """For that at the end."""
 
@@ -45,7 +48,8 @@ class Keyring:
         self._end_ms = float("inf")
         """When the next secret ends."""
         self._unwritten: set[str] = set()
-        self._away = False
+        self._failed_s: float | None = None
+        """When the database did not answer last; None: it is back, as the log knows."""
         self._reading = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
@@ -99,18 +103,19 @@ class Keyring:
                 if self._now() * 1000 >= self._end_ms:
                     self._tell()  # what was let in by a secret that ended just now
                 await self.read()
-                if self._away and self._store.answers:
-                    self._away = False
+                steady = self._failed_s is not None and loop.time() >= self._failed_s + STEADY_S
+                if steady and self._store.answers:
+                    self._failed_s = None
                     log.info("the database is back")
                 if loop.time() >= write_at:
                     write_at = loop.time() + USED_S
                     await self._write_used()
             except DatabaseUnavailable as error:
-                if not self._away:
-                    self._away = True
+                if self._failed_s is None:
                     log.warning(
                         "the database is away: keys stay as they are, changes are refused", error=str(error)
                     )
+                self._failed_s = loop.time()
             except Exception:  # keys stay as they are, and the next look may do better
                 log.exception("cannot read the keys of the database")
 

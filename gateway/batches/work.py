@@ -160,6 +160,8 @@ class Work:
             if record.state not in TERMINAL:
                 return True
             outcome = await self._outcome(line, record)
+            if outcome is None:
+                await self._led.tools.scheduler.read_end(line.task_id)
         except StoreError:
             return False
         del self._lines_in_work[line.line]

@@ -139,6 +139,7 @@ class Request:
         "standing",
         "started",
         "status",
+        "submits",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,6 +164,8 @@ class Request:
         """What is left of the caller's limits: answers of OpenAI's calls tell it, whatever they are."""
         self.route = "other"
         """The path's pattern, when there is such a call."""
+        self.submits = False
+        """Whether the call submits a task."""
         self.caller: Caller | None = None
         """Whose call it is, while it is open (`OpenCalls`)."""
         self.signature: Signature | None = None

@@ -48,7 +48,7 @@ _NOT_ALLOWED = "42501"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Since when the database has not done what it was asked for, ms, and what it answered first."""
+    """Since when the database has not done what it was asked for, ms, and what it answered first; to a write, if one failed."""
 
     since_ms: int
     why: str
@@ -143,12 +143,17 @@ class Database:
                 yield connection
         except DatabaseUnavailable as error:
             _empty_frames(error)
-            if self.trouble is None and engine is not self._reports:
-                now_ms = time.time_ns() // 1_000_000
-                self.trouble = Trouble(now_ms, str(error), writes=engine is self._writing)
+            if engine is not self._reports:
+                self._note(error, writes=engine is self._writing)
             raise
         if self.trouble is not None and (engine is self._writing or not self.trouble.writes):
             self.trouble = None
+
+    def _note(self, error: DatabaseUnavailable, *, writes: bool) -> None:
+        before = self.trouble
+        if before is None or (writes and not before.writes):
+            since_ms = time.time_ns() // 1_000_000 if before is None else before.since_ms
+            self.trouble = Trouble(since_ms, str(error), writes)
 
     def _turn_of(self, engine: AsyncEngine) -> contextlib.AbstractAsyncContextManager[None]:
         writes = engine is self._writing

@@ -42,7 +42,7 @@ def create(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key, which holds on all gateways at once. Prints its secret, this once. Written to the audit record.
+    """Create a key, which holds on all gateways within a second. Prints its secret, this once. Written to the audit record.
 
     fairlane key create app tier=paid note="the shop" expires=90d
 
@@ -123,7 +123,7 @@ def change(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a key on all gateways at once. Written to the audit record.
+    """Change a key on all gateways, within a second. Written to the audit record.
 
     fairlane key change app tier=free expires=null
 

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import bindparam, delete
+from sqlalchemy import bindparam, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import responses
+from fairlane.gateway.database.tables import facts, responses
 from fairlane.gateway.responses.rows import New
 from fairlane.queues.loops import end_tasks, set_within
 
@@ -37,6 +37,8 @@ _INSERT: Final[Mapping[str, Any]] = {
     "sqlite": sqlite.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
     "postgresql": postgresql.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
 }
+_TOUCH = update(facts).where(facts.c.name == "identifier").values(value=facts.c.value)
+"""Writes what is there already."""
 _DELETE = delete(responses).where(responses.c.task.in_(bindparam("tasks", expanding=True)))
 
 Waiting = tuple[New | None, asyncio.Future[None]]
@@ -200,6 +202,8 @@ class Keeping:
             if wanted:
                 insert = _INSERT[connection.dialect.name]
                 await connection.execute(insert, [_values(new) for new in wanted])
+            else:  # a transaction that writes nothing succeeds also where nothing can be written
+                await connection.execute(_TOUCH)
         for new in wanted:
             self._wrote(new.row.owner, new.size)
 

@@ -14,6 +14,7 @@ from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import end_tasks
+from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler, configuration
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.versions import Version, hash_of
@@ -28,12 +29,18 @@ class ConfigurationWatch:
     """`start` it, `close` it."""
 
     def __init__(
-        self, scheduler: Scheduler, current: Current, address: str, on_emptied: Callable[[], Awaitable[None]]
+        self,
+        scheduler: Scheduler,
+        current: Current,
+        address: str,
+        metrics: Metrics,
+        on_emptied: Callable[[], Awaitable[None]],
     ) -> None:
         """`address`: the store's, for the log. `on_emptied`: it has lost everything over a connection that stands."""
         self._scheduler = scheduler
         self._current = current
         self._address = address
+        self._metrics = metrics
         self._on_emptied = on_emptied
         self._born = ""
         self._hashed: tuple[Settings, str] | None = None
@@ -70,6 +77,7 @@ class ConfigurationWatch:
         self._overruled_by = overruled_by
         before, self._born = self._born, standing.born
         if before and before != standing.born:
+            self._metrics.store_emptied()
             log.error(
                 "Redis has come back empty: every task that waited, ran or was kept is lost, and what was changed while "
                 "running, what keys had used of their limits, and records that the SQL database had not yet; see that it "

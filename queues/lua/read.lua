@@ -5,11 +5,11 @@
 script('read', 'allow-oom', function(ARGV)
   local id = ARGV[1]
   local ed, tl, ar, by, ra = unpack(call('HMGET', keys.task(id), 'ed', 'tl', 'ar', 'by', 'ra'))
-  if not (ed and by and ra) then return 0 end
+  if not (ed and ra) then return 0 end
   call('HDEL', keys.task(id), 'ra')
   local keep = NOW + num(ra) - num(ed) -- from its end on
   if keep >= num(tl) then return 1 end
-  call('HSET', keys.task(id), 'tl', whole(keep)) -- while the archive does not have it: for then
-  if not ar then shorten(id, { ed = ed, by = by }, num(ra)) end
+  call('HSET', keys.task(id), 'tl', whole(keep)) -- while the archive does not have it, or it holds a slot: for then
+  if by and not ar then shorten(id, { ed = ed, by = by }, num(ra)) end
   return 1
 end)

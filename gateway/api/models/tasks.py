@@ -102,7 +102,9 @@ class TaskDetail(Task):
     wait_deadline_at: Ms | None
     deadline_at: Ms | None
     attempt_deadline_at: Ms | None
-    kept_for_ms: Ms | None
+    kept_for_ms: Ms | None = Field(
+        description="how long what is told here is kept, from its end: its events, too, and once they are gone the rest"
+    )
     events: int
     stream_url: str | None
     metadata: JsonValue

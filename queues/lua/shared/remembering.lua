@@ -1,6 +1,6 @@
 -- What is known of tasks that failed or were cancelled, for operators: a day, the last 10,000 of them, and nothing of their content.
 
-local REMEMBERED = { 'st', 'q', 'm', 'an', 'u', 'k', 'ty', 'en', 'pr', 'ei', 'mo', 'wd', 'dl', 'tl', 'wt', 'sf', 'rq', 'pb', 'at',
+local REMEMBERED = { 'st', 'q', 'm', 'an', 'u', 'k', 'ty', 'en', 'pr', 'ei', 'mo', 'wd', 'dl', 'wt', 'sf', 'rq', 'pb', 'at',
   'wk', 'ga', 'xd', 'rf', 'tr', 'fo', 'sq', 'hi', 'ed', 'co', 'rt', 'mv', 'rp', 'sg', 'pa' }
 
 -- As much of a failure's sentence as operators may see: sentences.py says what that is.
@@ -41,7 +41,7 @@ local function remember(id, sentence)
       kept[#kept + 1] = found[i]
     end
   end
-  call('HSET', keys.failure(id), 'er', sentence or '', unpack(kept))
+  call('HSET', keys.failure(id), 'er', sentence or '', 'tl', whole(ms), unpack(kept))
   call('PEXPIRE', keys.failure(id), whole(ms))
   call('ZADD', keys.failures(), NOW_TEXT, id)
   if call('ZCARD', keys.failures()) > most then

@@ -58,6 +58,7 @@ async def test_a_failure_can_be_looked_at_when_its_result_is_gone(gateway: Start
             None,
             None,
         )
+        assert page["keptForMs"] == 86_400_000, "not what its result was kept for"
         assert page["attempts"][0]["workerId"]
         assert (await talk.http.get(f"/api/task/{failed}")).status_code == 404, "its caller is told as before"
         for task_id in (failed, quoting, cancelled):

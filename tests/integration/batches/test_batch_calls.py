@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from tests.support.ledger import KEYS
+from tests.support.serving import until
 
 from .crew import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Caller, Crew, file_of, line, stage
 
@@ -194,6 +197,13 @@ async def test_a_cancelled_batch_keeps_what_was_answered_and_tells_what_was_not_
         again = await caller.http.post(f"/v1/batches/{made['id']}/cancel")
         assert again.json()["status"] == "cancelled"
         assert len(crew.runs) <= 15
+        store = redis.Redis.from_url(redis_url)
+
+        def go_soon() -> bool:
+            left_ms = [store.pttl(key) for key in store.scan_iter(KEYS("task", id="*"))]
+            return all(0 < ms <= 30_000 for ms in left_ms)
+
+        await until(go_soon, "what is known of its tasks to have half a minute at most")
 
 
 async def test_a_batch_expires_with_its_window(redis_url: str, tmp_path: Path) -> None:

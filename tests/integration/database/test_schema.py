@@ -154,6 +154,29 @@ async def test_a_database_that_takes_no_writes_is_away(database: Database, datab
         await write()
 
 
+async def test_what_is_read_says_nothing_of_writes_that_failed(database: Database) -> None:
+    async def read() -> None:
+        async with database.reading() as connection:
+            await connection.execute(text("SELECT 1"))
+
+    with pytest.raises(DatabaseUnavailable):
+        async with database.reading(0.0):
+            pass
+    with pytest.raises(DatabaseUnavailable):
+        async with database.writing(0.0):
+            pass
+    await read()
+    assert database.trouble is not None
+    async with database.writing() as connection:
+        await connection.execute(text("SELECT 1"))
+    assert database.trouble is None
+    with pytest.raises(DatabaseUnavailable):
+        async with database.reading(0.0):
+            pass
+    await read()
+    assert database.trouble is None
+
+
 async def test_a_damaged_file_and_an_unknown_database_are_named(tmp_path: Path, postgres: Postgres) -> None:
     (tmp_path / "bad.db").write_bytes(b"no database" * 1000)
     there = postgres.empty("there")

@@ -195,6 +195,8 @@ async def test_a_store_that_is_emptied_under_a_live_connection_is_told_and_confi
         assert len(lost) == 4
         told = await scrape(talk.http)
         assert told.value("fairlane_tasks_ended_total", model="m", code="STORE_LOST") == 4
+        for at in (talk, other):
+            assert (await scrape(at.http)).value("fairlane_redis_emptied_total") == 1
         assert store.hget(KEYS("model", model="m"), "concurrency") == b"3"
         secrets = {at.served.gateway.tasks.links.tickets.issue("t", 1) for at in (talk, other)}
         assert len(secrets) == 1

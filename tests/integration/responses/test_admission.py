@@ -195,7 +195,11 @@ async def test_where_the_row_cannot_be_written_nothing_is_left_of_a_task_that_as
     sql.away = True
     call = talk.later(acme.post(headers=headers, **fields))
     task = await worker.take()
-    refused(await call, 503, "DATABASE_UNAVAILABLE")
+    told = await call
+    refused(told, 503, "DATABASE_UNAVAILABLE")
+    assert (
+        told.json()["error"]["message"] == "Database unavailable: the request is refused, send it again later"
+    )
     assert (await worker.expect("cancel"))["taskId"] == task["taskId"]
     await worker.answer(task, error="cancelled")
 

@@ -1,11 +1,13 @@
 """Rows of responses: written together, taken back, found by their owners' ids, and forgotten, on each kind of database."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.support.serving import until
 
 from fairlane.gateway.database.database import Database
@@ -83,6 +85,27 @@ async def test_those_who_come_at_the_same_time_share_a_transaction(
     await asyncio.gather(*(keeping.keep(new(f"task-{n}")) for n in range(500)))
     assert await number(database) == 500
     assert len(commits) <= 4
+
+
+async def test_who_only_asks_is_refused_where_sql_answers_and_takes_no_writes(
+    keeping: Keeping, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = database.writing
+    sentence = {"sqlite": "PRAGMA query_only = ON", "postgresql": "SET TRANSACTION READ ONLY"}[
+        database.dialect
+    ]
+
+    @contextlib.asynccontextmanager
+    async def read_only(*args: Any) -> AsyncIterator[AsyncConnection]:
+        async with writing(*args) as connection:
+            await connection.execute(text(sentence))
+            yield connection
+
+    await keeping.check()
+    monkeypatch.setattr(database, "writing", read_only)
+    with pytest.raises(DatabaseUnavailable):
+        await keeping.check()
+    assert database.trouble is not None, "so the next ones ask before they submit, too"
 
 
 async def tasks_in(database: Database) -> list[str]:

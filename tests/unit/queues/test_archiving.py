@@ -118,6 +118,16 @@ def test_who_has_read_an_end_lets_it_go_earlier_once(world: World) -> None:
     assert 0 < pool.kept() < both
 
 
+def test_what_was_read_while_it_held_a_slot_goes_early_when_that_is_free(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a", keep_ms=48 * HOUR_MS, after_read_ms=20_000)
+    pool.cancel("a")
+    drive(pool.scheduler.read_end("a"))
+    assert pool.record("a"), "the slot is not free"
+    pool.finish(grant, 1, state=State.CANCELLED)
+    assert 0 < left_ms(world, "a") <= 20_000
+
+
 def test_what_was_read_before_it_was_archived_goes_early_when_it_is(world: World) -> None:
     pool = Pool(world)
     end(pool, "a", after_read_ms=20_000)
