@@ -115,7 +115,8 @@ async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[ht
     for ours, theirs in (
         ("/etc/prometheus/fairlane.key", str(folder / "key")),
         ('"gateway-a:8080", "gateway-b:8080"', f'"{target}"'),
-        ("scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s"),
+        ("scrape_interval: 15s", "scrape_interval: 1s"),
+        ("evaluation_interval: 15s", "evaluation_interval: 1s"),
     ):
         assert ours in config
         config = config.replace(ours, theirs)
