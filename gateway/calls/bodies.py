@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.streaming.jsontext import kind_of, too_deep
+from fairlane.streaming.jsontext import kind_of, too_deep, too_deep_in_steps
 from fairlane.streaming.turns import Caller, Turns
 
 Made = TypeVar("Made")
@@ -254,11 +254,15 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
                 await asyncio.sleep(0)
         if kind_of(body) != "{":
             raise bad_request(f"{what} must be a JSON object")
-        with spent():
-            deep = too_deep(body)
-        if deep:
-            raise _deep(what)
-        await asyncio.sleep(0)
+        pieces = too_deep_in_steps(body)
+        while True:
+            with spent():
+                deep = next(pieces, None)
+            if deep:
+                raise _deep(what)
+            await asyncio.sleep(0)
+            if deep is None:
+                break
         found = Split()
         text, at, count, since = memoryview(body), 0, 0, 0
         while True:

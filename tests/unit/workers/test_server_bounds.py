@@ -1,9 +1,13 @@
 """What the values of one task may hold: parts that views take apart, levels, bytes of usage."""
 
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fairlane.streaming import jsontext
 from fairlane.streaming.jsontext import MAX_DEPTH, count_parts, too_deep
 from fairlane.workers.server.tasks.bounds import excess_of_extra, excess_of_result, excess_of_tools
 
@@ -110,6 +114,29 @@ def test_a_delta_has_at_most_1024_further_members() -> None:
     assert excess_of_extra(f'{{"delta":{named(1025)}}}'.encode()) == "more than 1024 members of a member"
     logprobs = '{"logprobs":{"content":' + listed(named(20), 1000) + "}}"
     assert excess_of_extra(logprobs.encode()) is None
+
+
+STRINGS = st.text(st.sampled_from('[]{}"\\\\,a'), max_size=6)
+VALUES = st.recursive(
+    STRINGS | st.just(1),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(STRINGS, inner, max_size=3),
+    max_leaves=60,
+)
+
+
+def depth_of(value: Any) -> int:
+    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if within is None else 1 + max(map(depth_of, within), default=0)
+
+
+@given(VALUES, st.integers(0, 12), st.sampled_from([1, 2, 3, 7, 64]))
+def test_levels_are_counted_over_all_pieces(value: Any, around: int, piece: int) -> None:
+    text = "[" * around + json.dumps(value) + "]" * around
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(jsontext, "_PIECE", piece)
+        for most in range(4, 16):
+            patched.setattr(jsontext, "MAX_DEPTH", most)
+            assert too_deep(text.encode()) == (around + depth_of(value) > most)
 
 
 def test_levels_are_counted_wherever_the_caller_stands() -> None:

@@ -111,7 +111,7 @@ def test_a_frame_with_a_half_may_be_nested_as_deeply_as_any_other() -> None:
         return True
 
     depths = [depth for depth in range(1, 3000) if is_read(depth, "whole")]
-    assert 300 <= len(depths) < 2000
+    assert len(depths) >= 300
     assert depths == [depth for depth in range(1, 3000) if is_read(depth, "\\ud83d")]
 
 
