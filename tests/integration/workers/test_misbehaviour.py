@@ -286,7 +286,7 @@ async def test_more_than_5_of_them_in_a_minute_close_the_connection(
 @pytest.mark.parametrize(
     "fault",
     ['"type":"taskChunk","seq":1,"deltas":[{"index":1024}]', '"type":"taskChunk","seq":1,"deltas":[{"toolCalls":{}}]',
-     '"type":"taskResult","lastSeq":0,"result":' + "[" * 100_000 + "]" * 100_000],
+     '"type":"taskResult","lastSeq":0,"result":' + "[" * 1_000_000 + "]" * 1_000_000],
     ids=["field", "shape", "nesting"],
 )  # fmt: skip
 @pytest.mark.shared

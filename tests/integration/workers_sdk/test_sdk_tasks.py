@@ -435,7 +435,7 @@ async def test_hooks_prepare_and_release_the_state(gateway: FakeGateway) -> None
     assert order == ["second", "first"]
 
 
-DEEP = msgspec.Raw(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+DEEP = msgspec.Raw(b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}")
 """Nested deeper than the gateway reads it, and not too deep for the worker."""
 
 

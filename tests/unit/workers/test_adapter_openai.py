@@ -505,7 +505,7 @@ async def test_an_event_that_is_cut_off_at_the_end_is_a_truncation() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"<html>", b"[1]", b'{"a":"\xff"}', b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"],
+    [b"", b"<html>", b"[1]", b'{"a":"\xff"}', b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"],
     ids=lambda answer: answer[:20].decode("latin-1"),
 )
 @respx.mock
