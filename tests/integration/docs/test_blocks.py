@@ -48,7 +48,7 @@ ON_THE_DEMO = {
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
 
 NOT_RUN = {
-    "CONTRIBUTING.md: make quick        # units and properties: tw",
+    "CONTRIBUTING.md: make quick        # units and properties, wi",
     "README.md: fairlane worker vllm --gateway http://127.0.",
     "README.md: make run     # installs into .venv and start",
     "docs/api.md: curl localhost:8080/v1/chat/completions -H '",
