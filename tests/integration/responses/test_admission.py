@@ -366,7 +366,10 @@ async def test_killed_between_admission_and_row_a_key_finds_the_response(
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as lock:
             lock.execute("BEGIN IMMEDIATE")
             call = asyncio.create_task(at_a.post("/v1/responses", json=body, headers=headers))
-            task = await worker.take()
+            taking = asyncio.create_task(worker.take())
+            await asyncio.wait((taking, call), return_when=asyncio.FIRST_COMPLETED)
+            assert not call.done(), (await call).text
+            task = await taking
             await worker.chunk(task, "that")
             await worker.answer(task, result=None)
             with own_redis.client() as store:
