@@ -163,7 +163,7 @@ async def test_polls_and_state_say_the_same_at_both(here: Talk, there: Talk) -> 
             assert told(await here.poll(task_id)) == told(await there.poll(task_id))
         states = [await talk.state() for talk in (here, there)]
         for state in states:
-            for behind in ("retainedBytes", "recordsWaiting"):  # of tasks that ended before, counted a moment later
+            for behind in ("retainedBytes", "recordsWaiting"):  # counted a moment after an end
                 del state["counts"][behind]
             for queue in state["queues"]:
                 queue["oldestWaitMs"] = queue["oldestWaitMs"] is not None  # it differs by instant
