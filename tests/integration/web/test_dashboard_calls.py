@@ -445,7 +445,7 @@ async def test_days_are_told_of_all_replicas_by_name_and_survive_them(
     talk: Talk, redis_url: str, tmp_path: Path
 ) -> None:
     await until(
-        lambda: _now() % 60_000 < 45_000, "a minute in which all of this fits: its end is told by itself", 20
+        lambda: _now() % 60_000 < 25_000, "a minute in which all of this fits: its end is told by itself", 40
     )
     begun = _now() - 120_000  # the minute is over
     async with (
