@@ -282,9 +282,8 @@ class _Made(msgspec.Struct, frozen=True):
         ):
             answer = _answer(settings, fields, templated=bool(options.template))
         repair = False
-        if (
-            answer or options.repair is not None
-        ):  # a wish that is none is refused, whatever the answer is to be
+        # a wish that is none is refused, whatever the answer is to be
+        if answer or options.repair is not None:
             repair = _repair(settings, rule, options.repair) and answer != ""
         text = text_bytes(task_type, payload, fields) + self.files
         return TaskSpec(

@@ -281,9 +281,8 @@ def _said(block: shapes.Text, place: str) -> bytes:
 def _check_citations(raw: Raw, place: str) -> None:
     if is_null(raw):
         return
-    few = count_parts(raw, 1) <= 1
-    found = (members(raw) or {}) if few else {}
-    if not few or set(found) - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
+    found = (members(raw) or {}) if count_parts(raw, 1) <= 1 else None
+    if found is None or found.keys() - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
         raise refused(place, "models tell no citations here; leave it out")
 
 

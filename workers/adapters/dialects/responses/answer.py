@@ -258,12 +258,9 @@ class ResponsesReader:
 
     def _note(self, opened: _Open, index: int, part: _Part) -> list[Delta]:
         """The annotations of a text that is whole; of none they would be taken for those of the text before."""
-        if (
-            not part.text
-            or is_null(part.annotations)
-            or bytes(part.annotations).strip() == b"[]"
-            or index in opened.noted
-        ):
+        if is_null(part.annotations) or bytes(part.annotations).strip() == b"[]" or index in opened.noted:
+            return []
+        if not part.text:
             return []
         if index not in opened.said and not opened.done:
             return []  # its text comes with the whole item
