@@ -28,8 +28,6 @@ _KINDS = {code: chr(code) for code in b'"{[-0123456789tf'}
 """What most values begin with."""
 _STEPS = bytes.maketrans(b"[{]}", b"++--")
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[{]}")
-_INNERMOST = 4
-"""Levels that are taken away before the others are counted."""
 _PIECE = 1 << 18
 _BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
@@ -145,7 +143,7 @@ def too_deep_in_steps(raw: bytes) -> Iterator[bool]:
     """The same of one piece after the other, none of which takes long: True ends it.
 
     Brackets are counted: how deep a decoder goes is for Python to say, and from 3.14 on for the memory of the stack. What has few
-    of them is not looked at; of the rest the innermost are taken away first, which is quick, and leaves little of most texts.
+    of them is not looked at; of the rest the innermost are taken away as long as that leaves much less, which is quick.
     """
     if len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return
@@ -156,11 +154,10 @@ def too_deep_in_steps(raw: bytes) -> Iterator[bool]:
         parts = raw[at : at + _PIECE].split(b'"')
         steps = b"".join(parts[within::2]).translate(_STEPS, _NO_BRACKETS)
         within ^= (len(parts) - 1) & 1
-        rest = steps
-        for _ in range(_INNERMOST):
-            rest = rest.replace(b"+-", b"")
-        most = MAX_DEPTH - _INNERMOST
-        may_be = depth + rest.count(b"+") > most and _deepest(rest, depth) > most
+        rest, taken, before = steps, 0, 2 * len(steps)
+        while depth + rest.count(b"+") + taken > MAX_DEPTH and 8 * len(rest) < 7 * before:
+            rest, taken, before = rest.replace(b"+-", b""), taken + 1, len(rest)
+        may_be = depth + rest.count(b"+") + taken > MAX_DEPTH and _deepest(rest, depth) + taken > MAX_DEPTH
         yield may_be and _deepest(steps, depth) > MAX_DEPTH
         depth += 2 * steps.count(b"+") - len(steps)
 
