@@ -1,6 +1,6 @@
 """What the commands share that ask a running gateway: their options, the question, and how a command ends that cannot go on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -108,5 +108,10 @@ def state_of(gateway: str, key: str | None) -> "tuple[str, State]":
 def print_away(told: Mapping[str, Any]) -> None:
     """Say where an answer is not the database's, as that is away."""
     if told["databaseAway"]:
-        sentence = "the SQL database is away; this is what the gateway and Redis know"
-        typer.echo(f"fairlane: {sentence} ({told['databaseAway']})", err=True)
+        warn([f"the SQL database is away; this is what the gateway and Redis know ({told['databaseAway']})"])
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Say something beside what a command shows. What names of callers and workers are in it have no control characters."""
+    for sentence in sentences:
+        typer.echo("fairlane: " + "".join(char for char in sentence if char.isprintable()), err=True)

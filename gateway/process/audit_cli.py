@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of
-from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
+from fairlane.gateway.process.tables import add_row, make_table, print_page, time_of
 
 Since = Annotated[str, typer.Option("--from", help="From this day (UTC) on, such as 2026-11-01.")]
 Until = Annotated[str, typer.Option("--to", help="Before this day (UTC).")]
@@ -46,17 +46,9 @@ def audit(
         return
     table = make_table("when (UTC)", "who", "from", "what", "to what", "before -> after")
     for entry in told["entries"]:
-        done = _changes(entry["before"], entry["after"])
-        add_row(
-            table,
-            _time(entry["at"]),
-            entry["who"],
-            entry["from"] or "-",
-            entry["action"],
-            entry["target"],
-            done,
-        )
-    _print(table, told["entries"], told["next"], "nobody has done anything that matches")
+        done = entry["action"], entry["target"], _changes(entry["before"], entry["after"])
+        add_row(table, _time(entry["at"]), entry["who"], entry["from"] or "-", *done)
+    print_page(table, "nobody has done anything that matches", told["next"])
 
 
 def refusals(
@@ -83,7 +75,7 @@ def refusals(
     table = make_table("minute (UTC)", "key", "code", "refused")
     for row in told["refusals"]:
         add_row(table, _time(row["minute"])[:-3], row["key"] or "-", row["code"], row["count"])
-    _print(table, told["refusals"], told["next"], "nothing was refused that matches")
+    print_page(table, "nothing was refused that matches", told["next"])
 
 
 _TIMES = {"expires", "at", "until", "beganAt", "endedAt"}
@@ -116,12 +108,3 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _print(table: Any, rows: list[Any], more: str | None, nothing: str) -> None:
-    if not rows:
-        typer.echo(nothing)
-        return
-    print_table(table)
-    if more:
-        typer.echo(f"there are more: --after {more}")

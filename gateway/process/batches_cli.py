@@ -6,7 +6,7 @@ import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of
 from fairlane.gateway.process.limits_cli import ListUnlessTold
-from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
+from fairlane.gateway.process.tables import add_row, make_table, print_page, time_of
 
 app = typer.Typer(cls=ListUnlessTold, help="Show batches: whose they are, and how far; or end one early.")
 
@@ -37,9 +37,6 @@ def list_batches(
     told = ask(gateway, key, f"/api/admin/batches{query_of(wanted)}", as_json)
     if told is None:
         return
-    if not told["batches"]:
-        typer.echo("there is no batch that matches")
-        return
     table = make_table(
         *("batch", "user", "status", "call", "model", "lines", "completed", "failed"),
         *("waiting", "running", "created", "ends by", "waits for, or wrong"),
@@ -54,9 +51,7 @@ def list_batches(
             *(one.get("linesWaiting", 0), one.get("linesRunning", 0)),
             *(time_of(one["createdAt"]), time_of(ended), _why(one)),
         )
-    print_table(table)
-    if told["next"]:
-        typer.echo(f"there are more: --after {told['next']}")
+    print_page(table, "there is no batch that matches", told["next"])
 
 
 def _why(batch: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, state_of
 from fairlane.gateway.process.limits_cli import ListUnlessTold
-from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.process.tables import add_row, make_table, print_page
 
 app = typer.Typer(
     cls=ListUnlessTold,
@@ -31,23 +31,12 @@ def list_breakers(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = F
         typer.echo(raw)
         return
     table = make_table("model", "upstream", "workers", "breaker", "since", "opened", "why")
-    rows = [(model.model, upstream) for model in state.models for upstream in model.upstreams]
-    for model, row in rows:
-        since = "-" if row.since is None else f"{seconds(max(state.now - row.since, 0))} ago"
-        add_row(
-            table,
-            model,
-            row.upstream or UNNAMED,
-            row.workers,
-            breaker_condition(row, state.now),
-            since,
-            row.openings or "-",
-            row.why or "-",
-        )
-    if rows:
-        print_table(table)
-    else:
-        typer.echo("no worker names its upstream, and no breaker has anything to tell")
+    for model in state.models:
+        for row in model.upstreams:
+            since = "-" if row.since is None else f"{seconds(max(state.now - row.since, 0))} ago"
+            told = row.workers, breaker_condition(row, state.now), since, row.openings or "-", row.why or "-"
+            add_row(table, model.model, row.upstream or UNNAMED, *told)
+    print_page(table, "no worker names its upstream, and no breaker has anything to tell")
 
 
 @app.command("open")

@@ -8,9 +8,9 @@ import msgspec
 import typer
 
 from fairlane.gateway.durations import duration
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, stop, warn
 from fairlane.gateway.process.limits_cli import ListUnlessTold, read_values
-from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
+from fairlane.gateway.process.tables import add_row, make_table, print_page, print_table, time_of
 from fairlane.gateway.process.times import read_time
 
 CHANGES = "/api/admin/changes"
@@ -36,9 +36,6 @@ def list_changes(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = Fa
     told = ask(gateway, key, CHANGES, as_json)
     if told is None:
         return
-    if not told["changes"]:
-        typer.echo("there are no changes")
-        return
     table = make_table("id", "of", "set", "share", "state", "begins", "ends", "who", "note")
     for row in told["changes"]:
         add_row(
@@ -47,7 +44,7 @@ def list_changes(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = Fa
             *(time_of(row["beganAt"] or row["at"]), time_of(row["endedAt"] or row["until"])),
             *(row["who"], row["note"]),
         )
-    print_table(table)
+    print_page(table, "there are no changes")
 
 
 @app.command("show")
@@ -126,8 +123,7 @@ def make(
     told = ask(gateway, key, path, as_json, said, method="POST", again=again)
     if told is None:
         return
-    for sentence in told["warnings"]:
-        typer.echo("fairlane: " + "".join(char for char in sentence if char.isprintable()), err=True)
+    warn(told["warnings"])
     if check:
         typer.echo("it can be made so; nothing was changed")
     _print(told, made=not check)

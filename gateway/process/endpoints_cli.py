@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from fairlane.gateway.durations import duration
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, stop, warn
 from fairlane.gateway.process.limits_cli import CONDITIONS, ListUnlessTold, read_values
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 
@@ -122,7 +122,7 @@ def remove(name: Name, gateway: Url = HERE, key: AdminKey = None, as_json: AsJso
     told = ask(gateway, key, _path(name), as_json, method="DELETE", again=again)
     if told is not None:
         typer.echo(f"{told['name']} is removed")
-        _print_notes(told)
+        warn(told.get("notes", ()))
 
 
 def _said(values: Sequence[str], set_headers: Sequence[str], note: str | None) -> dict[str, Any]:
@@ -206,9 +206,4 @@ def _print(row: Mapping[str, Any]) -> None:
         ):
             add_row(table, title, value)
     print_table(table)
-    _print_notes(row)
-
-
-def _print_notes(row: Mapping[str, Any]) -> None:
-    for sentence in row.get("notes", ()):
-        typer.echo("fairlane: " + "".join(char for char in sentence if char.isprintable()), err=True)
+    warn(row.get("notes", ()))

@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from fairlane.gateway.durations import duration
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, query_of, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, query_of, stop, warn
 from fairlane.gateway.process.new_key_cli import new
-from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
+from fairlane.gateway.process.tables import add_row, make_table, print_page, print_table, time_of
 from fairlane.gateway.process.times import DURATION, UNITS_MS, read_time
 from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, part_of
 
@@ -78,24 +78,11 @@ def show_all(
     for row in told["keys"]:
         settings = row["settings"]
         scopes = ["admin"] if settings.get("admin") else settings.get("scopes", [])
-        add_row(
-            *(
-                table,
-                row["id"],
-                row["kind"],
-                row["state"],
-                settings.get("tier", "-"),
-                " ".join(scopes) or "-",
-            ),
-            *(time_of(row["expires"]), time_of(row["lastUsed"]), row["source"], row["note"]),
-        )
+        may = settings.get("tier", "-"), " ".join(scopes) or "-"
+        times = time_of(row["expires"]), time_of(row["lastUsed"])
+        add_row(table, row["id"], row["kind"], row["state"], *may, *times, row["source"], row["note"])
     print_away(told)
-    if told["keys"]:
-        print_table(table)
-    else:
-        typer.echo("no key matches" if text or kind or after else "there are no keys")
-    if told["next"]:
-        typer.echo(f"there are more: --after {told['next']}")
+    print_page(table, "no key matches" if text or kind or after else "there are no keys", told["next"])
 
 
 def show(
@@ -134,7 +121,7 @@ def change(
     told = ask(gateway, key, _path(key_id), as_json, _read(values))
     if told is not None:
         _print_key(told)
-        _print_notes(told)
+        warn(told["notes"])
 
 
 def rotate(
@@ -169,7 +156,7 @@ def revoke(
     told = ask(gateway, key, f"{_path(key_id)}/revoke", as_json, {"now": now}, method="POST")
     if told is not None:
         typer.echo(f"{told['id']} is revoked" + (f"; {told['cancelled']} tasks cancelled" if now else ""))
-        _print_notes(told)
+        warn(told["notes"])
 
 
 app = typer.Typer(
@@ -230,20 +217,13 @@ def _print_key(row: Mapping[str, Any]) -> None:
         add_row(table, name, row[name] or "-")
     for name, value in row["settings"].items():
         if name in _PARTS and isinstance(value, dict):
-            add_row(
-                table,
-                name,
-                " ".join(f"{of}={_plain(count)}" for of, count in value.items() if count is not None) or "-",
-            )
-            continue
-        add_row(table, name, "-" if value in (None, "") else _plain(value))
-    for name, title in (
-        ("created", "created"),
-        ("expires", "expires"),
-        ("revoked", "revoked"),
-        ("lastUsed", "last used"),
-    ):
-        add_row(table, title, time_of(row[name]))
+            parts = (f"{of}={_plain(count)}" for of, count in value.items() if count is not None)
+            add_row(table, name, " ".join(parts) or "-")
+        else:
+            add_row(table, name, "-" if value in (None, "") else _plain(value))
+    for name in ("created", "expires", "revoked"):
+        add_row(table, name, time_of(row[name]))
+    add_row(table, "last used", time_of(row["lastUsed"]))
     for title, left in (("left", row.get("limits")), ("left of the user's", row.get("userLimits"))):
         for name, one in (left or {}).items():
             add_row(table, title, f"{_as_set(name)} {one['remaining']} of {one['limit']}{_back(one)}")
@@ -275,9 +255,4 @@ def _print_secret(told: Mapping[str, Any] | None) -> None:
     if told is not None:
         what = "Worker token" if told["kind"] == "worker" else "Key"
         typer.echo(f"{what} {told['id']}, shown this once:\n\n  {told['secret']}\n")
-        _print_notes(told)
-
-
-def _print_notes(told: Mapping[str, Any]) -> None:
-    for note in told["notes"]:
-        typer.echo(f"fairlane: {note}", err=True)
+        warn(told["notes"])

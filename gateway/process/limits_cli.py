@@ -8,8 +8,8 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, state_of, stop
-from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, state_of, stop, warn
+from fairlane.gateway.process.tables import add_row, make_table, print_page, print_table
 
 if TYPE_CHECKING:
     from fairlane.gateway.process.status import ModelRow, OutputLimitRow, OutputLimitsRow, QueueRow, State
@@ -149,10 +149,8 @@ def _print_queues(state: "State") -> None:
 
 
 def _print_models(state: "State") -> None:
-    limited, called = (
-        any(row.output_limits for row in state.models),
-        any(row.endpoint for row in state.models),
-    )
+    limited = any(row.output_limits for row in state.models)
+    called = any(row.endpoint for row in state.models)
     table = make_table(
         *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min", "windows"),
         *(
@@ -183,10 +181,7 @@ def _print_models(state: "State") -> None:
             *(row.pace if called else ()),
             _condition(row, state.now),
         )
-    if state.models:
-        print_table(table)
-    else:
-        typer.echo("no models yet")
+    print_page(table, "no models yet")
 
 
 def _limits_words(limits: "OutputLimitsRow | None") -> tuple[str, str]:
@@ -264,8 +259,7 @@ def _warn_of_a_stranger(name: str, gateway: str, key: str | None) -> None:
     if name in known or any(row.workers for row in state.models if row.model == name):
         return
     names = ", ".join(known[:MOST_NAMES]) + (", …" if len(known) > MOST_NAMES else "")
-    sentence = f"fairlane: no worker offers {name} now, and it is not configured; known: {names or 'none'}"
-    typer.echo("".join(char for char in sentence if char.isprintable()), err=True)
+    warn([f"no worker offers {name} now, and it is not configured; known: {names or 'none'}"])
 
 
 class _Changed(msgspec.Struct):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of, state_of, stop
-from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.process.tables import add_row, make_table, print_page
 
 User = Annotated[str, typer.Option(help="The user whose tasks they are, as the task list names it.")]
 Queue = Annotated[str, typer.Option(help="The queue, such as free_stream.")]
@@ -45,10 +45,7 @@ def users(
     for row in told["users"]:
         share = "-" if row["share"] is None else f"{row['share']:.0%}"
         add_row(table, row["user"], row["waiting"], row["running"], row["tokens"], share, row["model"] or "-")
-    if told["users"]:
-        print_table(table)
-    else:
-        typer.echo("no user has tasks")
+    print_page(table, "no user has tasks")
 
 
 def tasks(
@@ -80,12 +77,8 @@ def tasks(
     """
     worker_id = _worker_id(gateway, key, worker, may_be_gone=True) if worker else ""
     wanted = {"text": text, "state": state, "user": user, "queue": queue, "model": model, "worker": worker_id}
-    told = ask(
-        gateway,
-        key,
-        f"/api/admin/tasks{query_of({**wanted, 'asked': asked, 'code': code, 'limit': limit})}",
-        as_json,
-    )
+    path = f"/api/admin/tasks{query_of({**wanted, 'asked': asked, 'code': code, 'limit': limit})}"
+    told = ask(gateway, key, path, as_json)
     if told is None:
         return
     staged = any(row.get("stage") for row in told["tasks"])
@@ -98,17 +91,9 @@ def tasks(
         asked = row.get("asked") or row["model"]  # a gateway of an older release does not tell it
         shown = [row["taskId"], row["status"], row["user"], asked, row["model"], row["queue"], age]
         shown += [stage_of(row, told["now"])] if staged else []
-        add_row(
-            table,
-            *(
-                cell or "-"
-                for cell in [*shown, row["requestId"], row["code"], (row["error"] or "")[:MOST_WIDE]]
-            ),
-        )
-    if told["tasks"]:
-        print_table(table)
-    else:
-        typer.echo("no task is known that matches")
+        shown += [row["requestId"], row["code"], (row["error"] or "")[:MOST_WIDE]]
+        add_row(table, *(cell or "-" for cell in shown))
+    print_page(table, "no task is known that matches")
     if told["next"]:
         typer.echo(f"there are more: --limit, or --json and the call's `after` ({told['next']})")
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, query_of
-from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, query_of, warn
+from fairlane.gateway.process.tables import add_row, make_table, print_page, print_table, time_of
 
 QUOTA = "/api/admin/quota"
 WHOM = "Who pays: a key, by its id, or a user of a delegating key, as the task list names it: site/ann."
@@ -58,8 +58,7 @@ def grant(
         else "granted before: nothing more was granted"
     )
     typer.echo(f"{told['user'] or told['key']}: {done} ({told['id']}), the balance is {told['balance']}")
-    for doubt in told["notes"]:
-        typer.echo(f"fairlane: {doubt}", err=True)
+    warn(told["notes"])
 
 
 def show(
@@ -78,19 +77,8 @@ def show(
     if told is None:
         return
     table = make_table(
-        *(
-            "who",
-            "available",
-            "balance",
-            "granted",
-            "spent",
-            "held",
-            "budget",
-            "used",
-            "per",
-            "anew",
-            "otherwise",
-        )
+        *("who", "available", "balance", "granted", "spent", "held"),
+        *("budget", "used", "per", "anew", "otherwise"),
     )
     for row in told["rows"]:
         budget = row["budget"] or {}
@@ -122,32 +110,20 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """Show what was granted and what tasks have cost, the newest first. A gateway with keys wants a viewer's or an admin's."""
-    wanted = {
-        **_of(whom, user),
-        "kind": kind,
-        "from": since,
-        "to": until,
-        "after": after,
-        "limit": str(limit),
-    }
-    wanted |= {"format": "csv"} if as_csv else {}
+    wanted = {**_of(whom, user), "kind": kind, "from": since, "to": until}
+    wanted |= {"after": after, "limit": str(limit), "format": "csv" if as_csv else ""}
     path = f"{QUOTA}/ledger{query_of(wanted)}"
     told = ask(gateway, key, path, as_json or as_csv, exact=True, ends_line=not as_csv)
     if told is None:
         return
-    table = make_table(*("at", "who", "what", "fund", "amount", "held", "refunded", "note"))
+    table = make_table("at", "who", "what", "fund", "amount", "held", "refunded", "note")
     for row in told["rows"]:
         fund = row["fund"] + (f" to {time_of(row['ends'])}" if row["ends"] else "")
         what = f"{row['kind']} {row['id']}"
         amounts = (row["amount"], row["held"], row["refunded"])
         note = " ".join(filter(None, (row["who"] and f"by {row['who']}", row["note"])))
         add_row(table, time_of(row["at"]), _who(row), what, fund, *amounts, note or "-")
-    if told["rows"]:
-        print_table(table)
-    else:
-        typer.echo("there are no such rows")
-    if told["next"]:
-        typer.echo(f"there are more: --after {told['next']}")
+    print_page(table, "there are no such rows", told["next"])
 
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of, warn
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 from fairlane.gateway.settings.docs import shown
 
@@ -35,8 +35,7 @@ def settings(
     told = ask(gateway, key, f"/api/admin/settings{wanted}", as_json)
     if told is None:
         return
-    for sentence in _warnings(told):
-        typer.echo(f"fairlane: {sentence}", err=True)
+    warn(_warnings(told))
     file = told["file"]
     typer.echo(
         f"replica {told['replica']}, {told['version']}, since {time_of(told['startedAt'])}; "

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Literal
 
+import typer
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -10,20 +11,9 @@ from rich.text import Text
 
 _NUMERIC = frozenset(
     {
-        *("lines", "completed"),
-        *("weight", "waiting", "running", "slots", "limit", "workers", "most waiting"),
-        *(
-            "tasks",
-            "failed",
-            "cancelled",
-            "input",
-            "output",
-            "cached",
-            "reasoning",
-            "mean wait",
-            "mean run",
-            "cost",
-        ),
+        *("lines", "completed", "weight", "waiting", "running", "slots", "limit", "workers", "most waiting"),
+        *("tasks", "failed", "cancelled", "input", "output", "cached", "reasoning"),
+        *("mean wait", "mean run", "cost"),
         *("available", "balance", "granted", "spent", "held", "budget", "used", "amount", "refunded"),
     }
 )
@@ -61,3 +51,13 @@ def print_table(table: Table) -> None:
     measured = Measurement.get(console, console.options.update(width=1_000_000), table)
     needed = measured.minimum if console.is_terminal else measured.maximum
     Console(width=max(console.width, needed)).print(table)
+
+
+def print_page(table: Table, nothing: str, more: str | None = None) -> None:
+    """Print a table, or say `nothing` where it has no rows. `more`: behind which row the next page begins."""
+    if table.row_count:
+        print_table(table)
+    else:
+        typer.echo(nothing)
+    if more:
+        typer.echo(f"there are more: --after {more}")

@@ -7,7 +7,7 @@ import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of
 from fairlane.gateway.process.limits_cli import ListUnlessTold
-from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
+from fairlane.gateway.process.tables import add_row, make_table, print_page, time_of
 
 app = typer.Typer(
     cls=ListUnlessTold,
@@ -38,7 +38,7 @@ def list_webhooks(
         events = " ".join(row["events"])
         owed = row["waiting"], row["missed"] or "-"
         add_row(table, row["id"], row["key"] or "-", row["user"], row["url"], events, *owed, _state(row))
-    _print(table, told["webhooks"], told["next"], "nobody has a webhook")
+    print_page(table, "nobody has a webhook", told["next"])
 
 
 @app.command("log")
@@ -62,7 +62,7 @@ def log(
     for row in told["deliveries"]:
         about = row["webhookId"], row["event"], row["objectId"], row["state"], row["attempts"]
         add_row(table, time_of(row["createdAt"]), *about, time_of(row["nextAt"]), row["error"] or "-")
-    _print(table, told["deliveries"], told["next"], "no webhook has told anything that matches")
+    print_page(table, "no webhook has told anything that matches", told["next"])
 
 
 @app.command("off")
@@ -83,12 +83,3 @@ def _state(row: dict[str, Any]) -> str:
         return f"off: {row['offWhy']}"
     failing = row["failing"]
     return f"fails since {time_of(failing['since'])}: {failing['error']}" if failing else "well"
-
-
-def _print(table: Any, rows: list[Any], after: str | None, none: str) -> None:
-    if rows:
-        print_table(table)
-    else:
-        typer.echo(none)
-    if after:
-        typer.echo(f"there are more: --after {after}")
