@@ -1,14 +1,14 @@
 """What a page asks first: who am I here, what may I choose, and how much is left of what I may use?"""
 
-from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
+from fastapi import Response
 
 from fairlane import __version__
-from fairlane.gateway.api.framing import KEY, TheCaller, answer, refusals
+from fairlane.gateway.api.framing import TheCaller, answer, keyed_router
 from fairlane.gateway.api.models.account import Account
 from fairlane.gateway.settings import MODES
 
-router = APIRouter(tags=["account"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503))
+router = keyed_router("account")
 
 
 @router.get("/api/caller", response_model=Account)

@@ -2,24 +2,21 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 
-from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import TheCaller, TheOperator, answer, keyed_router
 from fairlane.gateway.api.models.audit import Audit, RefusalPage
 from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.records.audit import WantedActs
 from fairlane.gateway.records.refusals import WantedRefusals
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
-)
+router = keyed_router("operators", exact=True, reports=True)
 
 
 @router.get("/api/admin/audit", response_model=Audit)
 async def audit(
     operator: TheOperator,
     caller: TheCaller,
-    request: TheRequest,
     who: Filter = "",
     action: Filter = "",
     target: Filter = "",
@@ -33,7 +30,6 @@ async def audit(
     `target`: a whole one, or its kind (`key`, `queue`, `task`). What this gateway did before is told at once, what others did
     within a second; while the database is away it waits, and this call is 503.
     """
-    request.check_query("who", "action", "target", "from", "to", "after", "limit")
     wanted = WantedActs(*between(since, until), who, action, target)
     return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
 
@@ -42,7 +38,6 @@ async def audit(
 async def refused(
     operator: TheOperator,
     caller: TheCaller,
-    request: TheRequest,
     key: Filter = "",
     code: Filter = "",
     since: Since = "",
@@ -54,6 +49,5 @@ async def refused(
 
     Told when a minute is over. A process tells a thousand keys and codes of a minute apart; others are of the key `(other)`.
     """
-    request.check_query("key", "code", "from", "to", "after", "limit")
     wanted = WantedRefusals(*between(since, until), key, code)
     return answer(await operator.audit.refusals(wanted, after, limit, caller.key_id))

@@ -5,7 +5,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheCaller, TheOperator, answer, refusals
+from fairlane.gateway.api.framing import (
+    KEY,
+    TheActor,
+    TheBody,
+    TheCaller,
+    TheOperator,
+    answer,
+    keyed_router,
+    refusals,
+)
 from fairlane.gateway.api.hot.describing import with_limits
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.batches import AnyBatch, Batch, BatchList, BatchPage, NewBatch
@@ -23,9 +32,7 @@ router = APIRouter(
     dependencies=[Depends(KEY)],
     responses=with_limits(refusals(400, 401, 403, 404, 429, 503, openai=True)),
 )
-operators = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
+operators = keyed_router("operators")
 
 
 async def _batches(request: Framed) -> Batches:

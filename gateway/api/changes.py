@@ -1,35 +1,31 @@
 """The operators' calls for changes of settings: rolled out to a share of tasks, scheduled, compared, taken back."""
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
 from fairlane.gateway.api.framing import (
-    KEY,
     TheActor,
     TheBody,
     TheCaller,
     TheOperator,
-    TheRequest,
     answer,
+    keyed_router,
     refusals,
 )
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.changes import ChangeDetail, ChangeList, ChangeMade, ChangeShown
 from fairlane.gateway.operator.changing import ChangeUpdate, NewChange
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
+router = keyed_router("operators", exact=True)
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 
 @router.get("/api/admin/changes", response_model=ChangeList)
-async def changes(operator: TheOperator, request: TheRequest) -> Response:
+async def changes(operator: TheOperator) -> Response:
     """The changes of settings that wait or hold, and the last that did, the newest first; 200 are kept.
 
     `state`: `scheduled`, `active`, `ended` by its time, or `taken_back`. `perTask`: it is decided for each task, so it may hold
     for a share. `problem`: it does not fit the configuration any more, and holds for nobody.
     """
-    request.check_query()
     return answer(await operator.changes.page())
 
 
@@ -38,14 +34,13 @@ async def changes(operator: TheOperator, request: TheRequest) -> Response:
     response_model=ChangeDetail,
     responses=refusals(404, 429, 503, reports=True),
 )
-async def show(operator: TheOperator, caller: TheCaller, request: TheRequest, change_id: str) -> Response:
+async def show(operator: TheOperator, caller: TheCaller, change_id: str) -> Response:
     """One change, with what became of the tasks on its two sides: those that have ended, over its whole life.
 
     Times are of the last 5,000 of each side: of the wait until the last grant; of the first output and the duration from the
     submission on, the latter of tasks that completed. `moved`: tasks that went on to another model. `enough`: both sides have 30
     tasks and more. Of a change that is not decided for each task there is no comparison.
     """
-    request.check_query()
     return answer(await operator.changes.show(change_id, caller.key_id))
 
 
@@ -56,16 +51,13 @@ async def show(operator: TheOperator, caller: TheCaller, request: TheRequest, ch
     responses=CHANGE,
     openapi_extra=body_of(NewChange),
 )
-async def create(
-    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, check: bool = False
-) -> Response:
+async def create(operator: TheOperator, actor: TheActor, body: TheBody, check: bool = False) -> Response:
     """Changes settings now or from a time on, until a time or until it is taken back; on every replica within about a second.
 
     What is decided for each task (of routes, and `fallbacks`, `fallback_after_ms`, `first_output_ms` and `silence_ms` of models)
     may hold for a share of them: `rollout`. A route or model has one such change at a time. With `check` nothing is changed, only
     refused if it would be. `warnings`: what is allowed and may not do what was meant.
     """
-    request.check_query("check")
     made = await operator.changes.create(await body.fields(), actor, check=check)
     return answer(made, status=200 if check else 201)
 
@@ -76,26 +68,21 @@ async def create(
     responses=CHANGE,
     openapi_extra=body_of(ChangeUpdate),
 )
-async def alter(
-    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, change_id: str
-) -> Response:
+async def alter(operator: TheOperator, actor: TheActor, body: TheBody, change_id: str) -> Response:
     """Gives a change another share of the tasks, or another end. Who was among fewer is among more, too."""
-    request.check_query()
     return answer(await operator.changes.alter(change_id, await body.fields(), actor))
 
 
 @router.post("/api/admin/changes/{change_id}/keep", response_model=ChangeShown, responses=CHANGE)
-async def keep(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
+async def keep(operator: TheOperator, actor: TheActor, change_id: str) -> Response:
     """Lets a change hold for all tasks, without an end, until it is taken back."""
-    request.check_query()
     return answer(await operator.changes.keep(change_id, actor))
 
 
 @router.post("/api/admin/changes/{change_id}/take-back", response_model=ChangeShown, responses=CHANGE)
-async def take_back(operator: TheOperator, actor: TheActor, request: TheRequest, change_id: str) -> Response:
+async def take_back(operator: TheOperator, actor: TheActor, change_id: str) -> Response:
     """Ends a change, or lets it not begin: what holds without it holds again. A second call makes no difference.
 
     Tasks that were submitted under it keep what was decided for them then.
     """
-    request.check_query()
     return answer(await operator.changes.take_back(change_id, actor))

@@ -1,8 +1,8 @@
 """The operators' calls for endpoints: interfaces of other people that are called in turn."""
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, keyed_router, refusals
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.endpoints import EndpointDone, EndpointList, EndpointRemoved, EndpointShown
 from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoint
@@ -10,27 +10,23 @@ from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoin
 MAX_BODY_BYTES = 64 * 1024
 """Headers that are set may be long."""
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
+router = keyed_router("operators", exact=True)
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 
 @router.get("/api/admin/endpoints", response_model=EndpointList)
-async def endpoints(operator: TheOperator, request: TheRequest) -> Response:
+async def endpoints(operator: TheOperator) -> Response:
     """The endpoints of the configuration and those that were added while running, by name, each with its line.
 
     Of headers that are set only the names are told. `line`: `meanMs` is T, measured once something ran; `perSecond` is Q = C / T,
     or what the narrowest window lets through, whichever is less.
     """
-    request.check_query()
     return answer(await operator.endpoints.page())
 
 
 @router.get("/api/admin/endpoints/{name}", response_model=EndpointShown, responses=refusals(404))
-async def show(operator: TheOperator, request: TheRequest, name: str) -> Response:
+async def show(operator: TheOperator, name: str) -> Response:
     """One endpoint, with its line."""
-    request.check_query()
     return answer(await operator.endpoints.show(name))
 
 
@@ -41,9 +37,8 @@ async def show(operator: TheOperator, request: TheRequest, name: str) -> Respons
     responses=CHANGE,
     openapi_extra=body_of(NewEndpoint),
 )
-async def create(operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody) -> Response:
+async def create(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Adds an endpoint, on all replicas within about a second. It is kept in the SQL database."""
-    request.check_query()
     return answer(await operator.endpoints.create(await body.fields(MAX_BODY_BYTES), actor), status=201)
 
 
@@ -53,16 +48,12 @@ async def create(operator: TheOperator, actor: TheActor, request: TheRequest, bo
     responses=CHANGE,
     openapi_extra=body_of(EndpointUpdate),
 )
-async def change(
-    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str
-) -> Response:
+async def change(operator: TheOperator, actor: TheActor, body: TheBody, name: str) -> Response:
     """Changes what is given of an endpoint that was added; null takes it back to its default. What waits goes by it."""
-    request.check_query()
     return answer(await operator.endpoints.change(name, await body.fields(MAX_BODY_BYTES), actor))
 
 
 @router.delete("/api/admin/endpoints/{name}", response_model=EndpointRemoved, responses=CHANGE)
-async def remove(operator: TheOperator, actor: TheActor, request: TheRequest, name: str) -> Response:
+async def remove(operator: TheOperator, actor: TheActor, name: str) -> Response:
     """Removes an endpoint that was added. Requests under way go on; `waiting`: tasks that wait for it, and are not begun."""
-    request.check_query()
     return answer(await operator.endpoints.remove(name, actor))

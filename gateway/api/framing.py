@@ -1,12 +1,13 @@
 """What FastAPI's routes are given, and how the hot calls appear in its document."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
@@ -111,6 +112,18 @@ async def _body(request: Framed) -> Body:
     return Body(request.scope[REQUEST], request.app.gateway.tasks.bodies)
 
 
+async def _exact(request: Framed) -> None:
+    """Refuse parameters of the query that the call does not have. Raises ApiError(400)."""
+    ours: Request = request.scope[REQUEST]
+    ours.check_query(*_parameters_of(request.scope["route"].dependant))
+
+
+def _parameters_of(call: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in call.query_params)
+    for other in call.dependencies:
+        yield from _parameters_of(other)
+
+
 async def _caller(request: Framed) -> Caller:
     caller = request.scope[REQUEST].caller
     assert isinstance(caller, Caller)
@@ -122,6 +135,7 @@ async def _actor(request: Framed) -> Actor:
     return actor_of(await _caller(request), ours.address)
 
 
+EXACT = Depends(_exact)
 TheActor = Annotated[Actor, Depends(_actor)]
 TheOperator = Annotated[Operator, Depends(_operator)]
 TheHealth = Annotated[Health, Depends(_health)]
@@ -203,6 +217,15 @@ def refusals(
         where = "details.error_code" if model is AnthropicError else "code"
         told[status]["description"] = f"`{where}`: {', '.join(names)}"
     return told
+
+
+def keyed_router(tag: str, *, exact: bool = False, reports: bool = False) -> APIRouter:
+    """Calls that want a key where keys are configured. `exact`: they refuse parameters of the query that they do not have;
+    `reports`: the SQL database is asked at length."""
+    proofs = [Depends(KEY), EXACT] if exact else [Depends(KEY)]
+    return APIRouter(
+        tags=[tag], dependencies=proofs, responses=refusals(400, 401, 403, 429, 503, reports=reports)
+    )
 
 
 def _of_shape(model: Any) -> dict[str, Any]:

@@ -3,17 +3,17 @@
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
 from fairlane.gateway.api.framing import (
-    KEY,
+    EXACT,
     TheActor,
     TheBody,
     TheCaller,
     TheOperator,
-    TheRequest,
     answer,
+    keyed_router,
     refusals,
 )
 from fairlane.gateway.api.models.base import body_of
@@ -24,9 +24,7 @@ from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotati
 ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 OneOf = Annotated[Kind | None, Query(description="`caller` or `worker`")]
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
+router = keyed_router("operators")
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 
@@ -73,30 +71,31 @@ async def show_key(
     status_code=201,
     responses=refusals(408, 409, 413, 415),
     openapi_extra=body_of(NewKey),
+    dependencies=[EXACT],
 )
-async def create_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody
-) -> Response:
+async def create_key(operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody) -> Response:
     """Makes a key, or a token for workers, that holds on all replicas within a second. Its `secret` is told this once.
 
     The first key of an open gateway must be an admin's, and closes it: from then on callers and workers need keys, and workers
     that showed none are cut off (`notes`). If the answer is lost, so is the secret: rotate the key.
     """
-    request.check_query()
     return answer(await operator.keys.create(await body.fields(), caller, actor), status=201)
 
 
 @router.patch(
-    "/api/admin/keys/{key_id}", response_model=KeyChanged, responses=CHANGE, openapi_extra=body_of(KeyChange)
+    "/api/admin/keys/{key_id}",
+    response_model=KeyChanged,
+    responses=CHANGE,
+    openapi_extra=body_of(KeyChange),
+    dependencies=[EXACT],
 )
 async def change_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
 ) -> Response:
     """Changes a key of the database, on all replicas within a second; null takes a value back to its default.
 
     Of `limits` and `user_limits` only the members that are given change, and null takes one away; null instead of them all.
     """
-    request.check_query()
     return answer(await operator.keys.change(_checked(key_id), await body.fields(), caller, actor))
 
 
@@ -105,13 +104,13 @@ async def change_key(
     response_model=KeyMade,
     responses=CHANGE,
     openapi_extra=body_of(Rotation),
+    dependencies=[EXACT],
 )
 async def rotate_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
 ) -> Response:
     """Gives a key another `secret`, which is told this once. The ones before stay valid for `keep_ms`, a day if it is not given;
     workers that are connected by them are cut off then."""
-    request.check_query()
     return answer(await operator.keys.rotate(_checked(key_id), await body.fields(), caller, actor))
 
 
@@ -120,16 +119,16 @@ async def rotate_key(
     response_model=KeyRevoked,
     responses=CHANGE,
     openapi_extra=body_of(Revocation),
+    dependencies=[EXACT],
 )
 async def revoke_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, request: TheRequest, body: TheBody, key_id: str
+    operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
 ) -> Response:
     """Ends a key for good: new calls get 401, workers' connections end (4401). Calls and tasks under way go on to their end,
     unless `now` is true: then they are ended and `cancelled`.
 
     Refused: the last valid key of an admin, and the key of this very call. Revoked keys stay known; an id is never used twice.
     """
-    request.check_query()
     return answer(await operator.keys.revoke(_checked(key_id), await body.fields(), caller, actor))
 
 

@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 from fastapi import Request as Framed
 
 from fairlane.gateway.access import Entrance
 from fairlane.gateway.api.framing import (
-    KEY,
+    EXACT,
     Body,
     TheActor,
     TheBody,
@@ -15,6 +15,7 @@ from fairlane.gateway.api.framing import (
     TheOperator,
     TheRequest,
     answer,
+    keyed_router,
     refusals,
 )
 from fairlane.gateway.api.models.base import body_of
@@ -43,13 +44,8 @@ from fairlane.web.history.buckets import Kind
 from fairlane.web.history.ranges import RANGES
 
 MAX_VALUE = 256
-BULK = ("user", "queue", "model", "worker")
-"""What a bulk cancel filters by, beside the state."""
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
-
+router = keyed_router("operators")
 
 Filter = Annotated[str, Query(max_length=MAX_VALUE)]
 TIME = r"^[0-9]{0,15}$"
@@ -182,11 +178,12 @@ async def find_tasks(
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
-@router.post("/api/admin/tasks/cancel", response_model=AllCancelled, responses=refusals(500))
+@router.post(
+    "/api/admin/tasks/cancel", response_model=AllCancelled, responses=refusals(500), dependencies=[EXACT]
+)
 async def cancel_all(
     operator: TheOperator,
     actor: TheActor,
-    request: TheRequest,
     state: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
     user: Filter = "",
     queue: Filter = "",
@@ -199,10 +196,9 @@ async def cancel_all(
     One of user, queue, model and worker must be given, and nothing that this call does not know. `more`: call again for the rest.
     Written to the audit record as one entry.
     """
-    request.check_query(*BULK, "state", "limit")
     if state not in ("", State.QUEUED, State.EXECUTING):
         raise bad_request(f"state must be {State.QUEUED} or {State.EXECUTING}", "state")
-    given = dict(zip(BULK, (user, queue, model, worker), strict=True))
+    given = {"user": user, "queue": queue, "model": model, "worker": worker}
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
     if not wanted:
         raise bad_request("one of user, queue, model and worker must be given", "user")
@@ -253,15 +249,13 @@ CHANGE = refusals(404, 408, 413, 415)
     response_model=BreakerChanged,
     responses=CHANGE,
     openapi_extra=body_of(BreakerChange),
+    dependencies=[EXACT],
 )
-async def force_breaker(
-    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody
-) -> Response:
+async def force_breaker(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Has the breaker of an upstream of a model open or closed, on every replica, or lets it go by itself again.
 
     Nothing of the model starts through an upstream whose breaker is open. Written to the audit record.
     """
-    request.check_query()
     return answer(await force(operator.scheduler, await body.fields(), actor))
 
 
@@ -270,15 +264,16 @@ async def force_breaker(
     response_model=QueueChanged,
     responses=CHANGE,
     openapi_extra=body_of(QueueChange),
+    dependencies=[EXACT],
 )
 async def change_queue(
-    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str, check: bool = False
+    operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
 ) -> Response:
     """Changes settings of a queue while the gateways run; null takes a change back.
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, request, body, "queue", name, check=check)
+    return await _change(operator, actor, body, "queue", name, check=check)
 
 
 @router.patch(
@@ -286,27 +281,20 @@ async def change_queue(
     response_model=ModelChanged,
     responses=CHANGE,
     openapi_extra=body_of(ModelChange),
+    dependencies=[EXACT],
 )
 async def change_model(
-    operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody, name: str, check: bool = False
+    operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
 ) -> Response:
     """Changes settings of a model while the gateways run; null takes a change back.
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, request, body, "model", name, check=check)
+    return await _change(operator, actor, body, "model", name, check=check)
 
 
 async def _change(
-    operator: Operator,
-    actor: Actor,
-    request: Request,
-    body: Body,
-    kind: Configured,
-    name: str,
-    *,
-    check: bool,
+    operator: Operator, actor: Actor, body: Body, kind: Configured, name: str, *, check: bool
 ) -> Response:
-    request.check_query("check")
     check_name(operator.current.settings, kind, name)
     return answer(await operator.change(kind, name, await body.fields(), actor, check=check))

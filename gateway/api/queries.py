@@ -6,10 +6,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 from pydantic import BeforeValidator
 
-from fairlane.gateway.records.reports import FILTERS, read_time
+from fairlane.gateway.records.reports import read_time
 
-TIMES = ("from", "to")
-LIST = ("limit", "format")
 MAX_VALUE = 256
 ALWAYS = "9" * 15
 
@@ -55,8 +53,9 @@ async def _filters(
     family: Filter = "",
     route: Filter = "",
 ) -> dict[str, str]:
-    """Those of FILTERS that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
-    return given(dict(zip(FILTERS, (key, user, model, tier, state, code, family, route), strict=True)))
+    """Those that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
+    whose = {"key": key, "user": user, "model": model, "tier": tier}
+    return given({**whose, "state": state, "code": code, "family": family, "route": route})
 
 
 TheFilters = Annotated[dict[str, str], Depends(_filters)]

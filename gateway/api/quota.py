@@ -2,12 +2,20 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import (
+    TheActor,
+    TheBody,
+    TheOperator,
+    TheRequest,
+    answer,
+    keyed_router,
+    refusals,
+)
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.quota import Ledger, QuotaGranted, QuotaPage
-from fairlane.gateway.api.queries import LIST, PLAIN, TIMES, Count, Filter, Plain, Since, Until, between
+from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.operator.quota import NewGrant, read_subject
 from fairlane.gateway.tasks.poll import now_ms
@@ -20,9 +28,7 @@ COLUMNS = (
 )
 """Of the ledger as CSV."""
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
-)
+router = keyed_router("operators", exact=True, reports=True)
 KeyId = Annotated[
     str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$", description="The id of a key that pays for its tasks.")
 ]
@@ -39,7 +45,6 @@ After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
 @router.get("/api/admin/quota", response_model=QuotaPage, responses=refusals(404))
 async def standings(
     operator: TheOperator,
-    request: TheRequest,
     key: KeyId = "",
     user: User = "",
     text: Filter = "",
@@ -53,7 +58,6 @@ async def standings(
     `held` is for tasks that have not ended; `available` is what the next task may be held, of the `budget` first. All of it in
     credits. `active`: its key has such a quota now. `next` is the `after` that goes on, null at the end.
     """
-    request.check_query("key", "user", "text", "after", "limit")
     return answer(await operator.quota.page(read_subject(key, user), text.lower(), after, limit))
 
 
@@ -64,14 +68,13 @@ async def standings(
     responses={200: {"model": QuotaGranted}, **refusals(404, 408, 409, 413, 415)},
     openapi_extra=body_of(NewGrant),
 )
-async def grant(operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody) -> Response:
+async def grant(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Grants credits to a key or a user, which stay until they are used; less than 0 takes some back. On all replicas at once.
 
     With an `id` of yours the call can be repeated: it grants once (200 and `new: false` afterwards), and 409 says that the id
     names another grant. Written to the audit record. `notes` say why what was granted may be of no use, as where the key has no
     quota.
     """
-    request.check_query()
     done = await operator.quota.grant(await body.fields(), actor)
     return answer(done, status=201 if done["new"] else 200)
 
@@ -97,7 +100,6 @@ async def ledger(
     The amounts in the fund `granted` add up to the balance. `next` is the `after` that goes on, null at the end (of CSV: the
     header `x-next`).
     """
-    request.check_query("key", "user", "kind", *TIMES, "after", *LIST)
     rows, more = await operator.quota.ledger(
         read_subject(key, user), kind, *between(since, until), after, limit
     )

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
+from fastapi import Response
 
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import TheCaller, TheRequest, answer, keyed_router, refusals
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.routes import PromptRequest, Rendered, RouteList
 from fairlane.gateway.calls.bodies import value_of
@@ -23,7 +23,7 @@ from fairlane.gateway.settings import Settings
 from fairlane.gateway.tasks.poll import told_of_plan
 from fairlane.workers.protocol import with_model
 
-router = APIRouter(tags=["account"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503))
+router = keyed_router("account")
 
 _RATES = ("input", "cached_input", "output", "reasoning", "request")
 
@@ -65,9 +65,7 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
     return answer({"routes": listed, "templates": templates, "chains": chains})
 
 
-operators = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
+operators = keyed_router("operators", exact=True)
 
 
 @operators.post(
@@ -79,7 +77,6 @@ operators = APIRouter(
 async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Response:
     """What a task of a template would send to its model, for a tier: the body, and which model and queue. No task is made."""
     tasks = request.app.gateway.tasks
-    ours.check_query()
     _, fields = await read_json(tasks, ours)
     tier = value_of(fields, "tier")
     if tier is not None:

@@ -2,17 +2,15 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 from pydantic import Field, JsonValue
 
-from fairlane.gateway.api.framing import KEY, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import TheOperator, answer, keyed_router
 from fairlane.gateway.api.models.base import Answer, Ms
 from fairlane.gateway.api.models.state import RefusedReload
 from fairlane.gateway.api.queries import Filter
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
+router = keyed_router("operators", exact=True)
 
 
 class Came(Answer):
@@ -88,12 +86,11 @@ class Settings(Answer):
 
 @router.get("/api/admin/settings", response_model=Settings)
 async def settings(
-    operator: TheOperator, request: TheRequest, name: Filter = "", changed: Annotated[bool, Query()] = False
+    operator: TheOperator, name: Filter = "", changed: Annotated[bool, Query()] = False
 ) -> Response:
     """Every setting of the replica that answers: its value, default, source, since when, and by whom it was changed.
 
     `name` is a part of their names, in small or large letters. With `changed` those alone that differ from their defaults, or
     were changed while running. Secrets are `(set)` or null; URLs come without user, password and query.
     """
-    request.check_query("name", "changed")
     return answer(await operator.settings.read(name, changed=changed))

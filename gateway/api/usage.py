@@ -3,33 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, TheUsage, answer, refusals
+from fairlane.gateway.api.framing import TheCaller, TheRequest, TheUsage, answer, keyed_router
 from fairlane.gateway.api.models.usage import UsageReport, UsedTasks
-from fairlane.gateway.api.queries import (
-    LIST,
-    PLAIN,
-    TIMES,
-    Count,
-    Filter,
-    Plain,
-    Since,
-    TheFilters,
-    Until,
-    between,
-    given,
-)
+from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, TheFilters, Until, between, given
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reports import (
     DIMENSIONS,
-    FILTERS,
     MEASURED,
     TASK_COLUMNS,
-    TASK_FILTERS,
     UsageReports,
     Wanted,
     columns_by,
@@ -38,12 +24,8 @@ from fairlane.gateway.records.reports import (
 )
 from fairlane.gateway.tasks.poll import now_ms
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
-)
-own = APIRouter(
-    tags=["account"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
-)
+router = keyed_router("operators", exact=True, reports=True)
+own = keyed_router("account", exact=True, reports=True)
 
 MOST_ROWS = 10_000
 MOST_OWN_ROWS = 1000
@@ -70,7 +52,6 @@ async def usage(
     Days and hours are those of UTC. Rows with most tokens come first, times in their order; `total` is of all, also beyond the
     limit (`more`). CSV with `format=csv` or `Accept: text/csv`.
     """
-    request.check_query("by", *TIMES, *FILTERS, *LIST)
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 
 
@@ -92,7 +73,6 @@ async def tasks(
 
     `next` is the `after` that goes on, null at the end (of CSV: the header `x-next`). What is not known is null.
     """
-    request.check_query(*TIMES, *TASK_FILTERS, "after", *LIST)
     wanted = Wanted(*between(since, until), {**given({"task": task, "template": template}), **filters})
     rows, more = await usage.tasks(wanted, after, limit, caller.key_id)
     if wants_csv(request, form):
@@ -120,7 +100,6 @@ async def own_usage(
     A delegating key sees all its users: `by=user`, or one of them with `user` (its name as the key gives it, or as rows show it).
     Where the request names a user itself (`X-Fairlane-User`), it sees that one alone.
     """
-    request.check_query("by", *TIMES, "user", "model", "tier", "route", *LIST)
     filters = {**_whose(caller, user), **given({"model": model, "tier": tier, "route": route})}
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 

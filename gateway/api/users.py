@@ -1,16 +1,14 @@
 """What operators do about users."""
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
-from fairlane.gateway.api.framing import KEY, TheActor, TheBody, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, keyed_router, refusals
 from fairlane.gateway.api.models.base import body_of
 from fairlane.gateway.api.models.users import Forgotten
 from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.forget import ForgottenUser
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
+router = keyed_router("operators", exact=True)
 
 
 @router.post(
@@ -19,7 +17,7 @@ router = APIRouter(
     responses=refusals(408, 413, 415, 500),
     openapi_extra=body_of(ForgottenUser),
 )
-async def forget(operator: TheOperator, actor: TheActor, request: TheRequest, body: TheBody) -> Response:
+async def forget(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids
     of requests and traces, out of usage records, sums and the audit record. What is on its way there loses it, too.
 
@@ -27,5 +25,4 @@ async def forget(operator: TheOperator, actor: TheActor, request: TheRequest, bo
     are cancelled, nothing of them is kept, and they are removed once they have ended.
     Call again while `more` is true. What was granted to and paid by users with a quota of their own stays in the ledger.
     """
-    request.check_query()
     return answer(await operator.forget(read_body(ForgottenUser, await body.fields()).user, actor))

@@ -2,18 +2,17 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.api.framing import (
-    KEY,
     TheActor,
     TheBody,
     TheCaller,
     TheOperator,
-    TheRequest,
     answer,
+    keyed_router,
     refusals,
 )
 from fairlane.gateway.api.models.base import body_of
@@ -36,12 +35,8 @@ from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, Webhooks
 
 DAY_MS = 24 * 3_600_000
 
-router = APIRouter(
-    tags=["webhooks"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
-)
-operators = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
-)
+router = keyed_router("webhooks", exact=True)
+operators = keyed_router("operators", exact=True, reports=True)
 CHANGE = refusals(404, 408, 409, 413, 415)
 
 State = Annotated[Literal["waiting", "delivered", "failed"] | None, Query()]
@@ -95,9 +90,8 @@ TheWebhooks = Annotated[Webhooks, Depends(_webhooks)]
 
 
 @router.get("/api/webhooks", response_model=WebhookList)
-async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRequest) -> Response:
+async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller) -> Response:
     """The caller's webhooks, the oldest first, and how many there may be (`most`)."""
-    request.check_query()
     return answer(await webhooks.page(caller))
 
 
@@ -108,24 +102,18 @@ async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller, request: TheRe
     responses=refusals(408, 409, 413, 415),
     openapi_extra=body_of(NewWebhook),
 )
-async def create_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody
-) -> Response:
+async def create_webhook(webhooks: TheWebhooks, caller: TheCaller, body: TheBody) -> Response:
     """Makes a webhook: from now on requests tell its URL of ends, those of tasks that run already, too. Its `secret`, with
     which they are signed, is told this once. If the answer is lost, so is the secret: rotate it."""
-    request.check_query()
     new = read_body(NewWebhook, await body.fields(), secret=True)
     made = await webhooks.create(caller, new.url, new.events, new.note, every_user=new.everyUser)
     return answer(made, status=201)
 
 
 @router.get("/api/webhooks/{webhook_id}", response_model=WebhookShown, responses=refusals(404))
-async def show_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
-) -> Response:
+async def show_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
     """One of the caller's webhooks. `failing`: nothing was taken since then; `waiting`: deliveries that are owed; `missed`:
     ends of which it tells nothing, as 10,000 deliveries were owed."""
-    request.check_query()
     return answer(await webhooks.show(caller, webhook_id))
 
 
@@ -136,22 +124,18 @@ async def show_webhook(
     openapi_extra=body_of(WebhookChange),
 )
 async def change_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody, webhook_id: str
+    webhooks: TheWebhooks, caller: TheCaller, body: TheBody, webhook_id: str
 ) -> Response:
     """Changes what is given. What is owed goes to the URL that holds when it is sent; while the webhook is off it waits, and no
     further ends are written down."""
-    request.check_query()
     said = read_body(WebhookChange, await body.fields(), secret=True)
     fields = {name: getattr(said, name) for name in said.model_fields_set}
     return answer(await webhooks.change(caller, webhook_id, fields))
 
 
 @router.delete("/api/webhooks/{webhook_id}", response_model=WebhookRemoved, responses=refusals(404))
-async def remove_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
-) -> Response:
+async def remove_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
     """Removes a webhook, with its log. What it still owes is not sent; a request under way may still come."""
-    request.check_query()
     return answer(await webhooks.remove(caller, webhook_id))
 
 
@@ -162,11 +146,10 @@ async def remove_webhook(
     openapi_extra=body_of(NewSecret),
 )
 async def rotate_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, body: TheBody, webhook_id: str
+    webhooks: TheWebhooks, caller: TheCaller, body: TheBody, webhook_id: str
 ) -> Response:
     """Gives a webhook another `secret`, told this once. The one before signs besides for `keepMs`, a day if it is not given:
     requests then have two signatures, and a receiver that knows one of the secrets takes them."""
-    request.check_query()
     keep_ms = read_body(NewSecret, await body.fields(), secret=True).keepMs
     return answer(await webhooks.rotate(caller, webhook_id, keep_ms))
 
@@ -177,12 +160,9 @@ async def rotate_webhook(
     status_code=202,
     responses=refusals(404, 409),
 )
-async def test_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str
-) -> Response:
+async def test_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
     """Has a webhook tell an event of type `webhook.test` with its own id, whatever its `events`. What became of it, its
     delivery tells."""
-    request.check_query()
     return answer(await webhooks.test(caller, webhook_id), status=202)
 
 
@@ -194,7 +174,6 @@ async def test_webhook(
 async def list_deliveries(
     webhooks: TheWebhooks,
     caller: TheCaller,
-    request: TheRequest,
     webhook_id: str,
     state: State = None,
     after: After = "",
@@ -204,7 +183,6 @@ async def list_deliveries(
 
     `state`: `waiting` (it is sent at `nextAt`), `delivered`, or `failed`: it was not taken in all its time.
     """
-    request.check_query("state", "after", "limit")
     return answer(await webhooks.deliveries(caller, webhook_id, state, _cursor(after), limit))
 
 
@@ -214,10 +192,9 @@ async def list_deliveries(
     responses=refusals(404),
 )
 async def show_delivery(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str, delivery_id: str
+    webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, delivery_id: str
 ) -> Response:
     """One delivery, with its last 20 attempts."""
-    request.check_query()
     return answer(await webhooks.delivery(caller, webhook_id, delivery_id))
 
 
@@ -227,11 +204,8 @@ async def show_delivery(
     status_code=202,
     responses=refusals(404, 409),
 )
-async def redeliver(
-    webhooks: TheWebhooks, caller: TheCaller, request: TheRequest, webhook_id: str, delivery_id: str
-) -> Response:
+async def redeliver(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, delivery_id: str) -> Response:
     """Sends a delivery again, under the same `webhook-id`, also one that was taken; one that waits is sent now."""
-    request.check_query()
     return answer(await webhooks.redeliver(caller, webhook_id, delivery_id), status=202)
 
 
@@ -242,13 +216,11 @@ async def redeliver(
 async def all_webhooks(
     operator: TheOperator,
     caller: TheCaller,
-    request: TheRequest,
     key: Filter = "",
     after: Annotated[str, Query(pattern=r"^(hook_[0-9a-f]{24})?$")] = "",
     limit: Limit = 100,
 ) -> Response:
     """Everybody's webhooks, by id, or those of a key; never a secret, nor the query of a URL. `next` goes on."""
-    request.check_query("key", "after", "limit")
     return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
 
 
@@ -256,7 +228,6 @@ async def all_webhooks(
 async def all_deliveries(
     operator: TheOperator,
     caller: TheCaller,
-    request: TheRequest,
     key: Filter = "",
     webhook: Filter = "",
     state: State = None,
@@ -264,7 +235,6 @@ async def all_deliveries(
     limit: Limit = 100,
 ) -> Response:
     """What webhooks have told and are to tell, the newest event first: all of them, those of a key, or of one webhook."""
-    request.check_query("key", "webhook", "state", "after", "limit")
     wanted = key or None, webhook or None, state, _cursor(after)
     return answer(await operator.webhooks.deliveries(*wanted, limit, caller.key_id))
 
@@ -272,12 +242,9 @@ async def all_deliveries(
 @operators.post(
     "/api/admin/webhooks/{webhook_id}/off", response_model=WebhookSwitchedOff, responses=refusals(404)
 )
-async def switch_off(
-    operator: TheOperator, actor: TheActor, request: TheRequest, webhook_id: str
-) -> Response:
+async def switch_off(operator: TheOperator, actor: TheActor, webhook_id: str) -> Response:
     """Switches a webhook off, whoever's it is. Its owner reads that in `offWhy`, and may switch it on again: to keep it from
     that, end the key."""
-    request.check_query()
     return answer(await operator.webhooks.off(webhook_id, actor))
 
 

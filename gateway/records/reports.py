@@ -28,9 +28,6 @@ DIMENSIONS = {
     "hour": "began",
 }
 """By what tasks can be added up, and the column."""
-FILTERS = ("key", "user", "model", "tier", "state", "code", "family", "route")
-TASK_FILTERS = ("task", "template", *FILTERS)
-"""Of the records themselves."""
 SPANS = {"day": DAY_MS, "hour": HOUR_MS}
 USUAL_DAYS, USUAL_HOURS = 30, 48
 """How far back it goes where nobody says."""
@@ -93,7 +90,7 @@ TASK_COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which tasks, by when they ended: from `since` to before `until`, ms. `filters`: by names of FILTERS or TASK_FILTERS."""
+    """Which tasks, by when they ended: from `since` to before `until`, ms. `filters`: by the names of the calls' parameters."""
 
     since: int
     until: int
