@@ -15,7 +15,6 @@ from bench.specs import MODEL, WorkerCount, WorkerSpec
 from bench.websocket import WebSocket, frame
 
 REPORT_S = 0.1
-MAX_TOKENS_PER_FRAME = 64
 
 
 class Counters:

@@ -215,7 +215,7 @@ class Gateway:
         minutes = Minutes(
             replica, self.metrics, self.surveyor, self.dispatcher.attempts.values, also=current.tell_unpriced
         )
-        watch = QueueWatch(self.scheduler, self.hub)
+        watch = QueueWatch(self.scheduler)
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )

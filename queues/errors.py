@@ -10,9 +10,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """No connection, no answer in time, or Redis is loading, full or read-only. Try again after `retry_after_ms`."""
-
-    retry_after_ms = 1000
+    """No connection, no answer in time, or Redis is loading, full or read-only. Try again later."""
 
 
 class StoreRefused(StoreError):

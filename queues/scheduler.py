@@ -828,10 +828,6 @@ class Scheduler:
         """Let a nonce be used that was noted by this caller, and for nothing."""
         await self._link.command("PEXPIRE", self._keys("nonce", key=key_id, nonce=nonce), 0)
 
-    def channel(self, replica: str) -> str:
-        """The pub/sub channel of a replica."""
-        return self._keys.channel(replica)
-
     def offer(
         self,
         models: Sequence[str],

@@ -196,14 +196,9 @@ def terminal_event(ended: Ended) -> Event:
     return Event(*parse_event_id(ended.event_id), ended.kind, ended.data)
 
 
-def gap_event(task_id: str, ts: int, requested: str, earliest: str | None, reason: str) -> Event:
+def gap_event(task_id: str, ts: int, requested: str, reason: str) -> Event:
     """Events after `requested` cannot be had; `reason` is `expired`, `ahead` or `lost`."""
-    first = NULL if earliest is None else json_string(earliest)
-    fragment = b'"requested":%b,"earliest":%b,"reason":%b' % (
-        json_string(requested),
-        first,
-        json_string(reason),
-    )
+    fragment = b'"requested":%b,"earliest":null,"reason":%b' % (json_string(requested), json_string(reason))
     return _unlogged("gap", task_id, ts, fragment)
 
 

@@ -35,13 +35,12 @@ class Reading(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request that was sent, and what its caller saw. Times are of the monotonic clock, ns; 0 until they have come."""
+    """A request that was sent, and what its caller saw. `sent_ns`: by the monotonic clock."""
 
     number: int
     request: Request
     reading: Reading
     sent_ns: int = 0
-    answered_ns: int = 0
     task_id: str = ""
     status: str = "under way"
     """completed, cancelled, left (its caller hung up), or an answer that was not expected."""
@@ -197,7 +196,6 @@ class Clients:
                     tokens += text.partition('"delta":"')[2].partition('"')[0].count("t")
                     if tokens >= call.request.stop_after and not call.ends:
                         await self._cancel(replica, call)
-        call.answered_ns = time.monotonic_ns()
 
     async def _later(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
         answer = await replica.post("/api/openai", json=body | {"async": True}, headers=call.headers)
@@ -220,7 +218,6 @@ class Clients:
             state = await self._poll(call, replica, state)
         else:
             call.status = state["status"]
-        call.answered_ns = time.monotonic_ns()
 
     async def _poll(self, call: Call, replica: httpx.AsyncClient, known: dict[str, Any]) -> dict[str, Any]:
         """What is said of a task; what was known, to be asked again later, when the gateway asks for patience (503)."""
@@ -233,7 +230,6 @@ class Clients:
         return found
 
     def _answered(self, call: Call, answer: httpx.Response, expected: int) -> None:
-        call.answered_ns = time.monotonic_ns()
         call.task_id = answer.headers.get("x-task-id", "")
         if answer.status_code != expected:
             call.status = f"HTTP {answer.status_code}"

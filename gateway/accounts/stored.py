@@ -124,11 +124,9 @@ def _proofs(
     return tuple(found)
 
 
-def read_entry(
-    kind: Kind, key_id: str, settings: Mapping[str, Any], sha256: str = "0" * 64
-) -> CallerKey | WorkerKey:
+def read_entry(kind: Kind, key_id: str, settings: Mapping[str, Any]) -> CallerKey | WorkerKey:
     """What settings say, as the configuration's entry would. Raises ValidationError."""
-    said = msgspec.json.encode({**settings, "id": key_id, "sha256": sha256})
+    said = msgspec.json.encode({**settings, "id": key_id, "sha256": "0" * 64})
     return ENTRY[kind].model_validate_json(said, strict=True)
 
 

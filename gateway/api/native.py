@@ -374,7 +374,7 @@ class NativeStream(NativeStreamView):
         self.was_lost = True
         ts = now_ms()
         return (
-            native_frame(gap_event(self.info.task_id, ts, "", None, "lost"))
+            native_frame(gap_event(self.info.task_id, ts, "", "lost"))
             + native_frame(restart_event(self.info.task_id, ts, "the store lost what was seen"))
             + native_frame(bye_event(self.info.task_id, ts, "gap", 1000))
         )
@@ -497,7 +497,7 @@ async def _replay(
     first = b""
     if start.missing:
         ts = now_ms()
-        first = native_frame(gap_event(task_id, ts, start.asked, None, start.missing))
+        first = native_frame(gap_event(task_id, ts, start.asked, start.missing))
         first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
     info = record_info(task_id, record)
     stream = _stream_of(tasks, info, reader.feed, is_chain=is_chain(record))

@@ -443,9 +443,7 @@ class Departure:
 
     __slots__ = ("_connection", "_handle", "_on_gone", "_receive", "_request", "_task", "gone")
 
-    def __init__(
-        self, request: Request, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S
-    ) -> None:
+    def __init__(self, request: Request, on_gone: Callable[[], None]) -> None:
         self.gone = False
         self._on_gone = on_gone
         self._receive = request.receive
@@ -457,7 +455,7 @@ class Departure:
         if request.revoked:
             self._handle = asyncio.get_running_loop().call_later(0, self._left)
         elif self._connection is None:
-            self._handle = asyncio.get_running_loop().call_later(delay, self._begin)
+            self._handle = asyncio.get_running_loop().call_later(DEPARTURE_CHECK_S, self._begin)
         elif not self._connection.watch(self._left):
             self._handle = asyncio.get_running_loop().call_later(0, self._left)
 

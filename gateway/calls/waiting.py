@@ -11,7 +11,7 @@ from fairlane.queues.loops import end_tasks
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
-from fairlane.streaming.hub import Feed, Hub
+from fairlane.streaming.hub import Feed
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -41,9 +41,8 @@ class QueueWatch:
     Their readers are told of what is news (`is_news`), and of nothing else.
     """
 
-    def __init__(self, scheduler: Scheduler, hub: Hub) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._hub = hub
         self._task: asyncio.Task[None] | None = None
         self._feeds: dict[Feed, _Watched] = {}
 

@@ -6,27 +6,22 @@ from typing import Any
 
 AT_ONCE = 20
 PER_SECOND = 2.0
+EVERY_S = 60.0
 
 
 class SummedLine:
-    """A line at once, then at most one a minute, with the sum.
+    """A line at once, then at most one a minute: `write` is called with what was added up since it was called last."""
 
-    `write` is called with what was added up since it was called last, at most every `every_s` seconds.
-    """
-
-    def __init__(
-        self, write: Callable[[int], None], now: Callable[[], float] = time.monotonic, every_s: float = 60.0
-    ) -> None:
+    def __init__(self, write: Callable[[int], None], now: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._now = now
-        self._every_s = every_s
         self._sum = 0
         self._written_at: float | None = None
 
     def add(self, number: int) -> None:
         self._sum += number
         now = self._now()
-        if self._written_at is None or now - self._written_at >= self._every_s:
+        if self._written_at is None or now - self._written_at >= EVERY_S:
             self._write(self._sum)
             self._sum, self._written_at = 0, now
 

@@ -74,8 +74,6 @@ class Lane:
     oldest_wait_ms: int | None = None
     charged: float = 0
     """Cost since the model is in use: tokens, requests or seconds of slots. It falls when an estimate is refunded."""
-    share: float | None = None
-    """Of what was charged in the model over the last five minutes, as far back as this process has readings."""
     jain: float | None = None
     """Jain's index of the service of users who stood in line through all of the last period of five minutes (1 = equal)."""
     blocked: Blocked | None = None
@@ -450,7 +448,7 @@ class Surveyor:
             model.upstreams = upstreams_of(model.model, workers, upstreams.get(model.model, ()))
         _count_workers(models, workers)
         _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
-        set_shares(queues, lanes, self.shares.served(_charged(lanes)))
+        set_shares(queues, self.shares.served(_charged(lanes)))
         return Survey(
             now_ms,
             queues,
@@ -482,16 +480,11 @@ def _age(entries: Sequence[Any], now_ms: int) -> int:
     return max(now_ms - int(entries[0][0].partition(b"-")[0]), 0) if entries else 0
 
 
-def set_shares(queues: Iterable[Queue], lanes: Iterable[Lane], served: Charged) -> None:
-    """What part of the service of its model each lane had, and of that of all each queue; None where nothing was served."""
-    by_model: dict[str, float] = {}
+def set_shares(queues: Iterable[Queue], served: Charged) -> None:
+    """What part of all service each queue had; None where nothing was served."""
     by_queue: dict[str, float] = {}
-    for (queue_name, model_name), cost in served.items():
-        by_model[model_name] = by_model.get(model_name, 0) + cost
+    for (queue_name, _), cost in served.items():
         by_queue[queue_name] = by_queue.get(queue_name, 0) + cost
-    for lane in lanes:
-        total = by_model.get(lane.model, 0)
-        lane.share = served.get((lane.queue, lane.model), 0) / total if total > 0 else None
     total = sum(by_queue.values())
     for queue in queues:
         queue.share = by_queue.get(queue.queue, 0) / total if total > 0 else None

@@ -171,13 +171,6 @@ class ResultView:
         return "" if text is None else str(msgspec.json.decode(text, type=str))
 
     @property
-    def finish_reason(self) -> str | None:
-        """Why choice 0 ended, as far as the worker said."""
-        choice = next((choice for choice in self.choices() if choice.index == 0), None)
-        reason = (choice.finish if choice else None) or self._finish
-        return None if reason is None else str(msgspec.json.decode(reason, type=str))
-
-    @property
     def has_chunks(self) -> bool:
         """Whether there was any output beside the result."""
         return bool(self._outputs)

@@ -67,7 +67,7 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
     return None if picked is None else picked[0]
 
 
-def normalise_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> Counts:
+def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
     """The tokens of the usage object that counts."""
     if raw is not None:
         try:  # it says the same as what follows, which reads whatever is not so plain
@@ -76,7 +76,7 @@ def normalise_usage(raw: bytes | None, result: bytes | None = None, latest: byte
             pass
         else:
             return Counts(own.input_tokens, own.output_tokens, own.cached_tokens, own.reasoning_tokens)
-    picked = _pick(raw, result, latest)
+    picked = _pick(raw, result, None)
     if picked is None:
         return Counts()
     _, found, told = picked

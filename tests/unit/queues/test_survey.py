@@ -312,11 +312,9 @@ def test_what_is_older_than_the_span_is_forgotten() -> None:
     assert len(shares) == 2
 
 
-def test_a_lane_shares_its_model_and_a_queue_everything() -> None:
+def test_a_queue_has_a_share_of_everything() -> None:
     queues = [Queue(name, EffectiveSettings({}, {})) for name in ("a", "b", "new", "idle")]
-    lanes = [Lane(*lane) for lane in (A, B, NEW)]
-    set_shares(queues, lanes, {A: 300.0, B: 100.0, NEW: 400.0})
-    assert [lane.share for lane in lanes] == [0.75, 0.25, 1.0]
+    set_shares(queues, {A: 300.0, B: 100.0, NEW: 400.0})
     assert [queue.share for queue in queues] == [0.375, 0.125, 0.5, 0.0]
-    set_shares(queues, lanes, {A: 0.0, B: 0.0, NEW: 0.0})
-    assert {lane.share for lane in lanes} | {queue.share for queue in queues} == {None}
+    set_shares(queues, {A: 0.0, B: 0.0, NEW: 0.0})
+    assert {queue.share for queue in queues} == {None}

@@ -241,7 +241,7 @@ def test_a_waiting_stream_gets_chunks_that_clients_can_parse() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [ev.gap_event(TASK, TS, "1-7", None, "lost"), ev.restart_event(TASK, TS, "lost")],
+    [ev.gap_event(TASK, TS, "1-7", "lost"), ev.restart_event(TASK, TS, "lost")],
     ids=["gap", "restart"],
 )
 def test_lost_events_end_a_chat_stream_with_an_error(event: ev.Event) -> None:

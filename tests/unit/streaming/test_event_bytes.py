@@ -98,8 +98,8 @@ def test_every_builder_keeps_to_the_schema_and_to_one_line(
         ev.queued_event(TASK, TS, Place(number + 1, number, number // 2, number * 2)),
         ev.progress_event(TASK, TS, (number % 101) / 1, text),
         ev.progress_event(TASK, TS),
-        ev.gap_event(TASK, TS, text, "1-7", "expired"),
-        ev.gap_event(TASK, TS, text, None, "lost"),
+        ev.gap_event(TASK, TS, text, "expired"),
+        ev.gap_event(TASK, TS, text, "lost"),
         ev.restart_event(TASK, TS, text),
         ev.bye_event(TASK, TS, text, number),
     ]

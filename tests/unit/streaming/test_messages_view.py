@@ -288,7 +288,7 @@ def test_lost_events_end_the_stream_with_an_error() -> None:
     from fairlane.streaming.events import gap_event
 
     view = MessagesStreamView(INFO)
-    (last,) = frames(view.feed(gap_event(TASK, 1, "1-1", None, "lost")))
+    (last,) = frames(view.feed(gap_event(TASK, 1, "1-1", "lost")))
     assert (last.event, last.json["error"]["details"]["error_code"]) == ("error", "EVENTS_LOST")
     assert view.ended
 

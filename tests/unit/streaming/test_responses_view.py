@@ -346,7 +346,7 @@ def test_a_response_that_never_began_is_not_told_to_be_in_progress() -> None:
 def test_lost_events_end_the_stream_and_not_the_response() -> None:
     view = ResponsesStreamView(INFO, ECHO)
     shown = [view.feed(event) for event in Log().start().text("Hel").events]
-    shown.append(view.feed(ev.gap_event(TASK, TS, "1-1", None, "lost")))
+    shown.append(view.feed(ev.gap_event(TASK, TS, "1-1", "lost")))
     assert view.ended
     told = [frame.json for frame in frames(b"".join(shown))]
     assert told[-1]["type"] == "error"
