@@ -1,8 +1,11 @@
 """What providers say, as their documents have it: events and bodies made of the parts of an answer."""
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
+
+import httpx
 
 
 def sse(*events: Any, named: bool = False) -> bytes:
@@ -99,3 +102,22 @@ def gemini_chunks(parts: list[Any], cut: int = 3) -> list[dict[str, Any]]:
 def pieces(text: str, cut: int) -> Iterable[str]:
     """The text in pieces of `cut` characters."""
     return [text[at : at + cut] for at in range(0, len(text), cut)]
+
+
+class Script(httpx.AsyncByteStream, httpx.AsyncBaseTransport):
+    """A transport whose answer is written by a coroutine; `closed` is set when the adapter lets go of it."""
+
+    def __init__(self, write: Callable[[], AsyncIterator[bytes]]) -> None:
+        self._write = write
+        self.reading = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=self)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self.reading.set()
+        return self._write()
+
+    async def aclose(self) -> None:
+        self.closed.set()

@@ -13,7 +13,6 @@ from tests.support.serving import http_client
 from .stage import Stage
 
 pytestmark = pytest.mark.anyio
-NULLABLE = "?"
 RESPONSE = {
     **dict.fromkeys(("id", "status", "model", "truncation", "service_tier"), str),
     **dict.fromkeys(("created_at", "top_logprobs"), int),

@@ -97,3 +97,40 @@ def fold(made: Any, events: list[Event]) -> Any:
     for event in events:
         made.feed(event)
     return made
+
+
+def call(index: int, arguments: str = "", **head: Any) -> dict[str, Any]:
+    name = {"name": head.pop("name")} if "name" in head else {}
+    return {"index": index, **head, "function": {**name, "arguments": arguments}}
+
+
+def thoughts(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"delta": {"thinking_blocks": list(blocks)}}
+
+
+def text_and_calls() -> Log:
+    """A text, and two calls in pieces, one after the other."""
+    return (
+        Log()
+        .start()
+        .text("Hello")
+        .chunk("tool", [call(0, id="call_a", name="weather")])
+        .chunk("tool", [call(0, '{"city": "')])
+        .chunk("tool", [call(0, 'Oslo"}'), call(1, id="call_b", name="clock")])
+        .chunk("tool", [call(1, "{}")])
+        .chunk("finish", "tool_calls")
+        .done()
+    )
+
+
+def calls_in_turns() -> Log:
+    """The same two calls, whose pieces take turns."""
+    return (
+        Log()
+        .start()
+        .chunk("tool", [call(0, id="call_a", name="weather"), call(1, id="call_b", name="clock")])
+        .chunk("tool", [call(0, '{"city'), call(1, "{")])
+        .chunk("tool", [call(0, '": "Oslo"'), call(1, "}")])
+        .chunk("tool", [call(0, "}")])
+        .done()
+    )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages_folds import body, check_order, content, events, streamed
 from msgspec.structs import replace
-from streaming_logs import INFO, TASK, Log, fold, frames, read
+from streaming_logs import INFO, TASK, Log, call, calls_in_turns, fold, frames, read, text_and_calls, thoughts
 
 from fairlane.queues.failures import FAILURES, anthropic_kind
 from fairlane.queues.tasks import Place
@@ -31,20 +31,8 @@ CHAT_CALL = {
 }
 
 
-def call(index: int, arguments: str = "", **head: Any) -> dict[str, Any]:
-    name = {"name": head.pop("name")} if "name" in head else {}
-    return {"index": index, **head, "function": {**name, "arguments": arguments}}
-
-
-def thoughts(*blocks: dict[str, Any]) -> dict[str, Any]:
-    return {"delta": {"thinking_blocks": list(blocks)}}
-
-
 def result(message: dict[str, Any], finish: str = "stop", **choice: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}]}
-
-
-BEGUN = Log().start()
 
 
 @pytest.mark.parametrize(
@@ -89,30 +77,8 @@ BEGUN = Log().start()
         (Log().start().done(result({"content": None, "tool_calls": [CHAT_CALL]}, "tool_calls")), [CALL], "tool_use"),
         (Log().start().done(result({"content": None, "tool_calls": [CHAT_CALL]}, "stop")), [CALL], "tool_use"),
         (Log().start().done(result({"content": None, "refusal": "Hello"})), [TEXT], "refusal"),
-        (
-            Log()
-            .start()
-            .text("Hello")
-            .chunk("tool", [call(0, id="call_a", name="weather")])
-            .chunk("tool", [call(0, '{"city": "')])
-            .chunk("tool", [call(0, 'Oslo"}'), call(1, id="call_b", name="clock")])
-            .chunk("tool", [call(1, "{}")])
-            .chunk("finish", "tool_calls")
-            .done(),
-            [TEXT, CALL, CLOCK],
-            "tool_use",
-        ),
-        (  # calls that take turns
-            Log()
-            .start()
-            .chunk("tool", [call(0, id="call_a", name="weather"), call(1, id="call_b", name="clock")])
-            .chunk("tool", [call(0, '{"city'), call(1, "{")])
-            .chunk("tool", [call(0, '": "Oslo"'), call(1, "}")])
-            .chunk("tool", [call(0, "}")])
-            .done(),
-            [CALL, CLOCK],
-            "tool_use",
-        ),
+        (text_and_calls(), [TEXT, CALL, CLOCK], "tool_use"),
+        (calls_in_turns(), [CALL, CLOCK], "tool_use"),
         (  # one without arguments, and a text between
             Log()
             .start()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 from responses_folds import ECHO, SUMMARISED, body, check_order, events, streamed
-from streaming_logs import INFO, TASK, TS, Log, fold, frames
+from streaming_logs import INFO, TASK, TS, Log, call, calls_in_turns, fold, frames, text_and_calls, thoughts
 
 from fairlane.gateway.calls.responses.request import chat_of
 from fairlane.queues.failures import FAILURES, failure_row
@@ -59,15 +59,6 @@ def refusal(words: str) -> dict[str, Any]:
 def thought(*words: str, number: int = 0, **more: Any) -> dict[str, Any]:
     content = [{"type": "reasoning_text", "text": one} for one in words]
     return {"id": f"rs_{TASK}_{number}", "type": "reasoning", "summary": [], "content": content, **more}
-
-
-def call(index: int, arguments: str = "", **head: Any) -> dict[str, Any]:
-    name = {"name": head.pop("name")} if "name" in head else {}
-    return {"index": index, **head, "function": {**name, "arguments": arguments}}
-
-
-def thoughts(*blocks: dict[str, Any]) -> dict[str, Any]:
-    return {"delta": {"thinking_blocks": list(blocks)}}
 
 
 def result(message: dict[str, Any], finish: str = "stop", **choice: Any) -> dict[str, Any]:
@@ -120,30 +111,8 @@ THOUGHT = thought("Let me see")
             "incomplete",
         ),
         (Log().start().done(result({"content": None, "refusal": "Nope"})), [said(refusal("Nope"))], "completed"),
-        (
-            Log()
-            .start()
-            .text("Hello")
-            .chunk("tool", [call(0, id="call_a", name="weather")])
-            .chunk("tool", [call(0, '{"city": "')])
-            .chunk("tool", [call(0, 'Oslo"}'), call(1, id="call_b", name="clock")])
-            .chunk("tool", [call(1, "{}")])
-            .chunk("finish", "tool_calls")
-            .done(),
-            [HELLO, CALL, CLOCK],
-            "completed",
-        ),
-        (  # calls that take turns
-            Log()
-            .start()
-            .chunk("tool", [call(0, id="call_a", name="weather"), call(1, id="call_b", name="clock")])
-            .chunk("tool", [call(0, '{"city'), call(1, "{")])
-            .chunk("tool", [call(0, '": "Oslo"'), call(1, "}")])
-            .chunk("tool", [call(0, "}")])
-            .done(),
-            [CALL, CLOCK],
-            "completed",
-        ),
+        (text_and_calls(), [HELLO, CALL, CLOCK], "completed"),
+        (calls_in_turns(), [CALL, CLOCK], "completed"),
         (  # one without arguments
             Log()
             .start()

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 import pytest
 import respx
+from tests.support.upstreams import Script
 
 from fairlane.workers.adapters.openai import Limits, OpenAIAdapter
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
@@ -528,25 +529,6 @@ async def test_a_payload_that_is_no_object_is_refused_without_a_request() -> Non
     with pytest.raises(TaskError) as caught:
         await run(adapter(), task([1]))
     assert caught.value.code == "BAD_REQUEST"
-
-
-class Script(httpx.AsyncByteStream, httpx.AsyncBaseTransport):
-    """A transport whose answer is written by a coroutine; `closed` is set when the adapter lets go of it."""
-
-    def __init__(self, write: Callable[[], AsyncIterator[bytes]]) -> None:
-        self._write = write
-        self.reading = asyncio.Event()
-        self.closed = asyncio.Event()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=self)
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        self.reading.set()
-        return self._write()
-
-    async def aclose(self) -> None:
-        self.closed.set()
 
 
 async def silence() -> AsyncIterator[bytes]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import respx
 from tests.support.upstreams import (
+    Script,
     anthropic_error,
     anthropic_events,
     anthropic_message,
@@ -347,25 +348,6 @@ async def test_a_stream_that_is_cut_anywhere_is_a_truncation_and_tells_its_usage
             assert b"message_stop" in STREAMS[name][:end] or b"finishReason" in STREAMS[name][:end]
         if any(isinstance(item, Delta) for item in items):
             assert any(isinstance(item, Usage) for item in items)
-
-
-class Script(httpx.AsyncBaseTransport, httpx.AsyncByteStream):
-    """An upstream whose stream is written as it goes."""
-
-    def __init__(self, write: Callable[[], AsyncIterator[bytes]]) -> None:
-        self._write = write
-        self.reading = asyncio.Event()
-        self.closed = asyncio.Event()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=self)
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        self.reading.set()
-        return self._write()
-
-    async def aclose(self) -> None:
-        self.closed.set()
 
 
 FIRST_TOKEN = {
