@@ -79,7 +79,7 @@ from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.of_keys import KeyTasks
-from fairlane.gateway.tasks.poll import Poll, now_ms
+from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
@@ -95,6 +95,7 @@ from fairlane.gateway.watch.store import StoreWatch
 from fairlane.gateway.webhooks.sending import Sender, poster
 from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.changes import ChangeStore, PlannedChange
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.scheduler import Scheduler

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import structlog
 
 from fairlane.queues.chains import Advanced, Step
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State, Used
@@ -194,7 +195,7 @@ class TaskWriter:
         if self._closed or self._end or self._failed:
             return
         self._collect()
-        self._add(kind, compose(self._grant.task_id, _now_ms(), fragment))
+        self._add(kind, compose(self._grant.task_id, now_ms(), fragment))
         self._wait(len(fragment) + 64)
         self.pump()
 
@@ -289,7 +290,7 @@ class TaskWriter:
         if self._withheld is not None and state is State.COMPLETED:
             self._ready += self._withheld
             self._withheld = None
-        terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, _now_ms(), fragment))
+        terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, now_ms(), fragment))
         nonce = self._scheduler.nonce()
         self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms, upstream)
         if not self._busy:
@@ -335,7 +336,7 @@ class TaskWriter:
         if self._slot is not None:
             self._stop_timer(self._slot)
         task_id = self._grant.task_id
-        ts = _now_ms()
+        ts = now_ms()
         for piece in self._coalescer.take(time.monotonic() * 1000):
             self._add("chunk", chunk_data(task_id, ts, piece.index, piece.kind, piece.delta_json, piece.n))
             if self._full:
@@ -534,7 +535,3 @@ class TaskWriter:
         self._ready, self._sending, self._withheld = [], [], None if self._withheld is None else []
         self._seq = 0  # where the log ends is known to Redis alone
         self._owner.on_unwritable(self._grant, why)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

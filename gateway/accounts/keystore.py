@@ -5,7 +5,6 @@ replicas, and a version that is read is that of everything which was changed bef
 """
 
 import contextlib
-import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from fairlane.gateway.accounts.stored import StoredKey, StoredSecret, read_key
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import facts, keys, secrets
 from fairlane.gateway.database.versions import look_at, version_in
+from fairlane.queues.clock import now_ms
 
 VERSION = "keys_version"
 CHANGE_S = 5.0
@@ -202,8 +202,3 @@ async def _read(connection: AsyncConnection, query: Select[Any]) -> list[StoredK
 
 def _json(settings: Mapping[str, Any]) -> str:
     return msgspec.json.encode(settings).decode()
-
-
-def now_ms() -> int:
-    """The time of what is written."""
-    return time.time_ns() // 1_000_000

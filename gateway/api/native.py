@@ -35,7 +35,6 @@ from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.poll import (
     is_chain,
     not_found,
-    now_ms,
     place_fields,
     poll_after,
     record_info,
@@ -46,6 +45,7 @@ from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import state_of
 from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, Known, Record, State, Submitted, TaskSpec

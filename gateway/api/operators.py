@@ -34,9 +34,9 @@ from fairlane.gateway.operator.breakers import force
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.search import FILTERS, describe
 from fairlane.gateway.operator.settings import check_name
-from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.actor import Actor
 from fairlane.queues.chains import chain_of
+from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.rules import Kind as Configured
 from fairlane.queues.tasks import State

@@ -22,10 +22,11 @@ from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
-from fairlane.gateway.tasks.poll import PERMIT_MEMBERS, now_ms
+from fairlane.gateway.tasks.poll import PERMIT_MEMBERS
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import state_of
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, Known, Place, Record, State, TaskSpec
 

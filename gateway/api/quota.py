@@ -18,7 +18,7 @@ from fairlane.gateway.api.models.quota import Ledger, QuotaGranted, QuotaPage
 from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.operator.quota import NewGrant, read_subject
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 
 MOST_ROWS = 200
 MOST_LEDGER_ROWS = 1000

@@ -22,7 +22,7 @@ from fairlane.gateway.records.reports import (
     period,
     read_by,
 )
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 
 router = keyed_router("operators", exact=True, reports=True)
 own = keyed_router("account", exact=True, reports=True)

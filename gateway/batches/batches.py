@@ -18,7 +18,7 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.settings import suggestion
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 
 MEMBERS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 PURPOSE = "batch"

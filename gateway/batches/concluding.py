@@ -18,7 +18,7 @@ from fairlane.gateway.batches.stopping import line_or_none
 from fairlane.gateway.batches.store import NOTHING_UNDER_WAY, problems_json
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 
 log = structlog.get_logger("fairlane.gateway")
 

@@ -17,7 +17,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker
 from fairlane.gateway.tasks.attachments import MARK, Size
 from fairlane.gateway.tasks.making import make
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import all_of
 from fairlane.queues.tasks import TaskSpec

@@ -14,7 +14,7 @@ from fairlane.gateway.batches.standing import Standing
 from fairlane.gateway.batches.store import Overtaken, Waiting
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.going import Going
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 from fairlane.queues.loops import end_tasks, set_within
 
 log = structlog.get_logger("fairlane.gateway")

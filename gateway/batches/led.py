@@ -25,8 +25,8 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.tasks.attachments import Attachments
 from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.poll import now_ms
 from fairlane.gateway.tasks.submit import Submit
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler

@@ -12,7 +12,7 @@ from fairlane.gateway.batches.reading import look_at
 from fairlane.gateway.batches.store import problems_json
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 
 log = structlog.get_logger("fairlane.gateway")
 

@@ -1,11 +1,11 @@
 """Shows waiting readers where they stand: asks for the positions of the tasks that are read here, and tells changes."""
 
 import asyncio
-import time
 from typing import NamedTuple
 
 import structlog
 
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import end_tasks
 from fairlane.queues.scheduler import Scheduler
@@ -85,5 +85,5 @@ class QueueWatch:
                 news = is_news(last, record.place)
                 self._feeds[feed] = _Watched(record.place if news else last, behind)  # to the end of the line
                 if news:
-                    feed.show(queued_event(feed.task_id, time.time_ns() // 1_000_000, record.place))
+                    feed.show(queued_event(feed.task_id, now_ms(), record.place))
             del told, records  # not to be kept until the next round

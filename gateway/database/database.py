@@ -21,6 +21,7 @@ from fairlane.gateway.database.address import Address, File, Server
 from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
 from fairlane.gateway.database.sqlite import FileConnection, make_file
 from fairlane.gateway.database.tables import HEAD
+from fairlane.queues.clock import now_ms
 
 CONNECT_S = 5.0
 POOL_S = 5.0
@@ -152,7 +153,7 @@ class Database:
     def _note(self, error: DatabaseUnavailable, *, writes: bool) -> None:
         before = self.trouble
         if before is None or (writes and not before.writes):
-            since_ms = time.time_ns() // 1_000_000 if before is None else before.since_ms
+            since_ms = now_ms() if before is None else before.since_ms
             self.trouble = Trouble(since_ms, str(error), writes)
 
     def _turn_of(self, engine: AsyncEngine) -> contextlib.AbstractAsyncContextManager[None]:

@@ -25,6 +25,7 @@ from fairlane.gateway.files.names import is_file_id, plain_name
 from fairlane.gateway.files.rows import FileRow, new_file_id
 from fairlane.gateway.files.storage import NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.gateway.settings import FilesSettings
+from fairlane.queues.clock import now_ms
 from fairlane.queues.logs.sums import SummedLine
 from fairlane.queues.loops import end_tasks
 from fairlane.streaming.turns import Turns
@@ -68,7 +69,7 @@ class Files:
         database: Database,
         storage: Storage,
         settings: Callable[[], FilesSettings],
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = now_ms,
         *,
         failed: Callable[[str], None] = lambda _: None,
     ) -> None:

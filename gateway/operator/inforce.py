@@ -1,7 +1,6 @@
 """Reads every setting of this replica as it holds now, and which replicas are configured otherwise."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from msgspec import to_builtins
 from fairlane import __version__
 from fairlane.gateway.current import Current
 from fairlane.gateway.operator.effective import Layer, Own, Row, of_changes, of_store, view
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.rules import Ruling
@@ -74,7 +74,7 @@ class EffectiveSettings:
         )  # there may be thousands of keys
         refused, file = current.reload_refused, own.settings.origins.file
         return {
-            "now": time.time_ns() // 1_000_000,
+            "now": now_ms(),
             "replica": self._scheduler.replica,
             "version": __version__,
             "startedAt": self._about().started_at,

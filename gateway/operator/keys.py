@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
 from fairlane.gateway.accounts.keyring import Keyring
-from fairlane.gateway.accounts.keystore import Change, KeyStore, now_ms
+from fairlane.gateway.accounts.keystore import Change, KeyStore
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
 from fairlane.gateway.accounts.signing import signing_key
 from fairlane.gateway.accounts.stored import ENTRY, NAMED, StoredKey, is_admins, read_entry
@@ -25,6 +25,7 @@ from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.of_keys import KeyTasks
 from fairlane.queues.actor import Actor
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.limits import pack
 

@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -21,6 +20,7 @@ from fairlane.gateway.operator.keys import no_key
 from fairlane.gateway.records.balances import Balances, Standing
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow
 from fairlane.queues.actor import Actor
+from fairlane.queues.clock import now_ms
 
 Find = Callable[[str, str, str, int], Awaitable[tuple[list[str], str]]]
 """`Balances.subjects`, and the same without SQL."""
@@ -127,7 +127,7 @@ class QuotaAdmin:
             if wanted is not None and not standings:
                 raise
         rows = [self._shown(standing) for standing in standings]
-        return {"now": _now_ms(), "rows": rows, "next": more or None, "databaseAway": away}
+        return {"now": now_ms(), "rows": rows, "next": more or None, "databaseAway": away}
 
     async def _names(
         self, find: Find, wanted: Subject | None, text: str, after: str, limit: int
@@ -219,7 +219,7 @@ class QuotaAdmin:
         who = self._current.callers.of_key(subject.key_id)
         if who is None or who.quota is None or not self._active(subject):
             return ""
-        return self._current.plans.budgets.text(who.quota, _now_ms())
+        return self._current.plans.budgets.text(who.quota, now_ms())
 
     def _shown(self, standing: Standing) -> dict[str, Any]:
         subject = subject_of(standing.subject)
@@ -262,7 +262,3 @@ def _row(row: LedgerRow) -> dict[str, Any]:
         "who": row.who,
         "note": row.note,
     }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,11 +1,11 @@
 """Kept responses as operators see them: never their content."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore, Wanted
+from fairlane.queues.clock import now_ms
 from fairlane.queues.loops import all_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import State
@@ -31,7 +31,7 @@ class ResponseList:
     async def read(self, wanted: Wanted, after: str, limit: int) -> dict[str, Any]:
         """At most `limit` of them, the newest first, and the `after` that goes on. Raises ApiError, StoreError and
         DatabaseUnavailable."""
-        rows, following = await self._store.page(wanted, after, limit, time.time_ns() // 1_000_000)
+        rows, following = await self._store.page(wanted, after, limit, now_ms())
         standing = await self._standing([row.task_id for row in rows if row.ended is None])
         shown = [_shown(row, row.status or standing[row.task_id]) for row in rows]
         return {"responses": shown, "next": following}

@@ -1,7 +1,6 @@
 """What an operator sees: queues, models, workers, counts and the most recent tasks, of all replicas together."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from fairlane.gateway.operator.overview import (
 )
 from fairlane.gateway.settings import QueueSettings
 from fairlane.gateway.watch.store import StoreWatch
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.store.link import RedisLink
@@ -197,7 +197,7 @@ class Picture:
             self._known, self._as_of = state, state["now"]
             self._audit = newest
         picture = self._known | {
-            "now": time.time_ns() // 1_000_000,
+            "now": now_ms(),
             "asOf": self._as_of,
             "store": self._state.store(),
             "database": self._state.database(),

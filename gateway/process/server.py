@@ -8,7 +8,6 @@ import contextlib
 import functools
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -27,6 +26,7 @@ from fairlane.gateway.process.memory import giving_back, settle_memory
 from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
+from fairlane.queues.clock import now_ms
 from fairlane.queues.embedded.server import EmbeddedRedis
 from fairlane.queues.logs.sentences import MAX_CHARS
 from fairlane.queues.loops import end_tasks
@@ -232,7 +232,7 @@ async def read_again(reload: Reload, before: Settings) -> Settings | RefusedRelo
             return settings
         why = "the new configuration has no keys and would open the gateway"
         log.error(f"{why}: it is not taken over")
-    return RefusedReload(time.time_ns() // 1_000_000, why[:MAX_CHARS])
+    return RefusedReload(now_ms(), why[:MAX_CHARS])
 
 
 def run_loop(main: Any) -> None:

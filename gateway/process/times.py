@@ -2,9 +2,9 @@
 
 import datetime
 import re
-import time
 
 from fairlane.gateway.process.asking import stop
+from fairlane.queues.clock import now_ms
 
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
@@ -13,7 +13,7 @@ DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
 def read_time(name: str, text: str, *, otherwise: str = "") -> int:
     """A point in time, ms; a sentence ends the command where `text` is none. `otherwise`: what it may be besides, for that."""
     if duration := DURATION.fullmatch(text):
-        return int(time.time() * 1000) + int(duration[1]) * UNITS_MS[duration[2]]
+        return now_ms() + int(duration[1]) * UNITS_MS[duration[2]]
     try:
         found = datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -27,6 +27,7 @@ from fairlane.gateway.records.ledger import (
     subjects_of,
     window_of,
 )
+from fairlane.queues.clock import now_ms
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import end_tasks
@@ -209,7 +210,7 @@ class Balances:
         """
         key_id = subject[2:].partition("/")[0]
         user = subject[2:] if subject.startswith("u:") else ""
-        at = time.time_ns() // 1_000_000
+        at = now_ms()
         row = LedgerRow(
             *("grant", grant_id, GRANTED, 0, subject, key_id, user, 0, amount, 0, "", at), who=who, note=note
         )

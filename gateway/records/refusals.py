@@ -6,7 +6,6 @@ ends. The rows are known by process and minute: brought or written twice, they c
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import refusals, refused_changes
 from fairlane.gateway.errors import bad_request
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks
@@ -45,13 +45,7 @@ _unpack_of_changes = msgspec.msgpack.Decoder(_EntryOfChanges).decode
 class Refusals:
     """Counts. `start` begins, `close` ends. `now_ms` tells the time."""
 
-    def __init__(
-        self,
-        link: RedisLink,
-        keys: Keys,
-        replica: str,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    ) -> None:
+    def __init__(self, link: RedisLink, keys: Keys, replica: str, now_ms: Callable[[], int] = now_ms) -> None:
         self._link = link
         self._outbox = keys("outbox")
         self._replica = replica

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.queues.clock import now_ms
 from fairlane.queues.loops import end_tasks
 
 log = structlog.get_logger("fairlane.gateway")
@@ -53,7 +53,7 @@ class Retention:
         while True:
             pause = LOOK_S
             try:
-                if await self.forget(time.time_ns() // 1_000_000):
+                if await self.forget(now_ms()):
                     pause = REST_S
             except DatabaseUnavailable:
                 pass  # which the outbox tells

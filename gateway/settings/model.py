@@ -6,7 +6,6 @@ Pure values; groups of them, such as a model or a key, are in `parts.py`. Where 
 
 import functools
 import re
-import time
 import zoneinfo
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -53,6 +52,7 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
+from fairlane.queues.clock import now_ms
 from fairlane.queues.keys import ENDPOINT, is_reserved
 
 
@@ -86,8 +86,8 @@ class Times:
     @classmethod
     def now(cls) -> Self:
         """Those of settings that stand in no file."""
-        now_ms = time.time_ns() // 1_000_000
-        return cls(now_ms, now_ms)
+        at = now_ms()
+        return cls(at, at)
 
 
 class Settings(BaseModel):

@@ -14,8 +14,8 @@ from fairlane.gateway.chains.telling import told_at_end
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.chains import Chain, ChainEnd, Stage, StageEntry
+from fairlane.queues.clock import now_ms
 from fairlane.queues.failures import failure_row
 from fairlane.queues.tasks import EventFields, State, Used
 from fairlane.streaming.events import (

@@ -1,11 +1,11 @@
 """Links to one task's events that need no key: signed, and good for a while after they were used last."""
 
-import time
 from contextlib import AbstractContextManager
 
 from fairlane.gateway.accounts.tickets import Tickets, in_use
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import link_refused
+from fairlane.queues.clock import now_ms
 from fairlane.queues.scheduler import Scheduler
 
 
@@ -19,16 +19,12 @@ class StreamLinks:
 
     def url(self, task_id: str) -> str:
         """Where to read a task's events without a key, from now on."""
-        until = _now_ms() + self._current.settings.stream_token_ms
+        until = now_ms() + self._current.settings.stream_token_ms
         return f"/api/task/{task_id}/events?token={self.tickets.issue(task_id, until)}"
 
     async def use(self, token: str, task_id: str) -> AbstractContextManager[None]:
         """The use of a ticket: good within its own time, and while it is used. Raises ApiError (401) and StoreError."""
         until = self.tickets.expiry(token, task_id)
-        if until is None or (until <= _now_ms() and not await self._scheduler.uses_ticket(task_id, until)):
+        if until is None or (until <= now_ms() and not await self._scheduler.uses_ticket(task_id, until)):
             raise link_refused()
         return in_use(self._scheduler, task_id, until, self._current.settings.stream_token_ms)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,7 +1,6 @@
 """What is known of a task, for those who may see it."""
 
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from fairlane.gateway.chains.plan import read_head
 from fairlane.gateway.chains.telling import stages_of, told_of_chain, told_of_failure, until_last
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain, chain_of
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.ids import could_be_ours
@@ -28,10 +28,6 @@ POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
 PERMIT_MEMBERS = ("permit", "endpoint", "url", "expiresAt")
 """What the event `permit` says."""
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def poll_after(wait_ms: int) -> int:

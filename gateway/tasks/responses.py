@@ -17,9 +17,9 @@ from fairlane.gateway.responses.reading import KeptReader
 from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.poll import now_ms
 from fairlane.gateway.tasks.tokeep import Admissions, ToKeep
 from fairlane.queues.actor import Actor
+from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours, issued_ms
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec

@@ -29,7 +29,8 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.rows import New, Row
 from fairlane.gateway.responses.store import ResponseStore
-from fairlane.gateway.tasks.poll import now_ms, record_info
+from fairlane.gateway.tasks.poll import record_info
+from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import issued_ms
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Known, Submitted

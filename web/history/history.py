@@ -9,12 +9,12 @@ part too, but for its last minute.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
 
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks
@@ -82,18 +82,18 @@ class History:
             return
         await end_tasks(self._task)
         self._task = None
-        now = _now_ms()
+        now = now_ms()
         self._collect(now // BUCKET_MS * BUCKET_MS)
         await self._send(now, ending=True)
 
     async def _run(self) -> None:
         while True:
-            now = _now_ms()
+            now = now_ms()
             begun = now // BUCKET_MS * BUCKET_MS
             await asyncio.sleep((begun + BUCKET_MS - now) / 1000)
             await self._look()
             self._collect(begun)
-            await self._send(_now_ms())
+            await self._send(now_ms())
 
     # ---- writing ----------
 
@@ -158,7 +158,7 @@ class History:
         """The answer of GET /api/admin/history, as JSON, for the range of this name: of everything, or of one model, queue or
         worker; made anew when another ten seconds are over. Raises StoreError."""
         async with self._lock:
-            now = _now_ms()
+            now = now_ms()
             end = (now - LATE_MS) // BUCKET_MS * BUCKET_MS
             if end != self._answers_end or len(self._answers) > MOST_ANSWERS:
                 self._answers.clear()
@@ -185,7 +185,7 @@ class History:
         """Input and output of the tasks that ended in the last USERS_MS; of very many users some are counted as OTHER, which is
         left out. Raises StoreError."""
         async with self._lock:
-            now = _now_ms()
+            now = now_ms()
             await self._catch_up(now - FINE_MS - BUCKET_MS)
             return self._hour.tokens_by_user(now - USERS_MS)
 
@@ -238,7 +238,3 @@ class History:
         for key in [key for key in self._read_at if key[0] == step and key[1] < times[0]]:
             del self._read_at[key]
         self._read_until[step] = until
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,7 +1,6 @@
 """Endpoints: what operators see of them, and how they are added, changed and removed while gateways run."""
 
 import contextlib
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, unusable
 from fairlane.gateway.settings.leaves import SET
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.actor import Actor
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ENDPOINT
 from fairlane.queues.survey.survey import Model, Surveyor
@@ -87,7 +87,7 @@ class EndpointAdmin:
             away = str(error)
         lines = await self._lines()
         rows = [self._row(name, lines) for name in sorted(self._names())]
-        return {"now": _now_ms(), "endpoints": rows, "databaseAway": away}
+        return {"now": now_ms(), "endpoints": rows, "databaseAway": away}
 
     async def show(self, name: str) -> dict[str, Any]:
         """One of them."""
@@ -287,7 +287,3 @@ def _no_endpoint(name: str) -> ApiError:
     return ApiError(
         404, "ENDPOINT_NOT_FOUND", f"There is no endpoint {name[:64]!r}; `fairlane endpoints` lists them"
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

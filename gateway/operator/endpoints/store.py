@@ -1,7 +1,6 @@
 """Endpoints that are added while gateways run, in the SQL database: one change after the other, each with a version of all."""
 
 import contextlib
-import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import endpoints, facts
 from fairlane.gateway.database.versions import look_at, version_in
 from fairlane.gateway.settings import EndpointSettings
+from fairlane.queues.clock import now_ms
 
 VERSION = "endpoints_version"
 CHANGE_S = 5.0
@@ -69,9 +69,9 @@ class EndpointStore:
             # written first, so that it is locked until the end
             await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=facts.c.value))
             number, _, last = (await version_in(connection, VERSION)).partition(" ")
-            now_ms = max(time.time_ns() // 1_000_000, int(last) + 1)
-            yield EndpointChange(connection, now_ms)
-            version = f"{int(number) + 1} {now_ms}"
+            at_ms = max(now_ms(), int(last) + 1)
+            yield EndpointChange(connection, at_ms)
+            version = f"{int(number) + 1} {at_ms}"
             await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=version))
 
 

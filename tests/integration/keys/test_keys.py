@@ -29,10 +29,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.accounts.keystore import now_ms
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.database.tables import secrets
 from fairlane.gateway.operator.keys import MOST_SECRETS
+from fairlane.queues.clock import now_ms
 
 pytestmark = pytest.mark.anyio
 

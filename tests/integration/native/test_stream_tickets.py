@@ -9,7 +9,7 @@ from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from tests.support.databases import place_database
 from typer.testing import CliRunner
 
 from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.accounts.keystore import KeyStore, now_ms
+from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.openmode import Held
 from fairlane.gateway.database.address import FILE, File, parse_address
 from fairlane.gateway.database.database import Database, _make_file
@@ -21,6 +21,7 @@ from fairlane.gateway.database.tables import HEAD
 from fairlane.gateway.process import start
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import Settings
+from fairlane.queues.clock import now_ms
 
 
 def write(

@@ -4,13 +4,13 @@ Whoever wants it to end (worker, lost connection, cancel, time limit) calls one 
 find it over. What follows is a step: Finish, Check, Requeue, Release or Move. `Effects` carries it out.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.queues.chains import running
+from fairlane.queues.clock import now_ms
 from fairlane.queues.failures import failure_row
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import Fragment, Grant, Repair, State, Used
@@ -459,7 +459,7 @@ class Attempt:
                 self._usage_at = now
                 self.writer.event("usage", fragment_usage(usage))
         if message.pct is not None or message.note is not None:
-            self.writer.show(progress_event(self.grant.task_id, _now_ms(), message.pct, message.note))
+            self.writer.show(progress_event(self.grant.task_id, now_ms(), message.pct, message.note))
         return None
 
     # ---- ends ----------
@@ -873,10 +873,6 @@ def _text_bytes(message: TaskChunk) -> int:
         if delta.tool_calls is not UNSET:
             total += len(bytes(delta.tool_calls))
     return total
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _raw(value: Raw | UnsetType) -> bytes | None:

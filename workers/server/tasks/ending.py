@@ -6,7 +6,6 @@ tasks, timers) goes to the slot that has become free.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import structlog
 
 from fairlane.queues.chains import Advanced, ChainEnd, StageEntry, running
 from fairlane.queues.chains import Step as Advance
+from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failures import CANCELLED
 from fairlane.queues.keys import is_reserved
@@ -360,7 +360,7 @@ class Endings:
         want = self._pool.wanted(worker)
         worker.reserve(want)
         terminal = compose(
-            grant.task_id, _now_ms(), cancelled_end("gateway").rest
+            grant.task_id, now_ms(), cancelled_end("gateway").rest
         )  # if the store lost the real end
         end = End(
             State.CANCELLED,
@@ -498,7 +498,3 @@ def _acknowledge(attempt: Attempt, outcome: str) -> None:
     if attempt.answered and attempt.worker.version >= 2:
         status = ACK_STATUS.get(outcome, "unknown")
         attempt.worker.send(encoder.encode(ResultAck(*attempt.key, status)))  # type: ignore[arg-type]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

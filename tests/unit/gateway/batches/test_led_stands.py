@@ -7,7 +7,7 @@ import msgspec
 from fairlane.gateway.batches.batch import Batch, Status, whys_json
 from fairlane.gateway.batches.led import Led, Tools
 from fairlane.gateway.batches.work import Work
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.clock import now_ms
 
 NOBODY = cast(Tools, None)
 """Nothing is asked for anything."""
