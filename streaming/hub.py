@@ -9,6 +9,7 @@ message delays a reader but never loses it.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -18,7 +19,9 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
 from fairlane.streaming.events import TERMINAL, Event, parse_event_id
+from fairlane.streaming.shared import Shared
 from fairlane.streaming.ticks import Ticks
+from fairlane.streaming.turns import Turns
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -32,7 +35,7 @@ PRECISE_S = 1.0
 """Shorter waits have timers of their own."""
 KEEP_ALIVE_S = 5.0
 COMPARED = 500
-PAGES_AT_ONCE = 16
+PAGES_AT_ONCE = 4
 """Readings of logs under way: a single event may be large, and what is asked of Redis behind them waits."""
 PAGE_BYTES = 128 * 1024
 """What a reader has in hand at most, about, and an event more: it may not go on for long."""
@@ -50,6 +53,10 @@ class Lost(Exception):
 
 class Interrupted(Exception):
     """There is something else to attend to (see `Reader.interrupt`), and no event is at hand."""
+
+
+class Page(list[Event]):
+    """A part of a log, which readers share."""
 
 
 class Feed:
@@ -75,13 +82,16 @@ class Feed:
         "task_id",
         "top",
         "top_epoch",
+        "user",
     )
 
-    def __init__(self, hub: "Hub", task_id: str) -> None:
+    def __init__(self, hub: "Hub", task_id: str, user: str) -> None:
         self._hub = hub
         self._bytes = 0
         self._waiting: dict[Reader, None] = {}
         self.task_id = task_id
+        self.user = user
+        """Whose task it is; empty as long as it is not known."""
         self.events: deque[Event] = NONE_YET
         self.top = 0
         self.top_epoch = 0
@@ -284,7 +294,7 @@ class Reader:
             events = self.feed.after(self.seq)
             if events is None:
                 try:
-                    events = await hub.page(self.feed.task_id, self.epoch, self.seq, held=self._held)
+                    events = await hub.share(self.feed, self.epoch, self.seq, held=self._held)
                 except StoreError:
                     pause = min(pause, PAGE_AGAIN_S)
                 else:
@@ -366,7 +376,8 @@ class Hub:
         self._keep_alive_s = keep_alive_s
         self._scheduler = scheduler
         self._feeds: dict[str, Feed] = {}
-        self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
+        self._turns = Turns(PAGES_AT_ONCE)
+        self._pages: Shared[Page] = Shared()
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
         self.ticks: Ticks[asyncio.Future[None]] = Ticks(self.loop, TICK_S, _resolve, early=False)
@@ -381,6 +392,7 @@ class Hub:
     async def close(self) -> None:
         """Stop checking; readers are woken a last time and find their feeds as they are."""
         await end_tasks(self._checker, *[feed.fetching for feed in self._feeds.values()])
+        await self._pages.close()
         for feed in self._feeds.values():
             feed.wake()
 
@@ -396,11 +408,11 @@ class Hub:
         """The feeds that have readers now."""
         return list(self._feeds.values())
 
-    def open(self, task_id: str) -> Feed:
-        """The feed of a task, made if need be; each `open` needs its `release`."""
+    def open(self, task_id: str, user: str = "") -> Feed:
+        """The feed of a task, made if need be; each `open` needs its `release`. `user`: whose task it is, where that is known."""
         feed = self._feeds.get(task_id)
         if feed is None:
-            feed = self._feeds[task_id] = Feed(self, task_id)
+            feed = self._feeds[task_id] = Feed(self, task_id, user)
         feed.readers += 1
         return feed
 
@@ -442,6 +454,7 @@ class Hub:
         if feed.lost:
             self.release(feed)
             feed = self.open(feed.task_id)
+        feed.user = record.fields["u"]
         if top > feed.top:
             feed.jump(epoch, top, record.state in TERMINAL_STATES)
         self._show_last(feed, record)
@@ -510,28 +523,36 @@ class Hub:
             self._renewed_at = 0.0
         self._check_now.set()
 
-    async def page(self, task_id: str, epoch: int, seq: int, *, held: bool = True) -> list[Event]:
-        """Events behind an event straight from the log, about PAGE_BYTES of them; with `seq` 0 from its beginning.
+    async def share(self, feed: Feed, epoch: int, seq: int, *, held: bool) -> Page:
+        """The same as `page`, of events that are known to be there; all who read on at one place share it, as long as one of them
+        has it: they may be many, and it may be large.
+        """
+        read = partial(self.page, feed.task_id, epoch, seq, held=held, user=feed.user)
+        return await self._pages.get((feed, epoch, seq, held), read)
+
+    async def page(self, task_id: str, epoch: int, seq: int, *, held: bool = True, user: str = "") -> Page:
+        """Events behind an event straight from the log, about PAGE_BYTES of them; with `seq` 0 from its beginning. Users
+        have their turns at it.
 
         Raises Lost when the log does not hold that event, unless not `held`: what lies behind it there does not follow what its
         reader has seen.
         """
         after = f"{epoch}-{seq}" if seq else "-"
-        async with self._pages:
+        async with self._turns.of(user):
             entries = await self._scheduler.page(task_id, after, PAGE_BYTES, held=held)
         if entries is None:
             raise Lost
-        return [_event(entry) for entry in entries]
+        return Page(_event(entry) for entry in entries)
 
     async def last(self, task_id: str) -> Event | None:
         """The newest event of a task's log."""
         entry = await self._scheduler.last(task_id)
         return None if entry is None else _event(entry)
 
-    async def holds(self, task_id: str, epoch: int, seq: int) -> bool:
-        """Whether an event is in the log: a reader may have seen what the store lost in a crash."""
-        found = await self._scheduler.read(task_id, f"{epoch}-{seq}", 1)
-        return bool(found) and (found[0].epoch, found[0].seq) == (epoch, seq)
+    async def holds(self, feed: Feed, epoch: int, seq: int) -> bool:
+        """Whether an event is in a feed's log: a reader may have seen what the store lost in a crash."""
+        async with self._turns.of(feed.user):
+            return await self._scheduler.page(feed.task_id, f"{epoch}-{seq}", 0) is not None
 
     def fetch(self, feed: Feed) -> None:
         """Bring a feed up to its log, once at a time."""
@@ -544,7 +565,7 @@ class Hub:
             while feed.readers and not feed.lost:
                 heard, top = feed.heard, feed.top
                 try:
-                    events = await self.page(feed.task_id, feed.top_epoch, top)
+                    events = await self.page(feed.task_id, feed.top_epoch, top, user=feed.user)
                 except StoreError:
                     await asyncio.sleep(delay)
                     delay = min(delay * 2, 1.0)

@@ -491,7 +491,7 @@ async def _replay(
     """What answers a reader of a task's log. Raises StoreError."""
     # Last-Event-ID beats ?after=; a browser's EventSource would give up for good on a 400
     seen = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
-    start = await begin(tasks.hub, reader, task_id, record, read_cursor(seen), from_latest)
+    start = await begin(tasks.hub, reader, record, read_cursor(seen), from_latest)
     if start.seen_all:
         return request.respond(204, b"", [(b"x-task-id", task_id.encode())])
     first = b""

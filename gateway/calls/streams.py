@@ -16,6 +16,8 @@ from fairlane.gateway.errors import Headers
 from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
 from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Take
+from fairlane.streaming.views.native import NativeStreamView
+from fairlane.streaming.views.sse import frame_parts
 
 SLICE = 128 * 1024
 """Bytes that are drawn, or written, at once, and a frame more. Frames may be many times as large as their events."""
@@ -156,8 +158,8 @@ async def serve(
     has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone`
     says. `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes
     the end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time).
-    While the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task
-    share.
+    While the client does not read, no more than a page of the log is in hand, a frame that was made of it, and a last one;
+    readers of one task share the page and the last frame.
     """
     interrupt = reader.interrupt
     departure = Departure(request, interrupt)
@@ -184,9 +186,9 @@ async def serve(
                     if not events and now() > give_up:
                         await _end(request.send, overdue())
                         return False
-                    parts = _drawn(events[::-1], stream, reader) if events else iter((stream.idle(),))
+                    parts = _drawn(events, stream, reader) if events else iter((stream.idle(),))
                 else:
-                    parts = _drawn(events[::-1], stream, reader, held=True)
+                    parts = _drawn(events, stream, reader, held=True)
                     body = next(parts)
                     if departure.gone:
                         raise request.gone()
@@ -317,28 +319,32 @@ async def _end(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _drawn(left: list[Event], stream: Stream, reader: LogReader, *, held: bool = False) -> Iterator[bytes]:
+def _drawn(
+    events: Sequence[Event], stream: Stream, reader: LogReader, *, held: bool = False
+) -> Iterator[bytes]:
     """The bytes that events add, in parts of some SLICE, each drawn when it is asked for; one part at least, which may be empty.
 
-    `left`: the events, the first of them last; what was drawn is taken out, as it may be long until a part is written.
-    `held`: the answer has not begun. Raises Refused where it ends before anything is shown.
+    `events` stay in hand until then, as readers of one task share them; so nothing is copied of a large one that is shown as it
+    is. `held`: the answer has not begun. Raises Refused where it ends before anything is shown.
     """
-    yield _part(left, stream, reader, held)
-    while left:
-        yield _part(left, stream, reader)
-
-
-def _part(left: list[Event], stream: Stream, reader: LogReader, held: bool = False) -> bytes:
     frames: list[bytes] = []
     size = 0
-    while left and size < SLICE:
-        event = left.pop()
+    for event in events:
+        if size >= SLICE:
+            yield b"".join(frames)
+            frames, size, held = [], 0, False
+        if event.type == "chunk" and len(event.data) > SLICE and isinstance(stream, NativeStreamView):
+            head, tail = frame_parts(event)
+            yield b"".join([*frames, head])
+            yield event.data
+            frames, size, held = [tail], len(tail), False
+            continue
         frame = draw(event, stream, reader)
         if held and not size and event.type in REFUSALS:
             raise Refused(event)
         frames.append(frame)
         size += len(frame)
-    return b"".join(frames)
+    yield b"".join(frames)
 
 
 def draw(event: Event, stream: Stream, reader: LogReader) -> bytes:

@@ -19,7 +19,8 @@ from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
-from fairlane.streaming.results import AT_ONCE, Result, Results, Shared
+from fairlane.streaming.results import AT_ONCE, Result, Results
+from fairlane.streaming.shared import Shared
 from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo

@@ -36,7 +36,7 @@ def read_cursor(text: str | None) -> Place | None:
 
 
 async def begin(
-    hub: Hub, reader: Reader, task_id: str, record: Record, after: Place | None, from_latest: bool
+    hub: Hub, reader: Reader, record: Record, after: Place | None, from_latest: bool
 ) -> Beginning:
     """Put a reader in its place. Raises StoreError.
 
@@ -59,7 +59,7 @@ async def begin(
     text = "" if after == NOT_OURS else f"{after[0]}-{after[1]}"
     if text and text == end:  # 3
         return Beginning(after, seen_all=True)
-    if after == NOT_OURS or not await hub.holds(task_id, *after):  # 4
+    if after == NOT_OURS or not await hub.holds(reader.feed, *after):  # 4
         return Beginning(None, "ahead" if after[1] > top else "lost", text)
     reader.begin_behind(*after)  # 5
     return Beginning(after)

@@ -256,7 +256,7 @@ class Followed:
         self._chain = chain
         self._keep = keep
         self._task: TaskSpec | None = task
-        self.feed = hub.open(task.id)
+        self.feed = hub.open(task.id, task.user)
         self.earlier: Earlier | None = None
         """Where it stood, if somebody had submitted it before."""
 

@@ -3,7 +3,7 @@
 -- ARGV[1]  task id
 -- ARGV[2]  event id behind which it begins, or '-' for the beginning of the log
 -- ARGV[3]  1: the log must hold that event
--- ARGV[4]  bytes: with the event that reaches so many the page ends
+-- ARGV[4]  bytes: with the event that reaches so many the page ends; 0: only whether the log holds that event
 -- returns  {events} | {} the log does not hold the event
 script('page', 'no-writes', function(ARGV)
   local log, from, most = keys.log(ARGV[1]), '-', tonumber(ARGV[4])
@@ -12,7 +12,7 @@ script('page', 'no-writes', function(ARGV)
     from = '(' .. ARGV[2]
   end
   local page, size, step = {}, 0, 1
-  repeat
+  while size < most do
     local found = call('XRANGE', log, from, '+', 'COUNT', step)
     for _, event in ipairs(found) do
       page[#page + 1] = event
@@ -20,8 +20,9 @@ script('page', 'no-writes', function(ARGV)
       if size >= most then return { page } end
       from = '(' .. event[1]
     end
-    local enough = #found < step
-    step = math.min(math.ceil((most - size) * #page / size), 512) -- by the mean size so far
-  until enough
+    if #found < step then break end
+    -- by the mean size so far, and no more than twice as many at a time: large ones may follow small ones
+    step = math.min(math.ceil((most - size) * #page / size), 2 * step, 512)
+  end
   return { page }
 end)

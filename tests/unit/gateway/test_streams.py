@@ -1,14 +1,17 @@
 """A stream is drawn as its client reads it."""
 
 import asyncio
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from fairlane.gateway.api.native import NativeStream
 from fairlane.gateway.calls.http import Request, Whole
-from fairlane.gateway.calls.streams import SLICE, Closing, serve
+from fairlane.gateway.calls.streams import SLICE, Closing, Stream, serve
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Feed, Hub, Reader
+from fairlane.streaming.views.task import TaskInfo
 
 NO_STORE: Any = None
 
@@ -66,7 +69,7 @@ def chunks(first: int, last: int) -> list[Event]:
     return [Event(7, seq, "chunk", b"{}") for seq in range(first, last + 1)]
 
 
-async def read(client: Client, stream: Multiplying, feed: Feed, hub: Hub, hold_s: float) -> bool:
+async def read(client: Client, stream: Stream, feed: Feed, hub: Hub, hold_s: float) -> bool:
     scope = {"type": "http", "path": "/v1/x", "method": "POST", "headers": [], "query_string": b""}
     request = Request(scope, client.receive, client.send)
     reader = Reader(hub, feed)
@@ -100,5 +103,40 @@ def test_of_a_batch_that_comes_while_a_stream_waits_no_more_is_drawn_than_is_wri
         assert await serving
         assert sum(client.written) == 100 * SLICE + len(b"end")
         assert max(client.ahead) <= 1
+
+    asyncio.run(work())
+
+
+class Deaf(Client):
+    """A client that reads nothing of what is large."""
+
+    held = b""
+
+    async def send(self, message: Any) -> None:
+        body = message.get("body", b"")
+        if len(body) > 1000:
+            self.held = body
+            await asyncio.get_running_loop().create_future()
+
+
+def test_clients_who_read_nothing_of_a_task_share_its_large_events() -> None:
+    async def work() -> None:
+        hub = Hub(NO_STORE)
+        feed, info = hub.open("t"), TaskInfo("t", "m", 1, "openaiLike")
+        feed.accept([Event(7, 1, "chunk", b'{"delta":"%b"}' % (b"x" * (4 << 20)))])
+        clients = [Deaf(Multiplying()) for _ in range(50)]
+        tracemalloc.start()
+        serving = [
+            asyncio.ensure_future(read(client, NativeStream(info), feed, hub, 0.0)) for client in clients
+        ]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        assert all(len(client.held) == SLICE for client in clients)
+        assert taken < 50 * 2 * SLICE
 
     asyncio.run(work())

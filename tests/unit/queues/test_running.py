@@ -311,6 +311,33 @@ def test_a_page_ends_with_the_event_that_reaches_its_size(world: World) -> None:
     assert [len(event.data) for event in seen[1:]] == sizes
 
 
+def test_of_large_events_behind_a_small_one_no_more_are_read_than_the_page_holds(world: World) -> None:
+    """Each log begins with a small one: a mean of its size would make hundreds of what follows."""
+    pool = Pool(world)
+    grant = pool.run("a")
+    for at in range(30):
+        pool.append(grant, at + 2, b"x" * 500_000)
+    world.call("CONFIG", "SET", "slowlog-log-slower-than", 0)
+    try:
+        world.call("SLOWLOG", "RESET")
+        page = drive(pool.scheduler.page("a", "-", 128 * 1024))
+        logged = world.call("SLOWLOG", "GET", 100)
+    finally:
+        world.call("CONFIG", "SET", "slowlog-log-slower-than", 10_000)
+    assert [event.seq for event in page] == [1, 2]
+    counts = [int(command[-1]) for _, _, _, command, *_ in logged if command[0] == b"XRANGE"]
+    assert len(counts) == 2, "as the slow log tells what a script calls"
+    assert sum(counts) <= 3
+
+
+def test_whether_a_log_holds_an_event_is_told_without_the_events_behind_it(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.append(grant, 2, b"1", b"2")
+    assert drive(pool.scheduler.page("a", id_of(grant, 2), 0)) == []
+    assert drive(pool.scheduler.page("a", id_of(grant, 4), 0)) is None
+
+
 def test_a_page_behind_an_event_that_the_log_does_not_hold_is_refused(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from fairlane.queues.errors import StoreError
+from fairlane.queues.tasks import Entry
 from fairlane.streaming.events import Event, progress_event
-from fairlane.streaming.hub import KEEP_EVENTS, Feed, Hub, Interrupted, Reader
+from fairlane.streaming.hub import KEEP_EVENTS, PAGES_AT_ONCE, Feed, Hub, Interrupted, Reader
 
 NO_STORE: Any = None
 
@@ -211,3 +213,115 @@ def test_the_events_behind_each_place_are_those_of_the_log_as_far_as_they_are_ke
             assert feed.after(seq) == (events(*range(seq + 1, last + 1)) if kept else None)
 
     in_loop(work)
+
+
+# ---- pages of the log ----------
+
+
+class Logs:
+    """A store of logs: it notes what it is asked for, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers: list[asyncio.Future[list[Entry]]] = []
+
+    async def page(self, task_id: str, after: str, most: int, *, held: bool) -> list[Entry]:
+        self.asked.append(f"{task_id} {after}")
+        answer: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
+        self.answers.append(answer)
+        return await answer
+
+    def answer(self, *seqs: int) -> None:
+        """Answer what was asked first."""
+        self.answers.pop(0).set_result([Entry(7, seq, "chunk", b"{}") for seq in seqs])
+
+
+async def idle() -> None:
+    """Let everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def reading(hub: Hub, task_id: str, user: str = "") -> "asyncio.Task[list[Event]]":
+    """A reader of a task whose log lies in the store alone."""
+    feed = hub.open(task_id, user)
+    feed.jump(7, 1000, ended=True)
+    return asyncio.ensure_future(Reader(hub, feed).next(60))
+
+
+def with_logs(work: Callable[[Hub, Logs], Awaitable[None]]) -> None:
+    async def run() -> None:
+        store: Any = Logs()
+        hub = Hub(store)
+        await work(hub, store)
+        await hub.close()
+
+    asyncio.run(run())
+
+
+def test_readers_of_one_place_read_one_page_as_long_as_one_of_them_has_it() -> None:
+    async def work(hub: Hub, logs: Logs) -> None:
+        readers = [reading(hub, "t") for _ in range(100)]
+        await idle()
+        readers.pop().cancel()
+        await idle()
+        logs.answer(1, 2)
+        pages = [await reader for reader in readers]
+        assert logs.asked == ["t -"]
+        assert pages[0] == events(1, 2)
+        pages.append(await reading(hub, "t"))
+        assert all(page is pages[0] for page in pages)
+        del pages, readers
+        later = reading(hub, "t")
+        await idle()
+        assert logs.asked == ["t -"] * 2
+        logs.answer(1, 2)
+        assert await later == events(1, 2)
+
+    with_logs(work)
+
+
+def test_readers_of_a_log_that_was_lost_share_nothing_with_those_who_come_behind() -> None:
+    async def work(hub: Hub, logs: Logs) -> None:
+        first = reading(hub, "t")
+        await idle()
+        logs.answer(1, 2)
+        kept = await first
+        hub.feeds()[0].lose()
+        second = reading(hub, "t")
+        await idle()
+        assert logs.asked == ["t -"] * 2
+        logs.answer(1)
+        assert await second != kept
+
+    with_logs(work)
+
+
+def test_who_reads_many_logs_holds_up_nobody_who_reads_one() -> None:
+    async def work(hub: Hub, logs: Logs) -> None:
+        many = [reading(hub, f"many-{number}", "ada") for number in range(100)]
+        one = reading(hub, "one", "bob")
+        await idle()
+        assert len(logs.asked) == PAGES_AT_ONCE
+        for _ in range(2):
+            logs.answer(1)
+            await idle()
+        assert "one -" in logs.asked
+        for task in (*many, one):
+            task.cancel()
+
+    with_logs(work)
+
+
+def test_readers_who_shared_a_page_that_did_not_come_ask_again() -> None:
+    async def work(hub: Hub, logs: Logs) -> None:
+        readers = [reading(hub, "t") for _ in range(3)]
+        await idle()
+        logs.answers.pop().set_exception(StoreError("away", sent=True))
+        while not logs.answers:
+            await asyncio.sleep(0.01)
+        logs.answer(1)
+        assert [await reader for reader in readers] == [events(1)] * 3
+        assert logs.asked == ["t -"] * 2
+
+    with_logs(work)
