@@ -350,6 +350,25 @@ async def test_a_worker_of_another_replica_is_drained(
         assert (entry["action"], entry["target"]) == ("drain", f"worker {known}")
 
 
+async def test_a_worker_is_marked_whose_task_gives_no_sign(talk: Talk, open_browser: OpenBrowser) -> None:
+    dispatcher = talk.served.gateway.dispatcher
+    async with talk.worker2(["m"], name="hangs") as worker:
+        await talk.workers(1)
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await talk.submit(model="m")
+        task = await worker.take()
+        flags = row(page, "workers", await worker_id(talk, "hangs")).locator(".flag")
+        await expect(flags).to_have_count(0)
+        [attempt] = dispatcher.attempts.values()
+        attempt.output_at -= 130
+        dispatcher.offers.offer_soon()
+        await expect(flags).to_contain_text("a task silent for 2 min")
+        await worker.send(type="taskProgress", taskId=task["taskId"], attempt=task["attempt"], pct=1)
+        await until(lambda: attempt.progress_at > attempt.output_at)
+        dispatcher.offers.offer_soon()
+        await expect(flags).to_have_count(0)
+
+
 async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: OpenBrowser) -> None:
     async with busy(talk) as (worker, task):
         page = await (await open_browser(talk.served.url)).open("/dashboard#/tasks")
