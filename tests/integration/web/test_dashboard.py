@@ -18,7 +18,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
 from tests.support.processes import gateway_process, tireless
-from tests.support.rawworkers import RawWorker
+from tests.support.rawworkers import RawWorker, key
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
 from tests.support.talk import Talk, talking
@@ -362,9 +362,9 @@ async def test_a_worker_is_marked_whose_task_gives_no_sign(talk: Talk, open_brow
         [attempt] = dispatcher.attempts.values()
         attempt.output_at -= 130
         dispatcher.offers.offer_soon()
-        await expect(flags).to_contain_text("a task silent for 2 min")
-        await worker.send(type="taskProgress", taskId=task["taskId"], attempt=task["attempt"], pct=1)
-        await until(lambda: attempt.progress_at > attempt.output_at)
+        await expect(flags).to_contain_text("a task silent for 2m ")
+        await worker.send("taskProgress", **key(task), pct=1)
+        await until(lambda: attempt.progress_at > 0, "its progress")
         dispatcher.offers.offer_soon()
         await expect(flags).to_have_count(0)
 
