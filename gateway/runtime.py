@@ -389,7 +389,9 @@ class Gateway:
             self.dispatcher.attempts,
         )
         self.scrape = Scrape(
-            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor),
+            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force),
+            self.dispatcher.silences,
+            self.surveyor,
             database=DatabaseSurveyor(self.database, now_ms),
             most_file_bytes=lambda: current.settings.files.max_bytes,
         )

@@ -14,6 +14,7 @@ from fairlane.gateway.accounts.callers import StoredKeys
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.stored import StoredKey, next_end, stored_keys
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.outage import Outage
 from fairlane.queues.loops import end_tasks
 
 log = structlog.get_logger("fairlane.gateway")
@@ -21,9 +22,6 @@ log = structlog.get_logger("fairlane.gateway")
 LOOK_S = 0.3
 USED_S = 60.0
 """How often it is written which keys were used."""
-STEADY_S = 3.0
-"""So long it must have answered until it is told to be back: one that takes some connections and not others (it has too many)
-would fill the log."""
 LAST_S = 2.0
 """For that at the end."""
 
@@ -48,8 +46,7 @@ class Keyring:
         self._end_ms = float("inf")
         """When the next secret ends."""
         self._unwritten: set[str] = set()
-        self._failed_s: float | None = None
-        """When the database did not answer last; None: it is back, as the log knows."""
+        self._outage = Outage()
         self._reading = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
@@ -103,19 +100,16 @@ class Keyring:
                 if self._now() * 1000 >= self._end_ms:
                     self._tell()  # what was let in by a secret that ended just now
                 await self.read()
-                steady = self._failed_s is not None and loop.time() >= self._failed_s + STEADY_S
-                if steady and self._store.answers:
-                    self._failed_s = None
+                if self._store.answers and self._outage.over(loop.time()) is not None:
                     log.info("the database is back")
                 if loop.time() >= write_at:
                     write_at = loop.time() + USED_S
                     await self._write_used()
             except DatabaseUnavailable as error:
-                if self._failed_s is None:
+                if self._outage.failed(loop.time()):
                     log.warning(
                         "the database is away: keys stay as they are, changes are refused", error=str(error)
                     )
-                self._failed_s = loop.time()
             except Exception:  # keys stay as they are, and the next look may do better
                 log.exception("cannot read the keys of the database")
 

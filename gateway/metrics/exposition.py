@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from fairlane import __version__
 from fairlane.gateway.metrics.database_gauges import DATABASE_GAUGES
-from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, Snapshot
+from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, TASK_SILENCE, Labels, Snapshot
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, Rows, StoreGauge, rows_of
 from fairlane.queues.metrics import Counter, Histogram, Recorder
 from fairlane.queues.survey.survey import Survey
@@ -62,13 +62,8 @@ class _Everything(Collector):
             for snapshot in self._snapshots:
                 gauge.add_metric((str(snapshot.process),), snapshot.gauges[name])
             yield gauge
-        limit = GaugeMetricFamily(
-            OUTPUT_LIMIT.name, OUTPUT_LIMIT.help, labels=(*OUTPUT_LIMIT.labels, PROCESS)
-        )
-        for snapshot in self._snapshots:
-            for key, value in snapshot.limits.items():
-                limit.add_metric((*key, str(snapshot.process)), value)
-        yield limit
+        yield self._by_process(OUTPUT_LIMIT, lambda snapshot: snapshot.limits)
+        yield self._by_process(TASK_SILENCE, lambda snapshot: snapshot.silences)
         yield from _processes(self._snapshots)
         yield from _shared(self._survey, self._label)
         yield _flag(
@@ -81,6 +76,13 @@ class _Everything(Collector):
         info = GaugeMetricFamily("fairlane_build_info", "1; the version of this gateway", labels=("version",))
         info.add_metric((__version__,), 1)
         yield info
+
+    def _by_process(self, gauge: StoreGauge, values: Callable[[Snapshot], dict[Labels, float]]) -> Metric:
+        family = GaugeMetricFamily(gauge.name, gauge.help, labels=(*gauge.labels, PROCESS))
+        for snapshot in self._snapshots:
+            for key, value in values(snapshot).items():
+                family.add_metric((*key, str(snapshot.process)), value)
+        return family
 
 
 def _family(series: Counter | Histogram, snapshots: Iterable[Snapshot]) -> Metric:

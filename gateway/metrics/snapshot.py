@@ -22,18 +22,29 @@ class Snapshot(msgspec.Struct):
     gauges: dict[str, float]
     limits: dict[Labels, float] = {}
     """Limits in force, s, by the labels of OUTPUT_LIMIT."""
+    silences: dict[Labels, float] = {}
+    """By the labels of TASK_SILENCE, s."""
 
 
 def take_snapshot(
-    process: int, metrics: Recorder, gauges: dict[str, float], limits: Mapping[str, ModelLimits]
+    process: int,
+    metrics: Recorder,
+    gauges: dict[str, float],
+    limits: Mapping[str, ModelLimits],
+    silences: Mapping[str, float],
 ) -> Snapshot:
-    """What this process has measured; `gauges` by the names of GAUGES, `limits` by model (of those that share a label one)."""
+    """What this process has measured; `gauges` by the names of GAUGES, `limits` by model (of those that share a label one), and
+    `silences` (the longest of them)."""
     told: dict[Labels, float] = {}
     for model, of_model in limits.items():
         for kind, limit in (("first_output", of_model.first_output), ("silence", of_model.silence)):
             if limit is not None:
                 told[metrics.label(model), kind] = limit.ms / 1000
-    return Snapshot(process, os.getpid(), series_of(metrics), gauges, told)
+    longest: dict[Labels, float] = {}
+    for model, silent_s in silences.items():
+        label = (metrics.label(model),)
+        longest[label] = max(silent_s, longest.get(label, 0.0))
+    return Snapshot(process, os.getpid(), series_of(metrics), gauges, told, longest)
 
 
 def series_of(metrics: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]:
@@ -66,3 +77,9 @@ OUTPUT_LIMIT = StoreGauge(
     "How long a model may be silent: before its first output, or after it (silence), as it holds for tasks that begin now",
 )
 """The same, of each model with such limits."""
+TASK_SILENCE = StoreGauge(
+    "fairlane_task_silence_seconds",
+    ("model",),
+    "How long the running task of a model that is silent for longest has given no sign: no output, no progress",
+)
+"""The same, of each model that runs on workers of a process."""

@@ -6,14 +6,15 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
 from fairlane.gateway.hosts import is_loopback
-from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.process.tables import add_row, make_table, plain, print_table
 from fairlane.workers.secrets import check_secret
 
 TIMEOUT_S = 10.0
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+SILENT_MS = 60_000
+"""A worker is marked of which a task has given no sign for so long."""
 
 
 class StatusError(Exception):
@@ -150,6 +151,7 @@ class WorkerRow(msgspec.Struct, rename="camel"):
     name: str | None = None
     replica: str = ""
     heartbeat_age_ms: int | None = None
+    task_silent_ms: int | None = None
     draining: bool = False
     unhealthy: str | None = None
 
@@ -297,16 +299,16 @@ def print_state(state: State) -> None:
     if state.store.refuses:
         lasts = seconds(max(state.now - (state.store.since or state.now), 0))
         at = f" ({state.store.address})" if state.store.address else ""
-        why = Text(f"Redis{at} has refused writes for {lasts}: {state.store.why}", style="bold red")
+        why = plain(f"Redis{at} has refused writes for {lasts}: {state.store.why}", style="bold red")
         console.print(why)
     if not state.database.up:
         lasts = seconds(max(state.now - (state.database.since or state.now), 0))
         sentence = f"the database has been away for {lasts}: records wait in Redis, keys cannot be changed. {state.database.why}"
-        console.print(Text(sentence, style="bold red"))
+        console.print(plain(sentence, style="bold red"))
     records, bound = state.counts.get("recordsWaiting", 0), state.counts.get("recordsMost")
     if bound is not None and records >= bound:  # replicas of an older release tell neither
         sentence = f"new tasks are refused (OUTBOX_FULL): {records} records wait for the database, outbox_max_entries is {bound}"
-        console.print(Text(sentence, style="bold red"))
+        console.print(plain(sentence, style="bold red"))
     shown = [f"{state.counts.get(name, 0)} {name}" for name in ("queued", "executing")]
     shown += [f"{state.counts.get(name, 0)} {name}" for name in ("completed", "failed", "cancelled")]
     console.print("tasks: " + ", ".join(shown), highlight=False)
@@ -330,14 +332,14 @@ def print_state(state: State) -> None:
     for model in state.models:
         if model.nobody_offers_it:
             lost = f"{model.waiting} tasks wait for {model.model}, which no worker offers"
-            console.print(Text(lost, style="bold red"))
+            console.print(plain(lost, style="bold red"))
         for upstream in model.upstreams:
             if upstream.breaker != "closed" or upstream.forced:
                 through = f" through {upstream.upstream}" if upstream.upstream else ""
                 since = f", begun {seconds(max(state.now - upstream.since, 0))} ago" if upstream.since else ""
                 cause = f": {upstream.why}" if upstream.why else ""
                 said = f"the breaker of {model.model}{through} is {breaker_condition(upstream, state.now)}{since}{cause}"
-                console.print(Text(said, style="bold red"))
+                console.print(plain(said, style="bold red"))
     called = any(model.endpoint for model in state.models)
     models = make_table(
         "model", "running", "limit", "waiting", "workers", "slots", *(("T", "Q") if called else ())
@@ -355,14 +357,19 @@ def print_state(state: State) -> None:
     for worker in state.workers:
         if worker.unhealthy:
             ill = f"{worker.name or worker.worker_id} is unhealthy: {worker.unhealthy}"
-            console.print(Text(ill, style="bold red"))
-    workers = make_table("worker", "replica", "running", "slots", "models", "last seen")
+            console.print(plain(ill, style="bold red"))
+        if (worker.task_silent_ms or 0) >= SILENT_MS:
+            lasts = seconds(worker.task_silent_ms or 0)
+            silent = f"a task on {worker.name or worker.worker_id} has shown no output and no progress for {lasts}"
+            console.print(plain(silent, style="bold red"))
+    workers = make_table("worker", "replica", "running", "slots", "silent", "models", "last seen")
     for worker in state.workers:
         heard = "-" if worker.heartbeat_age_ms is None else f"{seconds(worker.heartbeat_age_ms)} ago"
         offers = " ".join(worker.models) + (f" (and {worker.more_models} more)" if worker.more_models else "")
         name = worker.name or worker.worker_id
         name += " (draining)" if worker.draining else " (unhealthy)" if worker.unhealthy else ""
-        add_row(workers, name, worker.replica, worker.running, worker.slots, offers, heard)
+        silent = "-" if worker.task_silent_ms is None else seconds(worker.task_silent_ms)
+        add_row(workers, name, worker.replica, worker.running, worker.slots, silent, offers, heard)
     if state.workers:
         print_table(workers)
     else:
@@ -389,14 +396,14 @@ def _print_differences(state: State, console: Console) -> None:
             said = (
                 f"replica {replica.replica} refused to read its configuration again {ago} ago: {refused.why}"
             )
-            console.print(Text(said, style="bold red"))
+            console.print(plain(said, style="bold red"))
     if len(names) > 1:
         groups = " | ".join(" ".join(group) for group in names.values())
         said = (
             f"replicas differ in keys or worker tokens ({groups}): what was removed at one still works at others; "
             "give all the same file, and send SIGHUP to each"
         )
-        console.print(Text(said, style="bold red"))
+        console.print(plain(said, style="bold red"))
     if len(routes) > 1:
         groups = " | ".join(" ".join(group) for group in routes.values())
         said = (
@@ -404,7 +411,7 @@ def _print_differences(state: State, console: Console) -> None:
             "callers get what the one says that they reach; "
             "give all the same file, and send SIGHUP to each"
         )
-        console.print(Text(said, style="bold red"))
+        console.print(plain(said, style="bold red"))
 
 
 def _paused(paused: bool) -> str:

@@ -34,8 +34,13 @@ def make_table(*columns: str) -> Table:
 
 
 def add_row(table: Table, *cells: object) -> None:
+    """A row of a table, its cells as `plain`."""
+    table.add_row(*(plain(str(cell)) for cell in cells))
+
+
+def plain(text: str, style: str = "") -> Text:
     """Names come from workers and callers: shown as they are, without control characters or markup."""
-    table.add_row(*(Text("".join(char for char in str(cell) if char.isprintable())) for cell in cells))
+    return Text("".join(char for char in text if char.isprintable()), style=style)
 
 
 def print_table(table: Table) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import DEADLINE_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.outage import Outage
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks, set_within
@@ -83,7 +84,7 @@ class Outbox:
         """There was none: what is in the outbox is still to be looked at."""
         self._left_from = b"0-0"
         self._look_for_left_at = 0.0
-        self._away_since: float | None = None
+        self._outage = Outage()
         self._hurry = asyncio.Event()
         self._caught_up: set[asyncio.Future[None]] = set()
         self._closing = False
@@ -103,7 +104,7 @@ class Outbox:
 
     async def catch_up(self) -> None:
         """Wait until what is in the outbox now is in SQL, also what other replicas have taken; for CATCH_UP_S at most."""
-        if self._task is None or self._away_since is not None:
+        if self._task is None or self._database.trouble is not None:
             return
         caught_up = asyncio.get_running_loop().create_future()
         self._caught_up.add(caught_up)
@@ -134,11 +135,18 @@ class Outbox:
             except StoreError:
                 pass  # which is told elsewhere
             except DatabaseUnavailable as error:
-                self._tell_away(error)
+                if self._outage.failed(self._now()):
+                    log.error(
+                        "the database takes no records: they wait in Redis, and tasks go on until outbox_max_entries wait",
+                        replica=self._replica,
+                        why=str(error),
+                    )
                 pause = AGAIN_S
             except Exception:  # entries stay where they are, and are tried again
                 log.exception("cannot carry records to SQL", replica=self._replica)
                 pause = AGAIN_S
+            if self._database.trouble is None and (away_s := self._outage.over(self._now())) is not None:
+                log.info("the database takes records again", replica=self._replica, away_s=round(away_s, 1))
             if pause:
                 _answer(waiting)
             await set_within(self._hurry, pause)
@@ -229,19 +237,6 @@ class Outbox:
                 if packed:
                     written += await table.write(connection, packed)
         self._metrics.recorded(written)
-        if self._away_since is not None:
-            away_s = round(self._now() - self._away_since, 1)
-            log.info("the database takes records again", replica=self._replica, away_s=away_s)
-            self._away_since = None
-
-    def _tell_away(self, error: DatabaseUnavailable) -> None:
-        if self._away_since is None:
-            self._away_since = self._now()
-            log.error(
-                "the database takes no records: they wait in Redis, and tasks go on until outbox_max_entries wait",
-                replica=self._replica,
-                why=str(error),
-            )
 
 
 def _answer(waiting: Sequence[asyncio.Future[None]]) -> None:

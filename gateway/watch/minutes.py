@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any, Protocol
 
 import structlog
@@ -26,7 +27,7 @@ MOST_USERS, TOP_USERS = 1000, 3
 MOST_TOLD = 5
 """Such models in one minute."""
 LONG_S = 60.0
-"""From when on the longest running task is named."""
+"""From when on the longest running task is named, and the one that has given no sign for longest."""
 
 
 class Running(Protocol):
@@ -37,6 +38,9 @@ class Running(Protocol):
 
     @property
     def worker(self) -> Any: ...
+
+    @property
+    def silent_since(self) -> float | None: ...
 
     started_at: float
 
@@ -132,14 +136,18 @@ class Minutes:
         return ended, failed, refused
 
     def _longest(self) -> dict[str, Any]:
-        longest = min(self._running(), key=lambda attempt: attempt.started_at, default=None)
-        if longest is None or (ran_s := self._now() - longest.started_at) < LONG_S:
-            return {}
-        return {
-            "longest_s": round(ran_s),
-            "longest_task": longest.grant.task_id,
-            "longest_worker": longest.worker.id,
+        running = list(self._running())
+        ages = {
+            "longest": [(attempt.started_at, attempt) for attempt in running],
+            "silent": [(since, attempt) for attempt in running if (since := attempt.silent_since) is not None],
         }
+        told: dict[str, Any] = {}
+        for what, since_when in ages.items():
+            since, attempt = min(since_when, key=itemgetter(0), default=(self._now(), None))
+            if attempt is not None and (lasts_s := self._now() - since) >= LONG_S:
+                told[f"{what}_s"] = round(lasts_s)
+                told[f"{what}_task"], told[f"{what}_worker"] = attempt.grant.task_id, attempt.worker.id
+        return told
 
     def _tell_unserved(self, models: Iterable[Model], lanes: Iterable[Any]) -> None:
         now = self._now()

@@ -11,6 +11,8 @@ import msgspec
 
 LIVE = "*"
 """The field of what moves: worker id -> [running tasks, ms since it was last heard of]."""
+SILENT = "silent"
+"""Its member beside these: worker id -> for how long a task of it has given no sign, ms. Older releases pass over it."""
 AT_ONCE = 500
 """Workers in one message: a script must not hold the store for long."""
 
@@ -70,17 +72,19 @@ class Presence:
         anew, self._anew = self._anew, False
         return PresenceNews(told, gone, anew)
 
-    def live(self, moving: Mapping[str, tuple[int, int]]) -> PresenceNews:
-        """What moves, of all workers."""
+    def live(self, moving: Mapping[str, tuple[int, int]], silent: Mapping[str, int]) -> PresenceNews:
+        """What moves, of all workers; `silent` of those that run tasks."""
         self._known.add(LIVE)
-        return PresenceNews({LIVE: msgspec.json.encode(moving)}, [], anew=False)
+        return PresenceNews({LIVE: msgspec.json.encode({**moving, SILENT: silent})}, [], anew=False)
 
 
 def read_presence(reply: Sequence[bytes]) -> list[Row]:
     """The workers of a replica, from the reply to HGETALL of its presence."""
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
     moving = msgspec.json.decode(fields.pop(LIVE.encode(), b"{}"))
+    silent = moving.get(SILENT, {})
     rows: list[Row] = msgspec.json.decode(b"[%b]" % b",".join(fields.values()))
     for row in rows:
         row["running"], row["heartbeatAgeMs"] = moving.get(row["workerId"], (0, 0))
+        row["taskSilentMs"] = silent.get(row["workerId"])
     return rows

@@ -128,6 +128,11 @@ class Dispatcher:
         for attempt in list(self.attempts.values()):
             attempt.lost("The gateway stopped before the task was done", blameless=True)
 
+    def silences(self) -> dict[str, float]:
+        """By model: for how long the one of its tasks here that is silent for longest has given no sign, s."""
+        now = self.pool.time()
+        return {model: now - since for model, since in self.attempts.silent_since().items()}
+
     @property
     def settled(self) -> bool:
         """Whether nothing runs here, and Redis knows how everything ended."""

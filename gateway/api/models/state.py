@@ -135,6 +135,8 @@ class Worker(Answer):
     model_info: dict[str, ModelInfo] = Field({})
     running: int = 0
     heartbeat_age_ms: Ms = 0
+    task_silent_ms: Ms | None = None
+    """For how long the one of its tasks that is silent for longest has given no sign: no output, no progress."""
 
 
 class Counts(Answer):

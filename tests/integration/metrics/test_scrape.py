@@ -93,6 +93,8 @@ async def test_what_waits_runs_and_is_limited_is_what_redis_says(here: Talk, the
         assert seen.value("fairlane_model_worker_slots", model="m") == 3
         assert seen.value("fairlane_workers", state="ready") == 1
         assert seen.value("fairlane_replicas") == 2
+        assert not seen.values("fairlane_task_silence_seconds"), "no worker of this replica has one"
+        assert (await scrape(there.http)).value("fairlane_task_silence_seconds", model="m") > 0
         await scrape_when(there.http, 3, "fairlane_tasks_waiting", **lane)
         for task in tasks:
             await here.http.post(f"/api/task/{task}/cancel")

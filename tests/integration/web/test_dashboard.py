@@ -18,7 +18,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
 from tests.support.processes import gateway_process, tireless
-from tests.support.rawworkers import RawWorker
+from tests.support.rawworkers import RawWorker, key
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
 from tests.support.talk import Talk, talking
@@ -348,6 +348,25 @@ async def test_a_worker_of_another_replica_is_drained(
         [entry] = await audit(talk)
         [entry] = await audit(talk)
         assert (entry["action"], entry["target"]) == ("drain", f"worker {known}")
+
+
+async def test_a_worker_is_marked_whose_task_gives_no_sign(talk: Talk, open_browser: OpenBrowser) -> None:
+    dispatcher = talk.served.gateway.dispatcher
+    async with talk.worker2(["m"], name="hangs") as worker:
+        await talk.workers(1)
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await talk.submit(model="m")
+        task = await worker.take()
+        flags = row(page, "workers", await worker_id(talk, "hangs")).locator(".flag")
+        await expect(flags).to_have_count(0)
+        [attempt] = dispatcher.attempts.values()
+        attempt.output_at -= 130
+        dispatcher.offers.offer_soon()
+        await expect(flags).to_contain_text("a task silent for 2m ")
+        await worker.send("taskProgress", **key(task), pct=1)
+        await until(lambda: attempt.progress_at > 0, "its progress")
+        dispatcher.offers.offer_soon()
+        await expect(flags).to_have_count(0)
 
 
 async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: OpenBrowser) -> None:

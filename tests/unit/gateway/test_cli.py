@@ -99,6 +99,7 @@ STATE: dict[str, Any] = {
             "slots": 2,
             "running": 2,
             "heartbeatAgeMs": 3200,
+            "taskSilentMs": 132_000,
             "draining": True,
         },
         {
@@ -328,13 +329,14 @@ def test_status_prints_queues_models_workers_and_counts(admin_server: str) -> No
     assert re.search(r"^paid_stream \(paused\) +8 +3 +2 +4\.1 s +1000 +-", answer.stdout, re.MULTILINE)
     assert re.search(r"^demo-fast +2 +- +3 +1 +2", answer.stdout, re.MULTILINE)
     assert re.search(
-        r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +demo-fast +3\.2 s ago", answer.stdout, re.MULTILINE
+        r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +2\.2 min +demo-fast +3\.2 s ago", answer.stdout, re.MULTILINE
     )
-    assert re.search(r"^gpu-2 \(unhealthy\) +0 +2 +demo-fast +- *$", answer.stdout, re.MULTILINE)
+    assert re.search(r"^gpu-2 \(unhealthy\) +0 +2 +- +demo-fast +- *$", answer.stdout, re.MULTILINE)
     assert (
         f"gpu-2 is unhealthy: http://gpu-2:8000/v1/models: The upstream cannot be reached {'x' * 100}\n"
         in answer.stdout
     )
+    assert "a task on [red]gpu[31m-1 has shown no output and no progress for 2.2 min\n" in answer.stdout
     assert "\x1b" not in answer.stdout
     assert "4 tasks wait for gone, which no worker offers\n" in answer.stdout
     assert "wait for http:permits" not in answer.stdout

@@ -83,13 +83,19 @@ def test_users_who_are_refused_most_are_named() -> None:
     assert line["refused_most"] == {"mallory": 1}
 
 
-def test_the_task_that_runs_longest_is_named() -> None:
+def test_the_task_that_runs_longest_is_named_and_the_one_that_gives_no_sign_for_longest() -> None:
     stage = Stage()
-    for number, began in enumerate((990.0, 700.0, 900.0)):
+    for number, (began, sign) in enumerate([(990.0, 990.0), (700.0, 999.0), (900.0, 905.0), (800.0, None)]):
         grant, worker = SimpleNamespace(task_id=f"t{number}"), SimpleNamespace(id=f"w{number}")
-        stage.running.append(SimpleNamespace(grant=grant, worker=worker, started_at=began))
+        attempt = SimpleNamespace(grant=grant, worker=worker, started_at=began, silent_since=sign)
+        stage.running.append(attempt)
     (line,) = stage.lines(Model("m", SETTLED, running=3, workers=1))
     assert (line["longest_task"], line["longest_worker"], line["longest_s"]) == ("t1", "w1", 300)
+    assert (line["silent_task"], line["silent_worker"], line["silent_s"]) == ("t2", "w2", 95)
+    stage.now -= 50
+    (line,) = stage.lines(Model("m", SETTLED, running=3, workers=1))
+    assert line["longest_s"] == 250
+    assert "silent_s" not in line, "that is not long"
 
 
 def test_a_model_that_nobody_offers_is_told_every_ten_minutes() -> None:

@@ -41,7 +41,7 @@ def test_a_store_that_may_have_lost_something_is_told_everything_anew() -> None:
     presence.changed("a")
     presence.changed("gone")
     presence.news(describe)
-    presence.live({"a": (1, 2)})
+    presence.live({"a": (1, 2)}, {"a": 2})
     presence.forget(["a", "b"])
     assert presence
     news = presence.news(describe)
@@ -60,10 +60,10 @@ def test_the_store_keeps_what_was_told_and_counts_it(world: World) -> None:
         return read_presence(world.call("HGETALL", world.keys("presence", replica="r1")))
 
     assert present({"a": b'{"workerId":"a"}', "b": b'{"workerId":"b"}'}) == 2
-    assert present({LIVE: msgspec.json.encode({"a": (3, 40)})}) == 3
+    assert present(Presence().live({"a": (3, 40), "b": (0, 0)}, {"a": 30}).told) == 3
     assert sorted(rows(), key=lambda row: row["workerId"]) == [
-        {"workerId": "a", "running": 3, "heartbeatAgeMs": 40},
-        {"workerId": "b", "running": 0, "heartbeatAgeMs": 0},
+        {"workerId": "a", "running": 3, "heartbeatAgeMs": 40, "taskSilentMs": 30},
+        {"workerId": "b", "running": 0, "heartbeatAgeMs": 0, "taskSilentMs": None},
     ]
     assert present({"c": b'{"workerId":"c"}'}, ("a",)) == 3
     assert sorted(row["workerId"] for row in rows()) == ["b", "c"]

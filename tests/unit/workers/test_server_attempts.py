@@ -194,6 +194,30 @@ def finished(outcome: str, *grants: Grant) -> Any:
     return Finished(outcome, "1-2", list(grants))
 
 
+async def test_a_task_is_silent_since_its_worker_last_gave_a_sign_of_it() -> None:
+    stage = Stage()
+    now = 1000.0
+    stage.dispatcher.pool.time = stage.dispatcher._endings.time = lambda: now
+    worker = stage.worker()
+
+    def silent() -> tuple[Any, Any]:
+        (row,) = stage.dispatcher.offers.presence()
+        return row["taskSilentMs"], stage.dispatcher.silences().get("m")
+
+    assert silent() == (None, None)
+    attempt = await stage.started(worker)
+    now += 8
+    assert silent() == (8000, 8)
+    attempt.chunk(chunk(attempt, 1, "x"))
+    now += 2
+    assert silent() == (2000, 2)
+    attempt.progress(TaskProgress("t1", 1, pct=50))
+    now += 1
+    assert silent() == (1000, 1)
+    attempt.result(result(attempt, lastSeq=1))
+    assert silent() == (None, None), "it has answered"
+
+
 @pytest.mark.parametrize(("length", "kept"), [(200, True), (201, False)])
 async def test_a_long_finish_reason_is_not_that_of_the_whole_answer(length: int, kept: bool) -> None:
     stage = Stage()

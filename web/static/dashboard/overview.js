@@ -19,6 +19,7 @@ const MEASURES = [
 const MOST_USERS = 10;
 const MOST_CODES = 6;
 const MOST_REASONS = 2;
+const SILENT_TASK_MS = 60_000; // as `fairlane status` has it
 const MANY = 0.02;
 const NOTHING = { acceptedLastMinute: 0, endedLastMinute: 0, cancelledLastMinute: 0, outputTokensLastMinute: 0 };
 
@@ -556,12 +557,15 @@ const upstreamTable = () =>
     "upstreams.title",
   );
 
+/** For how long a task of a worker has given no sign, once that is long; "" else. */
+const taskSilence = ({ taskSilentMs: ms }) => (ms >= SILENT_TASK_MS ? t("flag.task", { time: about(ms) }) : "");
+
 const workerTable = () =>
   new LiveTable(
     [
       {
         name: "worker.name",
-        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.silent, row.unhealthy, row.upstream]),
+        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.silent, taskSilence(row), row.unhealthy, row.upstream]),
         draw: row =>
           h(
             "div",
@@ -569,6 +573,7 @@ const workerTable = () =>
             h("b", {}, row.name || row.workerId),
             row.draining ? flag(t(row.running ? "flag.draining" : "flag.drained")) : null,
             row.silent ? flag(t("flag.silent"), "bad") : null,
+            taskSilence(row) ? flag(taskSilence(row), "bad") : null,
             row.unhealthy ? flag(t("flag.unhealthy"), "bad") : null,
             row.unhealthy ? h("small", {}, row.unhealthy) : null,
             row.name ? h("small", { class: "id" }, row.workerId) : null,

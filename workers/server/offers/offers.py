@@ -122,7 +122,8 @@ class Offers:
             for reply in self._tell(offered[at : at + AT_ONCE], withdrawn[at : at + AT_ONCE]):
                 await reply
         moving = {w.id: (len(w.attempts), pool.silent_ms(w)) for w in pool}
-        news = self._presence.live(moving)
+        silent = {w.id: ms for w in pool if (ms := self._task_silent_ms(w)) is not None}
+        news = self._presence.live(moving, silent)
         expected = self._presence.fields
         if await self._scheduler.present(news, OFFER_HOLD_MS) != expected:
             self._forget_presence()
@@ -135,9 +136,19 @@ class Offers:
         """The connected workers as the admin view shows them."""
         silent_ms = self._pool.silent_ms
         return [
-            {**self._description(w), "running": len(w.attempts), "heartbeatAgeMs": silent_ms(w)}
+            {
+                **self._description(w),
+                "running": len(w.attempts),
+                "heartbeatAgeMs": silent_ms(w),
+                "taskSilentMs": self._task_silent_ms(w),
+            }
             for w in self._pool
         ]
+
+    def _task_silent_ms(self, worker: Worker) -> int | None:
+        """For how long the one of its tasks that is silent for longest has given no sign; None: it runs none."""
+        since = [since for attempt in worker.attempts.values() if (since := attempt.silent_since) is not None]
+        return int((self._pool.time() - min(since)) * 1000) if since else None
 
     def changed(self, worker: Worker) -> None:
         """A worker has changed: to be told with the next message."""

@@ -150,7 +150,8 @@ class Attempt:
 
     `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
     is then acknowledged when the attempt is over, and what follows it is out of order. `end` is how it ends, once that is known.
-    `output_at` is when it last sent output or its result, `longest_gap` the longest time without any since the first (s).
+    `output_at` is when it last sent output or its result, `longest_gap` the longest time without any since the first (s);
+    `progress_at` when it last told of its progress.
     """
 
     __slots__ = (
@@ -183,6 +184,7 @@ class Attempt:
         "missing",
         "output_at",
         "phase",
+        "progress_at",
         "renewed_at",
         "span",
         "started_at",
@@ -205,7 +207,7 @@ class Attempt:
         self.key = key_of(grant, worker)
         self.phase = Phase.SENT
         self.granted_at = self.started_at = self.output_at = effects.time()
-        self.first_output_at = self.longest_gap = 0.0
+        self.first_output_at = self.longest_gap = self.progress_at = 0.0
         self.limits: OutputLimits | None = None
         """On its silence, as they were at its grant; None: as they are configured."""
         self.renewed_at = 0.0
@@ -239,6 +241,12 @@ class Attempt:
     def held(self) -> bool:
         """True while its lease must be renewed."""
         return self.phase in (Phase.SENT, Phase.RUNNING, Phase.FINISHING)
+
+    @property
+    def silent_since(self) -> float | None:
+        """When its worker last gave a sign of it: it was given the task, sent output or told of its progress. None: it is over, or
+        told to stop."""
+        return max(self.output_at, self.progress_at) if self.phase in BEFORE_THE_END else None
 
     @property
     def output_tokens(self) -> int:
@@ -447,7 +455,7 @@ class Attempt:
         if self.phase not in BEFORE_THE_END:
             return None
         self.acknowledged()
-        now = self._effects.time()
+        now = self.progress_at = self._effects.time()
         if message.stage is not None and not self.grant.stage:  # a chain's log tells of its own stages
             stage = message.stage
             self.writer.event("stage", fragment_stage(stage.name, stage.index, stage.of, stage.status))

@@ -22,6 +22,14 @@ class Attempts:
         yield from self._newest.values()
         yield from self._older.values()
 
+    def silent_since(self) -> dict[str, float]:
+        """By model: since when the one of its attempts that is silent for longest has given no sign."""
+        silent: dict[str, float] = {}
+        for attempt in self.values():
+            if (since := attempt.silent_since) is not None:
+                silent[attempt.grant.model] = min(since, silent.get(attempt.grant.model, since))
+        return silent
+
     def newest(self, task_id: str) -> Attempt | None:
         """The attempt of a task that counts, if it is here."""
         return self._newest.get(task_id)
