@@ -343,7 +343,7 @@ async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
         await state(stranger, "completed")
         forged = page.url.replace("token=", "token=x").removeprefix(talk.served.url)
         refused = await (await open_browser(talk.served.url)).open(forged)
-        await expect(refused.locator("#connection")).to_contain_text("A valid key is needed.")
+        await expect(refused.locator("#connection")).to_contain_text("This link is not valid, or has expired")
 
 
 async def test_a_link_of_a_task_that_is_gone_says_so(talk: Talk, open_browser: OpenBrowser) -> None:
