@@ -88,6 +88,7 @@ _ANTHROPIC_PATH = re.compile(r"/v1/messages(?=/|$)")
 
 
 _FEATURES = {
+    "chat": "kept chat completions (`store`)",
     "responses": "this part of the Responses API",
     "messages": "message batches",
     "assistants": "the Assistants API",
@@ -109,6 +110,16 @@ _FEATURES = {
 
 ABSENT = {"/v1/responses/compact", "/v1/responses/input_tokens"}
 """Calls of OpenAI's that are not here, though their paths look like that of one response."""
+
+
+def wrong_method(method: str, path: str, methods: Sequence[str]) -> ApiError:
+    """A call that is here, by other methods alone."""
+    sentence = f"Use {' or '.join(methods)} for this path"
+    if (method, path) == ("GET", "/v1/chat/completions"):
+        sentence += (
+            ": chat completions are not kept here, whatever their `store`, so there is no list of them"
+        )
+    return ApiError(405, "METHOD_NOT_ALLOWED", sentence, headers=[(b"allow", ", ".join(methods).encode())])
 
 
 def no_such_path(method: str, path: str) -> ApiError:
@@ -157,7 +168,7 @@ def link_refused() -> ApiError:
     sentence = (
         "The link's token is not valid, or has expired: a poll of the task, with its key, tells another link"
     )
-    return ApiError(401, "UNAUTHORIZED", sentence)
+    return ApiError(401, "LINK_INVALID", sentence)
 
 
 def stopping(retry_ms: int, task_id: str | None = None) -> ApiError:
@@ -185,6 +196,10 @@ def database_unavailable(*, submits: bool, changes: bool) -> ApiError:
     elif changes:
         sentence += ": it is not known whether the change was made"
     return ApiError(503, "DATABASE_UNAVAILABLE", sentence, retry_after_ms=SECOND_MS)
+
+
+DEFAULT_MODEL = "default"
+"""What a native call runs that names no model."""
 
 
 class NoWorker(ApiError):
@@ -325,6 +340,9 @@ class Answer(NamedTuple):
 
 def native_answer(error: ApiError) -> Answer:
     """An error on the native calls."""
+    if isinstance(error, NoWorker) and error.unknown and error.model == DEFAULT_MODEL:
+        sentence = "Nobody runs the model `default`, which a request without `model` asks for: name one of GET /v1/models"
+        error = bad_request(sentence, "model")
     body: dict[str, object] = {"error": error.message, "code": error.code}
     if isinstance(error, TaskFailed):
         body["family"] = error.family

@@ -209,9 +209,10 @@ async def operators_view(page: Page, talk: Talk) -> None:
         body = {"model": model, "async": True, "mode": mode, "messages": [{"role": "user", "content": "Hi"}]}
         for _ in range(count):
             await talk.http.post("/api/openai", json=body, headers=headers)
+    await asyncio.sleep(6)  # so that there is something to share
+    await until(lambda: told_of_waiting(talk), "the history to know that tasks wait")
     await page.reload()
     await expect(page.locator(".plot canvas")).to_have_count(3)
-    await asyncio.sleep(6)  # so that there is something to share
     await expect(page.locator("#queues")).to_contain_text("%")
 
 
@@ -219,6 +220,11 @@ async def whole_hour(talk: Talk) -> bool:
     """Has the gateway read all of `write_an_hour`? It looks again when another bucket is over."""
     history = (await talk.http.get("/api/admin/history")).json()
     return all(history["completed"][1:-2])
+
+
+async def told_of_waiting(talk: Talk) -> bool:
+    """Does what the gateway knows of the last seconds hold tasks that wait?"""
+    return (await talk.http.get("/api/admin/history")).json()["waiting"][-1] > 0
 
 
 async def work_for_long(talk: Talk, models: list[str], slots: int, name: str) -> None:
@@ -243,7 +249,7 @@ async def write_an_hour(talk: Talk) -> None:
     now = time.time_ns() // 1_000_000 // BUCKET_MS * BUCKET_MS
     for number in range(FINE_MS // BUCKET_MS):
         trouble = 200 < number < 260
-        count = int(rng.gauss(60 + 25 * math.sin(number / 50), 6))
+        count = int(rng.gauss(180 + 75 * math.sin(number / 50), 12))
         bucket = Bucket(accepted=count + 2, cancelled=rng.choice([0, 0, 1]))
         bucket.failures = {"UPSTREAM_ERROR": rng.randrange(9)} if trouble else {}
         bucket.failures |= {"CONTEXT_LENGTH": 1} if rng.random() < 0.08 else {}

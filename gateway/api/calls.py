@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.errors import ABSENT, ApiError, no_such_path
+from fairlane.gateway.errors import ABSENT, ApiError, no_such_path, wrong_method
 
 MAX_PATH = 2048
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
@@ -65,13 +65,7 @@ class Calls:
                     return call, match.groupdict()
                 allowed.add(known)
         if allowed and path not in ABSENT:
-            methods = sorted(allowed)
-            raise ApiError(
-                405,
-                "METHOD_NOT_ALLOWED",
-                f"Use {' or '.join(methods)} for this path",
-                headers=[(b"allow", ", ".join(methods).encode())],
-            )
+            raise wrong_method(method, path, sorted(allowed))
         if path == "/ws":
             raise ApiError(
                 426,

@@ -16,7 +16,6 @@ from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_idempotency
 from fairlane.gateway.calls.intake import (
-    DEFAULT_MODEL,
     OWN_FIELDS,
     make_task,
     payload_of,
@@ -29,7 +28,7 @@ from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
-from fairlane.gateway.errors import ApiError, bad_request, task_failed
+from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.poll import (

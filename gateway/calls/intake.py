@@ -50,8 +50,6 @@ OPENAI_TYPES = frozenset({"openaiLike", RESPONSES, "openaiCompletion", "openaiEm
 WITHOUT_BOUND = frozenset({"openaiEmbedding", *MEDIA})
 """Those of them whose output cannot be bounded in tokens."""
 
-DEFAULT_MODEL = "default"
-"""What a native call runs that names no model."""
 MAX_MODEL_CHARS = 200
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000

@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
-from fairlane.gateway.calls.intake import DEFAULT_MODEL, OWN_FIELDS, read_model
+from fairlane.gateway.calls.intake import OWN_FIELDS, read_model
 from fairlane.gateway.current import Current
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import not_there

@@ -6,9 +6,9 @@ from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.intake import DEFAULT_MODEL, read_model
+from fairlane.gateway.calls.intake import read_model
 from fairlane.gateway.current import Current
-from fairlane.gateway.errors import type_not_offered
+from fairlane.gateway.errors import DEFAULT_MODEL, type_not_offered
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.workers.tasktypes import MEDIA, RESPONSES

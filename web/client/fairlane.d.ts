@@ -9,6 +9,7 @@ export type Code =
   | "INVALID_REQUEST"
   | "BAD_REQUEST"
   | "UNAUTHORIZED"
+  | "LINK_INVALID"
   | "FORBIDDEN"
   | "NOT_FOUND"
   | "TASK_NOT_FOUND"

@@ -54,6 +54,7 @@ def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
 
 def _events(path: str, parameters: dict[str, Any], says: str) -> HotRoute:
     responses: dict[int | str, dict[str, Any]] = refusals(*READ)
+    responses[401]["description"] += ", LINK_INVALID"
     responses[200] = {"content": EVENT_STREAM}
     responses[204] = {"description": "The last event was seen: there is nothing to come"}
     return HotRoute(

@@ -125,6 +125,6 @@ test("failures and refusals are objects", async () => {
   await assert.rejects(events(other.follow(taskId)), { kind: "refused", code: "TASK_NOT_FOUND", status: 404 });
   await assert.rejects(new Fairlane({ baseUrl, key: "wrong" }).submit({ messages }), { code: "UNAUTHORIZED", status: 401 });
   const forged = `${streamUrl.slice(0, -6)}AAAAAA`;
-  await assert.rejects(events(follow(forged)), { code: "UNAUTHORIZED", status: 401 });
+  await assert.rejects(events(follow(forged)), { code: "LINK_INVALID", status: 401 });
   assert.equal((await ended(forged, { renew: () => streamUrl })).status, "failed");
 });

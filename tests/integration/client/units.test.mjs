@@ -158,7 +158,7 @@ test("what is refused for good is thrown, with what was said; a link whose time 
     assert.deepEqual([error.kind, error.code, error.status, error.retryable, error.taskId], ["refused", "TASK_NOT_FOUND", 404, false, "t"]);
     return error.message === "Task not found";
   });
-  const over = () => refused(401, { error: "no", code: "UNAUTHORIZED" });
+  const over = () => refused(401, { error: "no", code: "LINK_INVALID" });
   const renewed = answers(over(), sse(DONE));
   assert.equal((await events(follow("http://g/old", { ...renewed, renew: async () => "http://g/new" }))).length, 1);
   assert.deepEqual(renewed.asked.map(({ url }) => url), ["http://g/old", "http://g/new"]);

@@ -166,6 +166,17 @@ async def test_a_missing_model_is_called_default(shared_gateway: Start) -> None:
         assert task["payload"] == {"messages": []}
 
 
+async def test_a_missing_model_is_a_400_where_workers_run_others(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]):
+        for path, body in (("/api/openai", {}), ("/api/tasks", {"type": "openaiLike", "payload": {}})):
+            for way in ({}, {"async": True}, {"stream": True}):
+                answer = await talk.http.post(path, json={**body, **way})
+                assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+                assert "`model`" in answer.json()["error"]
+        named = await talk.http.post("/api/openai", json={"model": "other"})
+        assert (named.status_code, named.json()["code"]) == (503, "NO_WORKER")
+
+
 async def test_the_body_without_our_fields_is_the_payload_and_model_and_stream_stay(
     shared_gateway: Start,
 ) -> None:

@@ -43,7 +43,7 @@ async def test_an_old_link_that_nobody_used_opens_nothing(shared_gateway: Start)
     ):
         task_id = (await http.post("/api/openai", json={"async": True})).json()["taskId"]
         answer = await talk.http.get(link(talk, task_id, now_ms() - 1))
-        assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+        assert (answer.status_code, answer.json()["code"]) == (401, "LINK_INVALID")
 
 
 async def test_a_link_that_is_used_outlives_its_own_time_on_every_connection(shared_gateway: Start) -> None:

@@ -184,6 +184,10 @@ async def test_what_is_not_here_is_named_with_what_is(shared_gateway: Start) -> 
                 await sdk.responses.input_tokens.count(model="m", input="Hello")
             with pytest.raises(openai.NotFoundError, match="does not offer this part of the Responses API"):
                 await sdk.responses.compact(model="m", input="Hello")
+            with pytest.raises(openai.APIStatusError, match="are not kept here, whatever their `store`"):
+                await sdk.chat.completions.list()
+            with pytest.raises(openai.NotFoundError, match="does not offer kept chat completions"):
+                await sdk.chat.completions.retrieve("chatcmpl-1")
         assert "does not offer" not in (await talk.http.get("/v1/what")).text
         assert (await talk.http.get("/v1")).json()["error"]["code"] == "NOT_FOUND"
         assert "/v1/models" in (await talk.http.get("/v1/what")).json()["error"]["message"]

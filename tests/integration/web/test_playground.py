@@ -343,7 +343,7 @@ async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
         await state(stranger, "completed")
         forged = page.url.replace("token=", "token=x").removeprefix(talk.served.url)
         refused = await (await open_browser(talk.served.url)).open(forged)
-        await expect(refused.locator("#connection")).to_contain_text("A valid key is needed.")
+        await expect(refused.locator("#connection")).to_contain_text("This link is not valid, or has expired")
 
 
 async def test_a_link_of_a_task_that_is_gone_says_so(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -351,6 +351,9 @@ async def test_a_link_of_a_task_that_is_gone_says_so(talk: Talk, open_browser: O
     ticket = talk.served.gateway.tasks.links.tickets.issue(task_id, 1 << 45)
     page = await (await open_browser(talk.served.url)).open(f"/#task={task_id}&token={ticket}")
     await expect(page.locator("#connection")).to_contain_text("There is no such task, or it has expired")
+    for cut in (f"/#task={task_id}", f"/#task={task_id[:-9]}", f"/#task={task_id[:-9]}&token={ticket}"):
+        page = await (await open_browser(talk.served.url)).open(cut)
+        await expect(page.locator("#ask-problem")).to_contain_text("This link is not valid, or has expired")
 
 
 async def test_a_user_and_a_tier_are_chosen_on_an_open_gateway(talk: Talk, open_browser: OpenBrowser) -> None:

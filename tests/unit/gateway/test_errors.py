@@ -162,6 +162,21 @@ def test_a_model_that_is_not_found_has_one_spelling_and_status_on_each_surface()
     assert (away.status, told["code"], told["param"]) == (503, "NO_WORKER", "model")
 
 
+def test_a_native_call_that_names_no_model_is_told_so_where_nobody_knows_the_default_one() -> None:
+    missing = NoWorker("default", 5000, unknown=True)
+    answer = native_answer(missing)
+    assert (answer.status, json.loads(answer.body)) == (
+        400,
+        {
+            "error": "Nobody runs the model `default`, which a request without `model` asks for: name one of GET /v1/models",
+            "code": "INVALID_REQUEST",
+        },
+    )
+    assert dict(answer.headers) == {}
+    assert openai_answer(missing).status == 404  # there it is a name like any other
+    assert native_answer(NoWorker("default", 5000, unknown=False)).status == 503
+
+
 @pytest.mark.parametrize(("away_ms", "told"), [(0, b"1"), (2500, b"3"), (45_000, b"10"), (60_000, b"10")])
 def test_who_finds_no_worker_is_told_a_short_time(away_ms: int, told: bytes) -> None:
     for answer in (openai_answer, native_answer):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fairlane.queues.failures import RENAMED
-from fairlane.workers import protocol
+from fairlane.workers import protocol, tasktypes
 
 DOCUMENT = (Path(protocol.__file__).parent / "PROTOCOL.md").read_text()
 KEY = {"taskId", "attempt"}
@@ -117,6 +117,12 @@ def test_the_members_of_a_delta_are_the_documented_ones() -> None:
     found = re.search(r"A delta is `\{([^}]*)\}`", DOCUMENT)
     assert found is not None
     assert set(re.findall(r'"(\w+)"', found.group(1))) == fields_of(protocol.Delta)
+
+
+def test_the_types_of_tasks_are_the_documented_ones() -> None:
+    assert [code_spans(row[0])[0] for row in rows("Texts")] == list(tasktypes.TEXT)
+    media = [name for row in rows("Media") for name in code_spans(row[0])]
+    assert set(media) == set(tasktypes.MEDIA)
 
 
 def test_version_1_uses_only_fields_that_the_types_know() -> None:

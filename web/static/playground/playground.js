@@ -303,8 +303,12 @@ function openLink() {
     whenKnown(() => (page.me === null ? page.askForKey(t("ask.needsKey")).then(follow) : follow()));
     return;
   }
-  if (!taskId || !token || taskId === task.taskId || !/^[0-9a-f-]{36}$/.test(taskId)) return;
+  if (!taskId || taskId === task.taskId) return;
   showTab("ask");
+  if (!token || !/^[0-9a-f-]{36}$/.test(taskId)) {
+    showProblem(new Problem(0, "LINK_INVALID", "")); // a part of it is missing
+    return;
+  }
   showResult("task");
   const streamUrl = `/api/task/${taskId}/events?token=${encodeURIComponent(token)}`;
   whenKnown(() => task.followLink({ taskId, streamUrl, headers: headersFor(user, ""), user }));

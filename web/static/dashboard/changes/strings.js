@@ -3,7 +3,7 @@
 export default {
   en: {
     "changes.title": "Changes while running",
-    "changes.hint": "rolled out to a share of the tasks, scheduled, taken back; to make one: fairlane changes make, or POST /api/admin/changes",
+    "changes.hint": "Rolled out to a share of the tasks, scheduled, taken back. To make one: fairlane changes make, or POST /api/admin/changes.",
     "changes.empty": "Nothing has been changed so yet.",
     "changes.one": "One change",
     "changes.of": "Of",
