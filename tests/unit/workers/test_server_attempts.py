@@ -764,6 +764,18 @@ async def test_a_worker_that_changes_its_models_while_a_slot_is_asked_for_is_ask
     assert stage.store.asked == [], "once"
 
 
+async def test_a_worker_that_changes_its_models_just_before_a_task_comes_is_asked_for_the_new_ones() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    worker.set_models(["n"])
+    stage.dispatcher.registry.changed(worker)
+    await stage.store.answer("take", [grant()])
+    await stage.store.answer("requeue", Ended("queued"))
+    args, _ = await stage.store.answer("take", [])
+    assert args[:2] == (("n",), 1)
+    assert stage.sent["w"] == []
+
+
 async def test_of_the_instants_in_the_answers_the_earlier_one_asks_again() -> None:
     stage = Stage()
     stage.worker()
