@@ -143,6 +143,7 @@ class Worker:
         "_suspended",
         "attempts",
         "avoided",
+        "changed",
         "close",
         "failed_endpoint",
         "failing",
@@ -210,6 +211,8 @@ class Worker:
         self._suspended = False
         self._hold_until = 0.0
         self._rest_until = 0.0
+        self.changed = False
+        """It offers something else since some of its slots were asked for: see `Slots.fill_changed`."""
         self.heard_at = 0.0
         self.missed_acks = 0
         self.failures = 0

@@ -153,8 +153,13 @@ class Slots:
         return self._take(worker, want)
 
     def fill_changed(self, worker: Worker) -> None:
-        """The same for one that has changed. Workers may change as often as they like, and a question about hundreds of models
-        takes Redis a millisecond: of all of these one is under way at a time."""
+        """The same for one that has changed, and again when a slot comes back empty that was asked for what it offered before.
+        Workers may change as often as they like, and a question about hundreds of models takes Redis a millisecond: of all of
+        these one is under way at a time."""
+        worker.changed = worker.free(self.pool.time()) < worker.usable
+        self._fill_soon(worker)
+
+    def _fill_soon(self, worker: Worker) -> None:
         self._changed[worker.id] = worker
         if not self._filling_changed:
             self._fill_next()
@@ -231,6 +236,9 @@ class Slots:
             if heard:
                 self._unheard -= heard
                 self.fill(worker)
+        if worker.changed:
+            worker.changed = False
+            self._fill_soon(worker)
 
     # ---- asking for nothing ----------
 

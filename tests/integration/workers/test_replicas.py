@@ -3,12 +3,15 @@
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from tests.support.processes import gateway_process
 from tests.support.rawworkers import Callers, after, callers_of, key, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, serving, until
 
+from fairlane.gateway.connections.workers import OneWrite
 from fairlane.workers.server import slots
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +30,23 @@ async def test_a_task_submitted_at_one_gateway_runs_on_a_worker_of_the_other(
         assert (await watch.until_event("progress"))["pct"] == 50
         await worker.answer(task, None, lastSeq=1)
         await watch.until_event("done")
+
+
+async def test_when_a_worker_is_welcomed_the_other_gateways_know_what_it_offers(
+    served: Served, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, found, flush = served.gateway, list[Any](), OneWrite.flush
+
+    def look(write: OneWrite) -> None:
+        if any(b'"registered"' in frame for frame in write._held):
+            with redis.Redis.from_url(redis_url) as store:
+                found.append(store.zscore(gateway.keys("offers", model="m"), gateway.replica))
+        flush(write)
+
+    monkeypatch.setattr(OneWrite, "flush", look)
+    async with worker_v2(served.ws):
+        [holds_until] = found
+        assert holds_until is not None
 
 
 async def test_a_cancel_at_the_other_gateway_reaches_the_worker(

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -135,12 +135,15 @@ class Stage:
         self.dispatcher.registry.connected(worker)
         return worker
 
+    def submit(self) -> Awaitable[Any]:
+        """Submit a task."""
+        task = TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}")
+        return self.dispatcher.slots.submit(task)
+
     async def submitted(self, later: Later = ()) -> None:
         """Submit a task that must wait."""
-        waiting = self.dispatcher.slots.submit(
-            TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}")
-        )
-        await self.store.answer("submit", Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [], later))
+        waiting = self.submit()
+        await self.store.answer("submit", waits(later))
         await waiting
 
     async def started(self, worker: Worker, task: Grant | None = None) -> Attempt:
@@ -149,6 +152,11 @@ class Stage:
         self.dispatcher.payloads.put(task.task_id, b"{}")
         await self.store.answer("take", [task])
         return attempt_of(worker, task.task_id)
+
+
+def waits(later: Later = ()) -> Submitted:
+    """The answer to a task that must wait."""
+    return Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [], later)
 
 
 def held_by(worker: Worker) -> list[str]:
@@ -755,6 +763,41 @@ async def test_a_wake_up_that_overtakes_an_empty_answer_is_not_lost() -> None:
     args, _ = await stage.store.answer("take", [])
     assert args[1] == 1
     assert stage.store.asked == []
+
+
+@pytest.mark.parametrize("under_way", ["take", "submit", "finish"])
+async def test_a_worker_that_changes_its_models_while_a_slot_is_asked_for_is_asked_for_the_new_ones(
+    under_way: str,
+) -> None:
+    """The store knows of no free slot for these, and wakes nobody before the next sweep."""
+    stage = Stage()
+    worker = stage.worker()
+    if under_way == "finish":
+        attempt = await stage.started(worker)
+        attempt.result(result(attempt))
+    elif under_way == "submit":
+        await stage.store.answer("take", [])
+        stage.submit()
+    worker.set_models(["n"])
+    stage.dispatcher.registry.changed(worker)
+    assert stage.store.asked == [under_way], "its only slot is taken"
+    replies = {"take": [], "finish": finished("ok"), "submit": waits()}
+    await stage.store.answer(under_way, replies[under_way])
+    args, _ = await stage.store.answer("take", [])
+    assert args[:2] == (("n",), 1)
+    assert stage.store.asked == [], "once"
+
+
+async def test_a_worker_that_changes_its_models_just_before_a_task_comes_is_asked_for_the_new_ones() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    worker.set_models(["n"])
+    stage.dispatcher.registry.changed(worker)
+    await stage.store.answer("take", [grant()])
+    await stage.store.answer("requeue", Ended("queued"))
+    args, _ = await stage.store.answer("take", [])
+    assert args[:2] == (("n",), 1)
+    assert stage.sent["w"] == []
 
 
 async def test_of_the_instants_in_the_answers_the_earlier_one_asks_again() -> None:

@@ -535,10 +535,10 @@ class Session:
             upstream=frame.upstream or "",
         )
         self.worker = worker
+        self._connected(worker, frame.unhealthy or "")  # first: its offer leaves before the welcome does
         settings, limits = self._settings, Limits(self._settings.max_message_bytes)
         registered = Registered(worker.id, settings.heartbeat_ms, settings.dead_after_ms, limits, VERSION)
         self.send(encoder.encode(registered))
-        self._connected(worker, frame.unhealthy or "")
         return worker
 
     def _connected(self, worker: Worker, unhealthy: str = "") -> None:

@@ -101,6 +101,8 @@ class Beginnings:
             or (worker.cap is not None and len(worker.attempts) >= worker.cap)
         ):  # 2
             self._endings.give_back_soon(grant)
+            if not worker.serves(grant.model):
+                self._slots.fill(worker)  # with what it offers by now
         elif mismatch:  # 3
             self.move(self._new_attempt(grant, worker), mismatch)
         else:
