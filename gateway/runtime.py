@@ -5,7 +5,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -469,13 +468,7 @@ class Gateway:
         current = self.current
         changes = current.replace(settings)
         self.dispatcher.settings.take_over(dispatch_settings(current))
-        self.scheduler.limits = replace(
-            self.scheduler.limits,
-            max_queue_length=settings.max_queue_length,
-            max_queued_bytes=settings.max_queued_bytes,
-            max_retained_bytes=settings.max_retained_bytes,
-            max_outbox=settings.outbox_max_entries,
-        )
+        self.scheduler.limits = limits_of(current.settings)
         self.calls.most = settings.max_calls_per_caller
         self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()

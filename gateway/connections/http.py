@@ -141,11 +141,14 @@ class HttpConnection(asyncio.Protocol):
             transport.write(answers.TOO_MANY_CONNECTIONS)  # type: ignore[attr-defined]
             self.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def _leave(self) -> None:
         self._state.connections.discard(self)
         self.connections.left(self.client and self.client[0])
         self._stand_nowhere()
         self._stopped = True
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._leave()
         self.parser = self.transport = None
         for exchange in (self.answering, self._receiving, *(self._queue or ())):
             if exchange is not None:
@@ -585,10 +588,7 @@ class HttpConnection(asyncio.Protocol):
         if more or self.transport.get_write_buffer_size():  # (who does not read answers gets no socket)
             self._refuse(answers.BAD_UPGRADE)
             return
-        self._state.connections.discard(self)
-        self.connections.left(self.client and self.client[0])
-        self._stand_nowhere()
-        self._stopped = True
+        self._leave()
         self.parser = None
         self._websocket = hand_over(self.transport, head, self._config, self._state, self.loop)
         if self._websocket is not None:

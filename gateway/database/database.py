@@ -110,6 +110,17 @@ class Database:
         return self._transaction(self._engine, deadline_s)
 
     @contextlib.asynccontextmanager
+    async def reading_in_turn(self, turns: asyncio.Semaphore, what: str) -> AsyncIterator[AsyncConnection]:
+        """The same when it is its turn, of `what`: with that it takes no longer than a report."""
+        try:
+            async with asyncio.timeout(REPORT_S) as limit, turns, self.reading(REPORT_S) as connection:
+                yield connection
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DatabaseUnavailable(f"no answer from {what} within {REPORT_S:.0f} s") from error
+
+    @contextlib.asynccontextmanager
     async def reporting(self, deadline_s: float = REPORT_S) -> AsyncIterator[AsyncConnection]:
         """The same for what may take long, on connections of its own: at the deadline the database stops, too.
 

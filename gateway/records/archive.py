@@ -16,7 +16,7 @@ from sqlalchemy import delete, null, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.database.database import REPORT_S, Database
+from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MOST_OF_A_VALUE, archive
 from fairlane.gateway.errors import ApiError
@@ -182,17 +182,8 @@ class ArchiveReader:
             *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer),
             *(request, columns.enqueued),
         )
-        try:
-            async with (
-                asyncio.timeout(REPORT_S) as limit,
-                self._turns,
-                self._database.reading(REPORT_S) as connection,
-            ):
-                row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise DatabaseUnavailable(f"no answer from the archive within {REPORT_S:.0f} s") from error
+        async with self._database.reading_in_turn(self._turns, "the archive") as connection:
+            row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
         return None if row is None else Archived(*row)
 
 

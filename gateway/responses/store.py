@@ -1,16 +1,15 @@
 """Kept responses in SQL: found, listed, deleted, and forgotten when their time is over."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, String, bindparam, delete, desc, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.database.database import REPORT_S, Database
-from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.responses.rows import Row, Turn
@@ -121,19 +120,8 @@ class ResponseStore:
         rows = [Row(*row) for row in found[:limit]]
         return rows, f"{rows[-1].created}.{rows[-1].task_id}" if len(found) > limit else None
 
-    @contextlib.asynccontextmanager
-    async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        try:
-            async with (
-                asyncio.timeout(REPORT_S) as limit,
-                self._turns,
-                self._database.reading(REPORT_S) as connection,
-            ):
-                yield connection
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise DatabaseUnavailable(f"no answer from what is kept within {REPORT_S:.0f} s") from error
+    def _reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._database.reading_in_turn(self._turns, "what is kept")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,49 +1,21 @@
 """Shows settings: those in force, with secrets hidden, and the reference table made from the model itself."""
 
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from fairlane.gateway.settings.chains import ChainSettings
-from fairlane.gateway.settings.endpoints import EndpointSettings
-from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.model import Settings, hide_password
-from fairlane.gateway.settings.parts import (
-    BatchSettings,
-    CallerKey,
-    ModelSettings,
-    PriceSettings,
-    QueueSettings,
-    ResponseSettings,
-    UpstreamSettings,
-    WebhookSettings,
-    WorkerKey,
-    part_of,
-)
-from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
+from fairlane.gateway.settings.parts import part_of
+from fairlane.gateway.settings.routing import TemplateSettings
 from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
-
-_GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
-    "models": ("models.<name>", ModelSettings),
-    "queues": ("queues.<name>", QueueSettings),
-    "routes": ("routes.<name>", RouteSettings),
-    "templates": ("templates.<name>", TemplateSettings),
-    "chains": ("chains.<name>", ChainSettings),
-    "prices": ("prices[]", PriceSettings),
-    "keys": ("keys[]", CallerKey),
-    "workers": ("workers[]", WorkerKey),
-    "upstreams": ("upstreams.<name>", UpstreamSettings),
-    "endpoints": ("endpoints.<name>", EndpointSettings),
-    "responses": ("responses", ResponseSettings),
-    "webhooks": ("webhooks", WebhookSettings),
-    "files": ("files", FilesSettings),
-    "batches": ("batches", BatchSettings),
-}
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")
 """Settings that are shown without user, password and query."""
+
+_MANY: dict[Any, str] = {dict: ".<name>", list: "[]"}
 
 _BEYOND_ANY_USE = 10_000_000
 
@@ -93,10 +65,10 @@ def settings_table() -> str:
         seeds.setdefault(seed.setting, []).append(f"`{seed.variable}`{unit}")
     rows: list[tuple[str, str, str, str]] = []
     for name, field in Settings.model_fields.items():
-        if name in _GROUPS:
-            prefix, model = _GROUPS[name]
+        if (model := part_of(field)) is not None:
+            many = _MANY.get(get_origin(field.annotation), "")
             rows += [
-                _row(f"{prefix}.{part}", _nested_env(name, part), entry) for part, entry in _fields(model)
+                _row(f"{name}{many}.{part}", _nested_env(name, part), entry) for part, entry in _fields(model)
             ]
         else:
             variables = ", ".join([f"`{env_name(name)}`", *seeds.get(name, [])])

@@ -8,25 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.settings.chains import ChainSettings
-from fairlane.gateway.settings.endpoints import EndpointSettings
-from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins
-from fairlane.gateway.settings.parts import (
-    BatchSettings,
-    CallerKey,
-    ModelSettings,
-    PriceSettings,
-    QueueSettings,
-    ResponseSettings,
-    UpstreamSettings,
-    WebhookSettings,
-    WorkerKey,
-    part_of,
-)
-from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
+from fairlane.gateway.settings.parts import part_of
 from fairlane.gateway.settings.sources import (
     DEFAULT_FILE,
     Ignored,
@@ -42,23 +27,6 @@ from fairlane.gateway.settings.sources import (
 
 _SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers", "upstreams", "endpoints"}
 """Settings whose values no message repeats."""
-
-_ENTRIES: dict[str, type[BaseModel]] = {
-    "models": ModelSettings,
-    "queues": QueueSettings,
-    "routes": RouteSettings,
-    "templates": TemplateSettings,
-    "chains": ChainSettings,
-    "prices": PriceSettings,
-    "keys": CallerKey,
-    "workers": WorkerKey,
-    "upstreams": UpstreamSettings,
-    "endpoints": EndpointSettings,
-    "responses": ResponseSettings,
-    "webhooks": WebhookSettings,
-    "files": FilesSettings,
-    "batches": BatchSettings,
-}
 
 
 class SettingsError(Exception):
@@ -167,8 +135,8 @@ def _findings(error: ValidationError) -> list[_Finding]:
 
 
 def _known_beside(loc: Loc) -> list[str]:
-    model: type[BaseModel] = Settings if len(loc) == 1 else _ENTRIES.get(str(loc[0]), Settings)
-    for name in loc[2:-1]:  # within an entry: a group of its own
+    model: type[BaseModel] = Settings
+    for name in loc[:-1][:1] + loc[2:-1]:  # (the second names an entry)
         model = (part_of(model.model_fields[str(name)]) if str(name) in model.model_fields else None) or model
     return list(model.model_fields)
 

@@ -96,9 +96,7 @@ def _check_choices(result: bytes) -> None:
     budget = _Budget()
     budget.take(result, MAX_PARTS, "members")
     found = members(result) or {}
-    usage = found.get("usage")
-    if usage is not None and len(memoryview(usage)) > MAX_USAGE:
-        raise _TooManyError(f"more than {MAX_USAGE} bytes of usage")
+    _check_usage(found)
     _check_message(found, budget)
     choices = found.get("choices")
     if kind_of(choices) != "[":
@@ -112,6 +110,12 @@ def _check_choices(result: bytes) -> None:
             if kind_of(message := inside.get("message")) == "{":
                 budget.take(message, MAX_PARTS, "members of a message")
                 _check_message(members(message) or {}, budget)
+
+
+def _check_usage(found: dict[str, msgspec.Raw]) -> None:
+    usage = found.get("usage")
+    if usage is not None and len(memoryview(usage)) > MAX_USAGE:
+        raise _TooManyError(f"more than {MAX_USAGE} bytes of usage")
 
 
 def _check_message(found: dict[str, msgspec.Raw], budget: _Budget) -> None:
@@ -135,8 +139,6 @@ def _check_vectors(result: bytes) -> None:
         if result.count(b":") > 8 * MAX_VECTORS or count_parts(result, MAX_ITEMS) > MAX_ITEMS:
             raise _TooManyError(f"more than {8 * MAX_VECTORS} members")
         found = members(result) or {}
-        usage = found.get("usage")
-        if usage is not None and len(memoryview(usage)) > MAX_USAGE:
-            raise _TooManyError(f"more than {MAX_USAGE} bytes of usage")
+        _check_usage(found)
         if count_parts(found.get("data"), MAX_VECTORS) > MAX_VECTORS:
             raise _TooManyError(f"more than {MAX_VECTORS} vectors")
