@@ -6,7 +6,7 @@ import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, state_of
 from fairlane.gateway.process.limits_cli import ListUnlessTold
-from fairlane.gateway.process.tables import add_row, make_table, print_page
+from fairlane.gateway.process.tables import add_row, make_table, print_page, seconds
 
 app = typer.Typer(
     cls=ListUnlessTold,
@@ -24,7 +24,7 @@ UNNAMED = "(unnamed)"
 def list_breakers(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show the upstreams of each model: whether something starts through them, and why not. A gateway with keys wants a viewer's
     or an admin's."""
-    from fairlane.gateway.process.status import breaker_condition, seconds  # noqa: PLC0415 (an HTTP client)
+    from fairlane.gateway.process.status import breaker_condition  # noqa: PLC0415 (an HTTP client)
 
     raw, state = state_of(gateway, key)
     if as_json:

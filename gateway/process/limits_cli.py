@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, state_of, stop, warn
-from fairlane.gateway.process.tables import add_row, make_table, print_page, print_table
+from fairlane.gateway.process.tables import add_row, make_table, print_page, print_table, seconds
 
 if TYPE_CHECKING:
     from fairlane.gateway.process.status import ModelRow, OutputLimitRow, OutputLimitsRow, QueueRow, State
@@ -120,8 +120,6 @@ def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:
 
 
 def _print_queues(state: "State") -> None:
-    from fairlane.gateway.process.status import seconds  # noqa: PLC0415
-
     table = make_table(
         *("queue", "weight", "share", "waiting", "most waiting", "oldest", "wait limit"),
         *("running", "most running", "reserved", "lendable", "borrow", "admission", "state"),
@@ -192,8 +190,6 @@ def _limits_words(limits: "OutputLimitsRow | None") -> tuple[str, str]:
 
 
 def _limit_words(limit: "OutputLimitRow | None", wait_ms: float | None) -> str:
-    from fairlane.gateway.process.status import seconds  # noqa: PLC0415
-
     if limit is None:
         return "-"
     if limit.why == "fixed":
@@ -205,8 +201,6 @@ def _limit_words(limit: "OutputLimitRow | None", wait_ms: float | None) -> str:
 
 def _condition(row: "ModelRow", now: float) -> str:
     """Why nothing of a model begins now, if so."""
-    from fairlane.gateway.process.status import seconds  # noqa: PLC0415
-
     if row.paused:
         return "paused"
     by_worker = row.endpoint is None or row.endpoint.offline  # permits need none

@@ -8,11 +8,10 @@ import msgspec
 from rich.console import Console
 
 from fairlane.gateway.hosts import is_loopback
-from fairlane.gateway.process.tables import add_row, make_table, plain, print_table
+from fairlane.gateway.process.tables import add_row, make_table, plain, print_table, seconds
 from fairlane.workers.secrets import check_secret
 
 TIMEOUT_S = 10.0
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 SILENT_MS = 60_000
 """A worker is marked of which a task has given no sign for so long."""
 
@@ -416,12 +415,3 @@ def _print_differences(state: State, console: Console) -> None:
 
 def _paused(paused: bool) -> str:
     return " (paused)" if paused else ""
-
-
-def seconds(ms: float) -> str:
-    """A duration for people."""
-    units = ((1000, "s", 60_000), (60_000, "min", 2 * HOUR_MS), (HOUR_MS, "h", 2 * DAY_MS))
-    for unit_ms, unit, below_ms in units:
-        if ms < below_ms:
-            return f"{ms / unit_ms:.1f} {unit}"
-    return f"{ms / DAY_MS:.1f} days"

@@ -9,6 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _NUMERIC = frozenset(
     {
         *("lines", "completed", "weight", "waiting", "running", "slots", "limit", "workers", "most waiting"),
@@ -22,6 +23,15 @@ _NUMERIC = frozenset(
 def time_of(ms: int | None) -> str:
     """2026-11-23 16:00Z, in UTC."""
     return "-" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def seconds(ms: float) -> str:
+    """A duration for people."""
+    units = ((1000, "s", 60_000), (60_000, "min", 2 * HOUR_MS), (HOUR_MS, "h", 2 * DAY_MS))
+    for unit_ms, unit, below_ms in units:
+        if ms < below_ms:
+            return f"{ms / unit_ms:.1f} {unit}"
+    return f"{ms / DAY_MS:.1f} days"
 
 
 def make_table(*columns: str) -> Table:

@@ -5,14 +5,8 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.process.limits_cli import _condition
-from fairlane.gateway.process.status import (
-    ModelRow,
-    State,
-    UpstreamRow,
-    breaker_condition,
-    print_state,
-    seconds,
-)
+from fairlane.gateway.process.status import ModelRow, State, UpstreamRow, breaker_condition, print_state
+from fairlane.gateway.process.tables import seconds
 
 NOW = 10 * 86_400_000.0
 WELL = UpstreamRow("gpu-2", 1, "closed")

@@ -160,15 +160,15 @@ class Health:
             self._work(worker)
         else:
             self._rest(worker)
-        if worker.ailment and not was_unhealthy:
-            self._lines.tell(
-                log.warning,
-                "worker is unhealthy",
-                worker_id=worker.id,
-                name=worker.name,
-                in_a_row=worker.failures,
-                says=worker.ailment,
-            )
+            if not was_unhealthy:
+                self._lines.tell(
+                    log.warning,
+                    "worker is unhealthy",
+                    worker_id=worker.id,
+                    name=worker.name,
+                    in_a_row=worker.failures,
+                    says=worker.ailment,
+                )
         self.review_soon()
 
     def _work(self, worker: Worker) -> None:
