@@ -32,9 +32,7 @@ class Fairlane:
     name = "Fairlane"
     report_us = UPKEEP_US
 
-    def __init__(
-        self, world: World, slots: int, queues: Mapping[str, float] | None = None, unit: str = "tokens"
-    ) -> None:
+    def __init__(self, world: World, slots: int, queues: Mapping[str, float]) -> None:
         world.empty()
         weights = dict(queues or {QUEUE: 1.0})
         self._world, self._begin_us, self._now_us = world, world.now_us, 0
@@ -42,9 +40,9 @@ class Fairlane:
         settings: dict[str, dict[str, Value]] = {
             q: {"weight": w, "max_length": 10**6} for q, w in weights.items()
         }
-        drive(self._scheduler.configure(settings, {MODEL: {"concurrency": slots, "cost": unit}}))
+        drive(self._scheduler.configure(settings, {MODEL: {"concurrency": slots, "cost": "tokens"}}))
         self._scheduler.offer([MODEL], [], 10**9, 0)
-        self._model = fair_model.FairModel(weights, slots, unit)
+        self._model = fair_model.FairModel(weights, slots, "tokens")
         self._tasks: dict[str, Task] = {}
         self._grants: dict[Task, Grant] = {}
         self._twins: dict[Task, fair_model.Task] = {}

@@ -210,7 +210,7 @@ async def carry_out(stack: Stack, experiment: Experiment, *, together: bool = Fa
         await callers.end()
         ledger = await closed_ledger(stack, model, callers.calls)
         ledger.flooder = experiment.flooder
-        run = as_run(callers.calls, ledger.records, callers.began_ns, experiment)
+        run = as_run(callers.calls, ledger.records, callers.began_ns)
     return Live(run, slots, ledger)
 
 
@@ -239,10 +239,10 @@ def a_little_off(requests: Sequence[Request], seed: int) -> list[Request]:
     return sorted(moved, key=lambda request: request.at_us)
 
 
-def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int, experiment: Experiment) -> Run:
+def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int) -> Run:
     """A live run in the simulator's terms: a task begins and ends when its worker says so, on the machine's one clock."""
     ran = {record.number: record for record in records}
-    run = Run("live", experiment.scale.slots)
+    run = Run("live")
     for call in calls:
         task = Task(call.number, replace(call.request, at_us=(call.sent_ns - began_ns) // 1000))
         task.estimate = call.told
@@ -257,7 +257,6 @@ def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int, expe
     begun = sorted((task for task in run.tasks if task.granted_us >= 0), key=lambda task: task.granted_us)
     for turn, task in enumerate(begun):
         task.turn = turn
-    run.end_us = max((task.ended_us for task in begun), default=0)
     return run
 
 

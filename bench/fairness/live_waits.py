@@ -103,7 +103,7 @@ async def carry_out(stack: Stack, one: Experiment) -> Honesty:
         failed = [call.status for call in callers.calls if call.status != "completed"]
         if failed:
             raise RuntimeError(f"{one.name}: {len(failed)} calls of {len(callers.calls)}: {failed[0]}")
-        return honesty([as_run(callers.calls, stack.records(one.name), callers.began_ns, one)])
+        return honesty([as_run(callers.calls, stack.records(one.name), callers.began_ns)])
 
 
 async def run_all(experiments: Sequence[Experiment]) -> list[Honesty]:

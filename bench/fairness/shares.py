@@ -15,9 +15,9 @@ SPREAD = 0.5
 """Deviation of the logarithm of a request's length."""
 
 
-def lognormal(rng: random.Random, mean: float, spread: float = SPREAD) -> int:
+def lognormal(rng: random.Random, mean: float) -> int:
     """A random length with this mean."""
-    return max(round(mean * rng.lognormvariate(-(spread**2) / 2, spread)), 1)
+    return max(round(mean * rng.lognormvariate(-(SPREAD**2) / 2, SPREAD)), 1)
 
 
 def backlog(sizes: Mapping[str, int], dispatches: int, rng: random.Random) -> list[Request]:

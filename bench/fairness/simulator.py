@@ -110,10 +110,8 @@ class Run:
     """What came of a workload under a policy."""
 
     policy: str
-    slots: int
     tasks: list[Task] = field(default_factory=list)
     """In the order of arrival."""
-    end_us: int = 0
     idle_slot_violations: int = 0
     """How often a slot stayed free while a task waited."""
 
@@ -148,7 +146,7 @@ class _Server:
         self._waiting: set[Task] = set()
         self._running: dict[Task, None] = {}
         self._turns = 0
-        self._out = Run(policy.name, slots)
+        self._out = Run(policy.name)
 
     def run(self, requests: Iterable[Request], until_us: int | None, dispatches: int | None) -> Run:
         for request in requests:
@@ -160,7 +158,6 @@ class _Server:
             if until_us is not None and at > until_us:
                 break
             self._step(at, kind, what)
-        self._out.end_us = self._now if until_us is None else until_us
         return self._out
 
     def _at(self, at_us: int, kind: int, what: Task | Request | None) -> None:
