@@ -39,48 +39,48 @@ _decode_whys = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 class Batch(NamedTuple):
-    """A row. Times in ms since 1970; 0 = not yet."""
+    """A row; what a new one need not say is as it begins. Times in ms since 1970; 0 = not yet."""
 
     id: str
     key_id: str
     user: str
     tier: str
     endpoint: str
-    model: str
-    """The one that its first line names."""
     input_file: str
-    output_file: str
-    """'' = none."""
-    error_file: str
-    output_ttl_s: int
-    """How long these are kept; 0: until they are deleted."""
     window: str
     """`completion_window`, as its caller said it."""
-    metadata: str
-    """JSON; '' = none."""
-    status: Status
-    outcome: str
-    """The status in which it will end, once that is known: there is nothing more to run."""
-    errors: str
-    """JSON; '' = none."""
-    total: int
-    completed: int
-    failed: int
     created: int
     expires: int
-    began: int
-    finalizing: int
-    cancelling: int
-    ended: int
-    leader: str
+    metadata: str = ""
+    """JSON; '' = none."""
+    output_ttl_s: int = 0
+    """How long its files are kept; 0: until they are deleted."""
+    model: str = ""
+    """The one that its first line names."""
+    output_file: str = ""
+    """'' = none."""
+    error_file: str = ""
+    status: Status = Status.VALIDATING
+    outcome: str = ""
+    """The status in which it will end, once that is known: there is nothing more to run."""
+    errors: str = ""
+    """JSON; '' = none."""
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    began: int = 0
+    finalizing: int = 0
+    cancelling: int = 0
+    ended: int = 0
+    leader: str = ""
     """The replica that works on it; '' = none."""
-    lease: int
+    lease: int = 0
     """Until when it is that one's."""
-    epoch: int
+    epoch: int = 0
     """How often somebody began to lead it: whoever writes names it, so none writes who was replaced."""
-    line: int
+    line: int = 1
     """The first line that has no result yet, and where it begins in the file."""
-    offset: int
+    offset: int = 0
     waiting: int = 0
     """Lines whose tasks wait, as its leader said last."""
     running: int = 0

@@ -8,7 +8,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.signing import TokenForbids
-from fairlane.gateway.batches.batch import Batch, Status, read_window
+from fairlane.gateway.batches.batch import Batch, read_window
 from fairlane.gateway.batches.names import could_be, new_batch_id
 from fairlane.gateway.batches.store import BatchStore, TooMany
 from fairlane.gateway.batches.surfaces import READERS
@@ -75,30 +75,12 @@ class Batches:
             user=caller.user,
             tier=caller.tier,
             endpoint=endpoint,
-            model="",
             input_file=file_id,
-            output_file="",
-            error_file="",
-            output_ttl_s=ttl_s,
             window=window,
-            metadata=metadata,
-            status=Status.VALIDATING,
-            outcome="",
-            errors="",
-            total=0,
-            completed=0,
-            failed=0,
             created=now,
             expires=now + window_ms,
-            began=0,
-            finalizing=0,
-            cancelling=0,
-            ended=0,
-            leader="",
-            lease=0,
-            epoch=0,
-            line=1,
-            offset=0,
+            metadata=metadata,
+            output_ttl_s=ttl_s,
         )
         try:
             await self._store.add(batch, settings.max_per_caller, self._file_until(row, batch))

@@ -24,10 +24,8 @@ LATER = NOW + 86_400_000
 
 def made(number: int = 0, user: str = "ann") -> Batch:
     """The batch of this number, by time."""
-    return Batch(
-        *(new_batch_id(NOW + number), "acme", user, "free", "/v1/embeddings", "", "file-1", "", "", 0),
-        *("24h", "", Status.VALIDATING, "", "", 0, 0, 0, NOW, LATER, 0, 0, 0, 0, "", 0, 0, 1, 0),
-    )
+    batch_id = new_batch_id(NOW + number)
+    return Batch(batch_id, "acme", user, "free", "/v1/embeddings", "file-1", "24h", NOW, LATER)
 
 
 def outcome(line: int, failed: bool = False) -> Outcome:

@@ -16,8 +16,8 @@ from fairlane.streaming.views.usage import Counts
 
 NOW = 1_800_000_000_000
 BATCH = Batch(
-    *(new_batch_id(NOW), "acme", "acme", "free", "/v1/embeddings", "m", "file-1", "", "", 0, "24h", ""),
-    *(Status.VALIDATING, "", "", 0, 0, 0, NOW, NOW + 86_400_000, 0, 0, 0, 0, "", 0, 0, 1, 0),
+    *(new_batch_id(NOW), "acme", "acme", "free", "/v1/embeddings", "file-1", "24h", NOW, NOW + 86_400_000),
+    model="m",
 )
 TASK = line_task(BATCH.id, NOW, 1)
 

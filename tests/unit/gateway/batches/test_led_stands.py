@@ -15,11 +15,9 @@ NOBODY = cast(Tools, None)
 
 def a_batch(**values: Any) -> Batch:
     created = now_ms() - 3_600_000
-    batch = Batch(
-        *("batch_1", "acme", "acme", "free", "/v1/embeddings", "m", "file-1", "", "", 0, "24h", ""),
-        *(Status.IN_PROGRESS, "", "", 9, 0, 0, created, created + 86_400_000, 1, 0, 0, 0, "a", 0, 1, 1, 0),
-    )
-    return batch._replace(**values)
+    what = "batch_1", "acme", "acme", "free", "/v1/embeddings", "file-1", "24h"
+    usual = {"model": "m", "status": Status.IN_PROGRESS, "total": 9, "began": 1, "leader": "a", "epoch": 1}
+    return Batch(*what, created, created + 86_400_000, **{**usual, **values})
 
 
 def test_who_leads_next_does_not_say_that_it_stood_still_from_then_on_only() -> None:
