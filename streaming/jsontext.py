@@ -7,6 +7,7 @@ split lines at the Unicode separators (U+0085, U+2028, U+2029) instead of at LF 
 import functools
 import re
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 import msgspec
 from msgspec import Raw
@@ -26,9 +27,10 @@ _NEXT = re.compile(rb"[\s,:]*+")
 _END = re.compile(r"trailing characters \(byte (\d+)\)")
 _KINDS = {code: chr(code) for code in b'"{[-0123456789tf'}
 """What most values begin with."""
-_STEPS = bytes.maketrans(b"[{]}", b"++--")
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""One level down, or up: bytes with a sign."""
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[{]}")
-_PIECE = 1 << 18
+_PIECE = 1 << 16
 _BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
@@ -143,34 +145,27 @@ def too_deep_in_steps(raw: bytes) -> Iterator[bool]:
     """The same of one piece after the other, none of which takes long: True ends it.
 
     Brackets are counted: how deep a decoder goes is for Python to say, and from 3.14 on for the memory of the stack. What has few
-    of them is not looked at; of the rest the innermost are taken away as long as that leaves much less, which is quick.
+    of them is not looked at. How long the rest takes is a matter of how many there are, not of how they stand.
     """
     if len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return
-    if b"\\" in raw:  # so that each quotation mark begins a string, or ends one
-        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    depth = within = 0
-    for at in range(0, len(raw), _PIECE):
-        parts = raw[at : at + _PIECE].split(b'"')
+    at = depth = within = 0
+    while at < len(raw):
+        piece = raw[at : at + _PIECE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) & 1:  # what it escapes is in the same piece
+            piece = raw[at : at + _PIECE + 1]
+        at += len(piece)
+        if b"\\" in piece:  # so that each quotation mark begins a string, or ends one
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
         steps = b"".join(parts[within::2]).translate(_STEPS, _NO_BRACKETS)
         within ^= (len(parts) - 1) & 1
-        rest, taken, before = steps, 0, 2 * len(steps)
-        while depth + rest.count(b"+") + taken > MAX_DEPTH and 8 * len(rest) < 7 * before:
-            rest, taken, before = rest.replace(b"+-", b""), taken + 1, len(rest)
-        may_be = depth + rest.count(b"+") + taken > MAX_DEPTH and _deepest(rest, depth) + taken > MAX_DEPTH
-        yield may_be and _deepest(steps, depth) > MAX_DEPTH
-        depth += 2 * steps.count(b"+") - len(steps)
-
-
-def _deepest(steps: bytes, depth: int) -> int:
-    """The greatest depth on a way of steps down and up from this one."""
-    most = depth
-    for run in steps.replace(b"-+", b"- +").split():
-        down = run.count(b"+")
-        depth += down
-        most = max(most, depth)
-        depth += down - len(run)
-    return most
+        down = steps.count(b"\x01")
+        yield (
+            depth + down > MAX_DEPTH
+            and max(accumulate(memoryview(steps).cast("b"), initial=depth)) > MAX_DEPTH
+        )
+        depth += 2 * down - len(steps)
 
 
 def string_or_none(raw: bytes | None) -> bytes | None:

@@ -11,6 +11,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import ProtocolError
 from websockets.frames import Frame, Opcode
 
+from fairlane.workers.protocol import CLOSE_FLOOD
 from fairlane.workers.server.sessions.socket import SOCKET, Receiver
 from fairlane.workers.server.signals import Signal
 
@@ -65,6 +66,8 @@ REFUSALS = ("websocket.close", "websocket.http.response.body")
 FRAMES_AT_ONCE = 64
 BYTES_AT_ONCE = 4096
 """Frames, and bytes of them, after which others may run before more are parsed."""
+LEAST_HELD = 64 * 1024
+"""Bytes of a message that is not whole from which on it counts."""
 MOST_BEHIND = 1 << 20
 """Bytes that may come behind the close beside one largest message: a peer that had no time to hear of it sends no more."""
 MOST_UNREAD = 128 << 20
@@ -88,6 +91,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         "_behind",
         "_deaf",
         "_ended",
+        "_held",
         "_lost",
         "_message",
         "_most",
@@ -132,6 +136,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         """Bytes that a frame may have: less behind parts of a message."""
         self._parts = 0
         self._part_bytes = 0
+        self._held = 0
+        """Bytes of a message that is not whole, as the session was told."""
         self._stuck: asyncio.TimerHandle | None = None
         self._stuck_s = 5.0
         self._running = False
@@ -209,6 +215,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._read_no_further()
         elif len(self._ahead) >= self._need:
             self._parse()
+        else:
+            self._tell_held()
 
     def _parse(self) -> None:
         """Parse some frames, and go on later if there are more."""
@@ -263,6 +271,20 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._read_no_further()
         elif self.read_paused or self._lost:
             self._read_on()
+        self._tell_held()
+
+    def _tell_held(self) -> None:
+        """Tell the session of a message that is not whole yet and may become large."""
+        held = len(self._ahead) + len(self._message or b"")
+        if held < LEAST_HELD:
+            held = 0
+        if held != self._held and self._receiver is not None:
+            self._held = held
+            if not self._receiver.holds(held) and not self.close_sent:
+                self._ahead, self._message = b"", None
+                self._fail(
+                    CLOSE_FLOOD, "too much of messages that are not whole, over all connections of this token"
+                )
 
     def _told_close(self) -> tuple[int, str]:
         told = self.conn.close_rcvd

@@ -14,6 +14,7 @@ from tests.support.rawworkers import Callers, bystander, key, tune, until_worker
 from tests.support.serving import DEADLINE_S, Served, until
 
 from fairlane.gateway.connections.workers import FRAMES_AT_ONCE, WorkerProtocol
+from fairlane.workers.server.sessions.rates import Unfinished
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +123,40 @@ async def test_a_message_in_parts_is_bounded_like_any_other(
         part = b"x" * (1 << 20)
         worker.send(frame(TEXT, part, fin=False), *[frame(CONTINUED, part, fin=False)] * 17)
         assert await worker.closed() == 1009
+
+
+async def test_messages_that_are_not_whole_are_bounded_over_all_connections_of_a_token(
+    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts or in one frame; who goes makes room."""
+    unfinished = Unfinished(4 << 20)
+    monkeypatch.setattr(served.gateway.workers, "_unfinished", unfinished)
+    part = b" " * (1 << 20)
+    async with bystander(served, callers), contextlib.AsyncExitStack() as stack:
+        holders = [await stack.enter_async_context(raw(served)) for _ in range(3)]
+        for holder in holders[:2]:
+            holder.send(frame(TEXT, part, fin=False))
+        holders[2].send(frame(TEXT, part)[:-1])
+        await until(lambda: sum(unfinished._held.values()) > 3 * len(part), "all of them")
+        async with raw(served) as worker:
+            worker.send(frame(TEXT, part, fin=False))
+            assert await worker.closed() == 4429
+        for holder in holders:
+            holder.writer.close()
+        await until(lambda: not sum(unfinished._held.values()), "the others to be gone")
+        async with raw(served) as worker:
+            await until_workers(served, 2)
+            answer = callers.ask()
+            result = json.dumps(
+                {
+                    "type": "taskResult",
+                    "taskId": (await worker.message())["taskId"],
+                    "result": "y" * (2 << 20),
+                }
+            ).encode()
+            worker.send(frame(TEXT, result[: 1 << 20], fin=False), frame(CONTINUED, result[1 << 20 :]))
+            assert await answer.ok() == "y" * (2 << 20)
+            assert not sum(unfinished._held.values())
 
 
 @pytest.mark.shared

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlane.workers.protocol import CLOSE_FLOOD
 from fairlane.workers.server.pool import Worker
-from fairlane.workers.server.sessions.rates import Bucket, FrameRate, NewNames, PerMinute
+from fairlane.workers.server.sessions.rates import Bucket, FrameRate, NewNames, PerMinute, Unfinished
 from fairlane.workers.server.sessions.session import PART, Session, SessionSettings
 
 
@@ -138,7 +138,7 @@ def test_a_session_pauses_its_frames_as_their_rate_says(came: list[Any], slots: 
     registry: Any = SimpleNamespace(pool=SimpleNamespace(time=lambda: now))
     connection: Any = SimpleNamespace(say=None, hang_up=lambda code, _: closed.append(code))
     settings = SessionSettings(flood_frames=100, flood_bytes=1000, flood_ms=1000)
-    session = Session(registry, SimpleNamespace(id=""), settings, connection, 2, NewNames(1))  # type: ignore[arg-type]
+    session = Session(registry, SimpleNamespace(id=""), settings, connection, 2, NewNames(1), Unfinished(1))  # type: ignore[arg-type]
     session.worker = Worker("w", "w", 2, ["m"], slots, send=lambda _: None, close=lambda *_: None)
     session._frame_rate.set_slots(slots, now)
     rate = FrameRate(100, 1000, 1.0, now)

@@ -1,5 +1,7 @@
 """How much a worker may send: a token bucket, and a count of events per minute. Pure: the time is handed in, in seconds."""
 
+from collections import Counter
+
 MOST_SLOTS = 16
 EVENTS = 8
 """Events that a socket may send for each of its frames."""
@@ -55,6 +57,19 @@ class NewNames:
             bucket.take(-names, minutes)
             return False
         return True
+
+
+class Unfinished:
+    """Bytes of messages that are not whole yet, which all connections of a token may have waiting here together."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()
+
+    def change(self, token: str, more: int) -> bool:
+        """So many more wait, or fewer; False: too many."""
+        self._held[token] += more
+        return self._held[token] <= self._most
 
 
 class PerMinute:

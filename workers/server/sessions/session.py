@@ -45,7 +45,7 @@ from fairlane.workers.protocol import (
 from fairlane.workers.server.pool import ANY, Worker
 from fairlane.workers.server.registry import Registry
 from fairlane.workers.server.sessions.frames import explain, read_frame
-from fairlane.workers.server.sessions.rates import FrameRate, NewNames, PerMinute
+from fairlane.workers.server.sessions.rates import FrameRate, NewNames, PerMinute, Unfinished
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import attempts_on
 from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
@@ -73,6 +73,8 @@ MOST_NAMED = 16
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
 LINES_PER_MINUTE = 20
 """Lines in the log about one connection's wrong frames: some fail their task and count for nothing, so they may go on."""
+MOST_UNFINISHED = 16
+"""So many of the largest messages may be on their way at once over all connections of a token."""
 MOST_CANCELS = 64
 """At most so many answers to one heartbeat, or as many as the worker has slots."""
 
@@ -142,6 +144,7 @@ class Session:
         "_asked",
         "_connection",
         "_frame_rate",
+        "_held",
         "_invalid",
         "_kept_results",
         "_names",
@@ -151,6 +154,7 @@ class Session:
         "_stale",
         "_time",
         "_told",
+        "_unfinished",
         "_version",
         "identity",
         "send",
@@ -165,6 +169,7 @@ class Session:
         connection: Connection,
         version: int,
         names: NewNames,
+        unfinished: Unfinished,
     ) -> None:
         self._registry = registry
         self._settings = settings
@@ -174,6 +179,8 @@ class Session:
         self._stale = PerMinute(STALE_PER_MINUTE)
         self._told = PerMinute(LINES_PER_MINUTE)
         self._names = names
+        self._unfinished = unfinished
+        self._held = 0
         self._renamings = PerMinute(RENAMINGS_PER_MINUTE)
         self._ailments = PerMinute(AILMENTS_PER_MINUTE)
         self._kept_results = 0
@@ -199,6 +206,7 @@ class Session:
 
     def ended(self, code: int, reason: str) -> None:
         """The connection is over, whoever ended it."""
+        self.holds(0)
         worker, self.worker = self.worker, None
         if worker:
             cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
@@ -240,6 +248,11 @@ class Session:
     def parts(self, count: int, size: int) -> float:
         """So many frames have come of which no message has come about yet, or none will."""
         return self._rest(self._frame_rate.pause(size, self._time(), count * PART))
+
+    def holds(self, size: int) -> bool:
+        """So many bytes of a message that is not whole wait now; False: too many."""
+        more, self._held = size - self._held, size
+        return self._unfinished.change(self.identity.id, more)
 
     def _rest(self, pause: float | None) -> float:
         """Seconds to read nothing more; of a flood (None), the connection is closed."""

@@ -9,8 +9,9 @@ import structlog
 
 from fairlane.workers.protocol import CLOSE_RESTART, CLOSE_UNAUTHORIZED, SUBPROTOCOL, Drain, encoder
 from fairlane.workers.server.registry import Registry
-from fairlane.workers.server.sessions.rates import NewNames
+from fairlane.workers.server.sessions.rates import NewNames, Unfinished
 from fairlane.workers.server.sessions.session import (
+    MOST_UNFINISHED,
     NEW_NAMES_PER_MINUTE,
     Connection,
     Identity,
@@ -31,7 +32,7 @@ RETRY_S = 1
 
 
 class Receiver(Protocol):
-    """Takes what comes over a connection. Both say for how many seconds nothing more is to be read."""
+    """Takes what comes over a connection. The first two say for how many seconds nothing more is to be read."""
 
     def received(self, data: str | bytes, size: int) -> float:
         """A message, and its bytes that were not counted before."""
@@ -39,6 +40,10 @@ class Receiver(Protocol):
 
     def parts(self, count: int, size: int) -> float:
         """So many frames have come that are no message."""
+        ...
+
+    def holds(self, size: int) -> bool:
+        """So many bytes of a message that is not whole wait now; False: too many, and the connection is to end."""
         ...
 
 
@@ -74,6 +79,7 @@ class WorkerSocket:
         self._sessions: set[Session] = set()
         self._used: set[str] = set()
         self._names = NewNames(NEW_NAMES_PER_MINUTE)
+        self._unfinished = Unfinished(MOST_UNFINISHED * settings.max_message_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -87,7 +93,7 @@ class WorkerSocket:
         scope["headers"] = []  # of no use any more, for as long as the connection lasts
         socket: Socket = scope.pop(SOCKET)
         settings = self.settings
-        session = Session(self._registry, identity, settings, socket, version, self._names)
+        session = Session(self._registry, identity, settings, socket, version, self._names, self._unfinished)
         self._sessions.add(session)
         self._used.add(identity.id)
         code, reason = 1006, ""
