@@ -345,8 +345,8 @@ CHANGE = {
 
 PRESENCE = {
     "{worker id}": "JSON: what holds as long as the worker does not change",
-    "*": "JSON: worker id -> running tasks and ms since it was last heard of, and silent: worker id -> for how long a task of it has "
-    "given no sign, ms; as of the last renewal",
+    "*": "JSON: worker id -> running tasks and ms since it was last heard of; silent: worker id -> for how long a task of it "
+    "has given no sign, ms; as of the last renewal",
 }
 """Fields of a replica's presence."""
 

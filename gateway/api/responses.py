@@ -90,7 +90,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     look.seen(task)
     keep = None
     if keeps:
-        keep = await kept.to_keep(task, wishes, echo=asked.echo, input_items=asked.input_items)
+        keep = kept.to_keep(task, wishes, echo=asked.echo, input_items=asked.input_items)
         if background:
             instead = partial(_in_background, tasks, owner, request, task, keep, stream)
             return Asking(task, None, None, instead)

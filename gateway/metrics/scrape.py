@@ -16,8 +16,8 @@ from fairlane.workers.server.limits.congestion import ModelLimits
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """`gauges`: what holds now in this process; `limits`: how long models may be silent, and `silences` how long they are, likewise;
-    `most_file_bytes`: what all files may take together."""
+    """`gauges`: what holds now in this process; `limits`: how long models may be silent, and `silences` how long they are,
+    likewise; `most_file_bytes`: what all files may take together."""
 
     siblings: Siblings
     recorder: Recorder
@@ -30,7 +30,9 @@ class Scrape:
 
     def own(self) -> Snapshot:
         """What this process has measured so far."""
-        return take_snapshot(self.siblings.index, self.recorder, self.gauges(), self.limits(), self.silences())
+        return take_snapshot(
+            self.siblings.index, self.recorder, self.gauges(), self.limits(), self.silences()
+        )
 
     async def snapshots(self) -> list[Snapshot]:
         """What every process has measured that answers in time."""

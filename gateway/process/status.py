@@ -359,7 +359,9 @@ def print_state(state: State) -> None:
             console.print(plain(ill, style="bold red"))
         if (worker.task_silent_ms or 0) >= SILENT_MS:
             lasts = seconds(worker.task_silent_ms or 0)
-            silent = f"a task on {worker.name or worker.worker_id} has shown no output and no progress for {lasts}"
+            silent = (
+                f"a task on {worker.name or worker.worker_id} has shown no output and no progress for {lasts}"
+            )
             console.print(plain(silent, style="bold red"))
     workers = make_table("worker", "replica", "running", "slots", "silent", "models", "last seen")
     for worker in state.workers:

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import bindparam, delete, update
+from sqlalchemy import bindparam, delete
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import facts, responses
+from fairlane.gateway.database.tables import responses
 from fairlane.gateway.responses.rows import New
 from fairlane.queues.loops import end_tasks, set_within
 
@@ -37,12 +37,10 @@ _INSERT: Final[Mapping[str, Any]] = {
     "sqlite": sqlite.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
     "postgresql": postgresql.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
 }
-_TOUCH = update(facts).where(facts.c.name == "identifier").values(value=facts.c.value)
-"""Writes what is there already."""
 _DELETE = delete(responses).where(responses.c.task.in_(bindparam("tasks", expanding=True)))
 
-Waiting = tuple[New | None, asyncio.Future[None]]
-"""Something to be written, and who is told that it was; None: he only wants to know whether SQL writes."""
+Waiting = tuple[New, asyncio.Future[None]]
+"""Something to be written, and who is told that it was."""
 
 
 class Keeping:
@@ -63,6 +61,8 @@ class Keeping:
         self._told = told
         self._new: deque[Waiting] = deque()
         self._taken_back: deque[str] = deque(maxlen=MOST_TAKEN_BACK)
+        self.refuses = False
+        """SQL did not take what was to be written last. (A full disk takes short records, and no response.)"""
         self._held = 0
         """Bytes of what waits."""
         self._wanted = asyncio.Event()
@@ -92,7 +92,7 @@ class Keeping:
             await self.keep_earlier(new)
         except DatabaseUnavailable:
             self._told(0)
-            self._take_back(new.row.task_id)
+            self.take_back(new.row.task_id)
             raise
         self._told(new.size)
 
@@ -102,21 +102,9 @@ class Keeping:
             raise DatabaseUnavailable(
                 f"{self._database.address}: {self._held} bytes of responses wait to be written"
             )
-        await self._wait(new)
-
-    async def check(self) -> None:
-        """Return when SQL writes. Raises DatabaseUnavailable."""
-        try:
-            await self._wait(None)
-        except DatabaseUnavailable:
-            self._told(0)
-            raise
-
-    async def _wait(self, new: New | None) -> None:
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if new is not None:
-            self._held += new.size
-            kept.add_done_callback(partial(self._let_go, new.size))
+        self._held += new.size
+        kept.add_done_callback(partial(self._let_go, new.size))
         waiting = new, kept
         self._new.append(waiting)
         self._wanted.set()
@@ -131,7 +119,7 @@ class Keeping:
     def _let_go(self, size: int, _: object) -> None:
         self._held -= size
 
-    def _take_back(self, task_id: str) -> None:
+    def take_back(self, task_id: str) -> None:
         """Remove a response of which nobody is told, without anybody waiting for it; tried until SQL answers."""
         self._taken_back.append(task_id)
         self._wanted.set()
@@ -160,7 +148,7 @@ class Keeping:
             new, kept = self._new.popleft()
             if not kept.done():
                 page.append((new, kept))
-                size += new.size if new is not None else 0
+                size += new.size
         return page
 
     async def _insert(self, page: Sequence[Waiting]) -> None:
@@ -168,14 +156,15 @@ class Keeping:
         if not page:
             return
         try:
-            await self._commit([new for new, _ in page if new is not None])
+            await self._commit([new for new, _ in page])
         except DatabaseUnavailable as error:
+            self.refuses = True
             _refuse(page, error)
             raise
         except Exception as error:
             if len(page) == 1:
                 [(new, _)] = page
-                log.exception("a response cannot be kept", task_id=new.row.task_id if new else "")
+                log.exception("a response cannot be kept", task_id=new.row.task_id)
                 _refuse(page, DatabaseUnavailable(f"a response cannot be kept: {type(error).__name__}"))
                 return
             for at, one in enumerate(page):  # so that one that is to blame holds up no other
@@ -188,13 +177,14 @@ class Keeping:
             self._new.extendleft(reversed(page))
             raise
         else:
+            self.refuses = False
             for _, kept in page:
                 if not kept.done():
                     kept.set_result(None)
 
     async def _commit(self, page: Sequence[New]) -> None:
         async with self._database.writing() as connection:
-            known = await self._forgotten(connection, {new.row.user for new in page}) if page else {}
+            known = await self._forgotten(connection, {new.row.user for new in page})
             wanted = [new for new in page if new.row.created > known.get(new.row.user, -1)]
             wanted.sort(
                 key=lambda new: new.row.task_id
@@ -202,8 +192,6 @@ class Keeping:
             if wanted:
                 insert = _INSERT[connection.dialect.name]
                 await connection.execute(insert, [_values(new) for new in wanted])
-            else:  # a transaction that writes nothing succeeds also where nothing can be written
-                await connection.execute(_TOUCH)
         for new in wanted:
             self._wrote(new.row.owner, new.size)
 

@@ -246,12 +246,10 @@ class Responses:
 
     # ---- keeping one ----------
 
-    async def to_keep(self, task: TaskSpec, wishes: Wishes, *, echo: bytes, input_items: bytes) -> ToKeep:
+    def to_keep(self, task: TaskSpec, wishes: Wishes, *, echo: bytes, input_items: bytes) -> ToKeep:
         """The response that a task will make, to be kept when that is accepted (`Submit`): it is made such a task, whose log goes
-        to SQL. Raises DatabaseUnavailable while SQL takes nothing."""
+        to SQL."""
         background = wishes.background
-        if not self._takes_more():  # it asks for it: nothing is submitted that would be abandoned
-            await self._admissions.keeping.check()
         ttl_ms, created = self._current.settings.responses.ttl_ms, issued_ms(task.id)
         task.archive_ms, task.archive_request, task.archive_log = ttl_ms, False, True
         falls = task.asked != "" or task.otherwise is not None
@@ -261,7 +259,8 @@ class Responses:
             *(background, task.model, falls, before, echo),
         )
         asked_for = background or wishes.store is True
-        return ToKeep(self._admissions, New(row, input_items), asked_for=asked_for)
+        early = asked_for and (self._admissions.keeping.refuses or not self._takes_more())
+        return ToKeep(self._admissions, New(row, input_items), asked_for=asked_for, early=early)
 
     def keeps(self, said: bool | None, *, background: bool, previous: bool) -> bool:
         """Whether a response is kept whose request says so, or not, or nothing (None). `background`, `previous`: it is to run in

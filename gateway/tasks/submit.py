@@ -89,11 +89,17 @@ class Submit:
         one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
         With a `chain` it is the first stage of one. `keep`: the response that is to be kept of it; when this returns, it is, or
         says that it is not. Raises DatabaseUnavailable where it is not, and its caller asked for it."""
-        submitting = self._submit(task, feed, chain)
-        return submitting if keep is None else self._and_keep(keep, submitting)
+        return self._submit(task, feed, chain) if keep is None else self._and_keep(keep, task, feed, chain)
 
-    async def _and_keep(self, keep: ToKeep, submitting: Awaitable[Submitted | Known]) -> Submitted | Known:
-        answer = await submitting
+    async def _and_keep(
+        self, keep: ToKeep, task: TaskSpec, feed: Feed | None, chain: Submission | None
+    ) -> Submitted | Known:
+        await keep.before()
+        try:
+            answer = await self._submit(task, feed, chain)
+        except BaseException:
+            keep.refused()
+            raise
         await keep.accepted(answer)
         return answer
 

@@ -5,7 +5,9 @@
        └─▶ refused: nothing was written             else he is told `store: false`, and the task goes on
 
 The row comes behind the admission, and before anybody is told of the task. So whoever is refused costs SQL nothing, no task
-waits for SQL, and what SQL takes for a commit is hidden by what the model takes for its first output. At each instant:
+waits for SQL, and what SQL takes for a commit is hidden by what the model takes for its first output. But where SQL did not take
+the last one, what its caller asked for is written before the submission: nothing is submitted that would be abandoned. At each
+instant:
 
 1 Killed before the admission: there is nothing. 2 Killed, or cut off from Redis, while it is under way: as with any task, nobody
 knows the id; a task that somebody waits for ends with its linger, one in the background runs unseen; who comes again with its
@@ -15,9 +17,10 @@ row and task are there, and their caller does not know the id. 5 The task ends b
 replica, finds no row for its log. It leaves the log in Redis and looks again, until the task is so old that no row comes any more
 (`ends.ROW_WITHIN_MS`). 6 SQL is away when the row is written. Where its caller asked for it, the task is abandoned: dropped, so
 that its idempotency key is let go and no log is kept, and cancelled. Else he is told that there is no row, and the task goes on.
-That SQL is away is known from then on: nothing is submitted that would be abandoned (`Keeping.check`), and what nobody asked for
-is not kept. 7 A row that was given up while its commit was under way is removed (`Keeping`). 8 Its caller leaves while it is
-written: it is written all the same, and the task ends as that of any caller who leaves.
+That SQL takes none is known from then on (`Keeping.refuses`): what its caller asked for is written before its submission, or
+refused, and what nobody asked for is not kept while SQL is away. A row whose submission is refused then is removed; killed in
+between it stays, and nobody knows its id. 7 A row that was given up while its commit was under way is removed (`Keeping`). 8 Its
+caller leaves while it is written: it is written all the same, and the task ends as that of any caller who leaves.
 """
 
 from collections.abc import Callable
@@ -58,19 +61,31 @@ class Admissions:
 
 
 class ToKeep:
-    """See the module. `Submit` calls `accepted` once, and tells its caller of the task then."""
+    """See the module. `Submit` calls `before`, then `refused` or `accepted`, each once, and tells its caller of the task then."""
 
-    __slots__ = ("_admissions", "_asked_for", "_new", "echo", "row")
+    __slots__ = ("_admissions", "_asked_for", "_early", "_new", "echo", "row")
 
-    def __init__(self, admissions: Admissions, new: New, *, asked_for: bool) -> None:
-        """`asked_for`: whether its caller said that it is to be kept."""
+    def __init__(self, admissions: Admissions, new: New, *, asked_for: bool, early: bool) -> None:
+        """`asked_for`: whether its caller said that it is to be kept. `early`: its row is to be there before its task is."""
         self._admissions = admissions
         self._new: New | None = new
         self._asked_for = asked_for
+        self._early = early
         self.row: Row | None = None
         """Once it is accepted; None: it is not kept."""
         self.echo = new.row.echo
         """What it repeats of its request, JSON; once it is accepted, whether it is kept is true."""
+
+    async def before(self) -> None:
+        """Its task is to be submitted. Raises DatabaseUnavailable: it is not to be."""
+        if self._early:
+            assert self._new is not None
+            await self._admissions.keeping.keep(self._new)
+
+    def refused(self) -> None:
+        """Its task was not accepted."""
+        if self._early and self._new is not None:
+            self._admissions.keeping.take_back(self._new.row.task_id)
 
     async def accepted(self, answer: Submitted | Known) -> None:
         """Its task was accepted, or its idempotency key names one: return when its row is there, or when it is known that there
@@ -80,9 +95,12 @@ class ToKeep:
         assert new is not None
         try:
             if isinstance(answer, Known):
+                if self._early:
+                    self._admissions.keeping.take_back(new.row.task_id)
                 self.row = await self._row_of_earlier(new, answer.task_id)
             else:
-                await self._admissions.keeping.keep(new)
+                if not self._early:
+                    await self._admissions.keeping.keep(new)
                 self.row = new.row
         except DatabaseUnavailable:
             if self._asked_for:

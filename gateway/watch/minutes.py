@@ -139,7 +139,9 @@ class Minutes:
         running = list(self._running())
         ages = {
             "longest": [(attempt.started_at, attempt) for attempt in running],
-            "silent": [(since, attempt) for attempt in running if (since := attempt.silent_since) is not None],
+            "silent": [
+                (since, attempt) for attempt in running if (since := attempt.silent_since) is not None
+            ],
         }
         told: dict[str, Any] = {}
         for what, since_when in ages.items():

@@ -256,6 +256,41 @@ async def test_while_sql_is_known_to_be_away_nothing_is_submitted_that_asks_for_
     assert (await asked)["store"] is True
 
 
+async def test_while_sql_takes_short_records_and_no_response_nothing_is_submitted_that_asks_for_a_row(
+    talk: Talk, acme: Asker, worker: RawWorker, sql: Sql
+) -> None:
+    """Such is a disk that is nearly full: the database looks well again after each record."""
+
+    async def full() -> None:
+        sql.away = True
+        call = talk.later(acme.post(store=True))
+        task = await worker.take()
+        refused(await call, 503, "DATABASE_UNAVAILABLE")
+        await worker.expect("cancel")
+        await worker.answer(task, error="cancelled")
+        assert talk.served.gateway.database.trouble is None
+        for fields in ({"store": True}, {"background": True}):
+            refused(await acme.post(**fields), 503, "DATABASE_UNAVAILABLE")
+        sql.away = False
+
+    await full()
+    asked = talk.later(acme.ask("the next", store=True, headers={"Idempotency-Key": "mine"}))
+    task = await worker.take()
+    assert task["payload"]["messages"][0]["content"] == "the next", "and none before it"
+    await worker.answer(task, result={"content": "that"})
+    told = await asked
+    await full()
+    joined = await acme.ask("the next", store=True, headers={"Idempotency-Key": "mine"})
+    assert joined["id"] == told["id"] == f"resp_{task['taskId']}"
+    await full()
+    refused(await acme.post("to nobody", model="nobodys", store=True), 404)
+
+    async def only_it() -> bool:
+        return await rows(talk) == [task["taskId"]]
+
+    await until(only_it, "the rows of those that were not submitted to be removed")
+
+
 async def test_who_is_refused_costs_sql_nothing(talk: Talk, acme: Asker, sql: Sql) -> None:
     for fields in ({}, {"store": True}, {"background": True}, {"stream": True}):
         refused(await acme.post(**fields), 503)  # nobody runs the model

@@ -87,7 +87,7 @@ async def test_those_who_come_at_the_same_time_share_a_transaction(
     assert len(commits) <= 4
 
 
-async def test_who_only_asks_is_refused_where_sql_answers_and_takes_no_writes(
+async def test_that_sql_answers_and_takes_no_writes_is_known_once_one_was_refused(
     keeping: Keeping, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing = database.writing
@@ -101,11 +101,13 @@ async def test_who_only_asks_is_refused_where_sql_answers_and_takes_no_writes(
             await connection.execute(text(sentence))
             yield connection
 
-    await keeping.check()
+    await keeping.keep(new("a"))
+    assert not keeping.refuses
     monkeypatch.setattr(database, "writing", read_only)
     with pytest.raises(DatabaseUnavailable):
-        await keeping.check()
-    assert database.trouble is not None, "so the next ones ask before they submit, too"
+        await keeping.keep(new("b"))
+    assert keeping.refuses, "so the next ones are written before they are submitted"
+    assert database.trouble is not None
 
 
 async def tasks_in(database: Database) -> list[str]:
@@ -175,17 +177,6 @@ async def test_what_was_given_up_and_is_written_all_the_same_is_removed(
         return await tasks_in(database) == ["before"]
 
     await until(gone, "it to be removed")
-
-
-async def test_whether_sql_writes_is_found_out_without_a_row(
-    keeping: Keeping, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await keeping.check()
-    assert await number(database) == 0
-    writing = database.writing
-    monkeypatch.setattr(database, "writing", lambda *_: writing(0.0))
-    with pytest.raises(DatabaseUnavailable):
-        await keeping.check()
 
 
 async def test_who_cannot_be_written_down_is_told_and_others_are_kept(

@@ -329,7 +329,9 @@ def test_status_prints_queues_models_workers_and_counts(admin_server: str) -> No
     assert re.search(r"^paid_stream \(paused\) +8 +3 +2 +4\.1 s +1000 +-", answer.stdout, re.MULTILINE)
     assert re.search(r"^demo-fast +2 +- +3 +1 +2", answer.stdout, re.MULTILINE)
     assert re.search(
-        r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +2\.2 min +demo-fast +3\.2 s ago", answer.stdout, re.MULTILINE
+        r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +2\.2 min +demo-fast +3\.2 s ago",
+        answer.stdout,
+        re.MULTILINE,
     )
     assert re.search(r"^gpu-2 \(unhealthy\) +0 +2 +- +demo-fast +- *$", answer.stdout, re.MULTILINE)
     assert (

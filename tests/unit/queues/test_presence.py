@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import msgspec
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.survey.presence import AT_ONCE, LIVE, Presence, PresenceNews, read_presence
+from fairlane.queues.survey.presence import AT_ONCE, Presence, PresenceNews, read_presence
 
 
 def describe(worker_id: str) -> dict[str, Any] | None:

@@ -244,8 +244,8 @@ class Attempt:
 
     @property
     def silent_since(self) -> float | None:
-        """When its worker last gave a sign of it: it was given the task, sent output or told of its progress. None: it is over, or
-        told to stop."""
+        """When its worker last gave a sign of it: it was given the task, sent output or told of its progress. None: it is over,
+        or told to stop."""
         return max(self.output_at, self.progress_at) if self.phase in BEFORE_THE_END else None
 
     @property
