@@ -68,6 +68,8 @@ BYTES_AT_ONCE = 4096
 """Frames, and bytes of them, after which others may run before more are parsed."""
 LEAST_HELD = 64 * 1024
 """Bytes of a message that is not whole from which on it counts."""
+ROOM_AGAIN_S, ROOM_S = 0.5, 15.0
+"""A message for which there is no room yet is not read on: how often it is asked for, and for how long. Pongs stand behind it."""
 MOST_BEHIND = 1 << 20
 """Bytes that may come behind the close beside one largest message: a peer that had no time to hear of it sends no more."""
 MOST_UNREAD = 128 << 20
@@ -92,6 +94,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         "_deaf",
         "_ended",
         "_held",
+        "_held_up",
         "_lost",
         "_message",
         "_most",
@@ -138,6 +141,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         self._part_bytes = 0
         self._held = 0
         """Bytes of a message that is not whole, as the session was told."""
+        self._held_up: float | None = None
+        """Since when it has waited for room."""
         self._stuck: asyncio.TimerHandle | None = None
         self._stuck_s = 5.0
         self._running = False
@@ -215,7 +220,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._read_no_further()
         elif len(self._ahead) >= self._need:
             self._parse()
-        else:
+        elif self._message is not None or self._need > LEAST_HELD:
             self._tell_held()
 
     def _parse(self) -> None:
@@ -271,20 +276,30 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._read_no_further()
         elif self.read_paused or self._lost:
             self._read_on()
-        self._tell_held()
+        if self._held or self._message is not None or self._need > LEAST_HELD:
+            self._tell_held()
 
     def _tell_held(self) -> None:
-        """Tell the session of a message that is not whole yet and may become large."""
-        held = len(self._ahead) + len(self._message or b"")
+        """Tell the session of a message that is not whole yet; where there is no room for it, its rest is read later."""
+        held = len(self._message or b"") + max(self._need, len(self._ahead))
         if held < LEAST_HELD:
             held = 0
-        if held != self._held and self._receiver is not None:
-            self._held = held
-            if not self._receiver.holds(held) and not self.close_sent:
-                self._ahead, self._message = b"", None
-                self._fail(
-                    CLOSE_FLOOD, "too much of messages that are not whole, over all connections of this token"
-                )
+        if self._receiver is None or self.close_sent or held == self._held:
+            return
+        if self._receiver.holds(held):
+            self._held, self._held_up = held, None
+            return
+        now = self.loop.time()
+        if self._held_up is None:
+            self._held_up = now
+        if now > self._held_up + ROOM_S:
+            self._ahead, self._message = b"", None
+            self._fail(
+                CLOSE_FLOOD, "too much of messages that are not whole, over all connections of this token"
+            )
+        elif self._turn is None and not self._deaf:
+            self._turn = self.loop.call_later(ROOM_AGAIN_S, self._parse)
+            self._read_no_further()
 
     def _told_close(self) -> tuple[int, str]:
         told = self.conn.close_rcvd

@@ -13,6 +13,7 @@ import pytest
 from tests.support.rawworkers import Callers, bystander, key, tune, until_workers, worker_v1, worker_v2
 from tests.support.serving import DEADLINE_S, Served, until
 
+from fairlane.gateway.connections import workers
 from fairlane.gateway.connections.workers import FRAMES_AT_ONCE, WorkerProtocol
 from fairlane.workers.server.sessions.rates import Unfinished
 
@@ -125,38 +126,51 @@ async def test_a_message_in_parts_is_bounded_like_any_other(
         assert await worker.closed() == 1009
 
 
+class Counted(Unfinished):
+    """How often there was no room."""
+
+    refused = 0
+
+    def change(self, token: str, more: int) -> bool:
+        room = super().change(token, more)
+        self.refused += not room
+        return room
+
+
 async def test_messages_that_are_not_whole_are_bounded_over_all_connections_of_a_token(
     served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In parts or in one frame; who goes makes room."""
-    unfinished = Unfinished(4 << 20)
+    """In parts or in one frame. What is beyond waits for room, which who goes makes, and not for ever."""
+    unfinished = Counted(4 << 20)
     monkeypatch.setattr(served.gateway.workers, "_unfinished", unfinished)
+    monkeypatch.setattr(workers, "ROOM_AGAIN_S", 0.01)
     part = b" " * (1 << 20)
-    async with bystander(served, callers), contextlib.AsyncExitStack() as stack:
+
+    def held() -> int:
+        return sum(unfinished._held.values())
+
+    async with bystander(served, callers), raw(served) as worker, contextlib.AsyncExitStack() as stack:
+        await until_workers(served, 2)
+        answer = callers.ask()
+        task = (await worker.message())["taskId"]
         holders = [await stack.enter_async_context(raw(served)) for _ in range(3)]
         for holder in holders[:2]:
             holder.send(frame(TEXT, part, fin=False))
         holders[2].send(frame(TEXT, part)[:-1])
-        await until(lambda: sum(unfinished._held.values()) > 3 * len(part), "all of them")
-        async with raw(served) as worker:
-            worker.send(frame(TEXT, part, fin=False))
-            assert await worker.closed() == 4429
+        await until(lambda: held() > 3 * len(part), "all of them")
+        with monkeypatch.context() as patched:
+            patched.setattr(workers, "ROOM_S", 0.1)
+            async with raw(served) as late:
+                late.send(frame(TEXT, part)[:-1])
+                assert await late.closed() == 4429
+        refused = unfinished.refused
+        result = json.dumps({"type": "taskResult", "taskId": task, "result": "y" * (2 << 20)}).encode()
+        worker.send(frame(TEXT, result[: 1 << 20], fin=False), frame(CONTINUED, result[1 << 20 :]))
+        await until(lambda: unfinished.refused > refused, "no room for the result")
         for holder in holders:
             holder.writer.close()
-        await until(lambda: not sum(unfinished._held.values()), "the others to be gone")
-        async with raw(served) as worker:
-            await until_workers(served, 2)
-            answer = callers.ask()
-            result = json.dumps(
-                {
-                    "type": "taskResult",
-                    "taskId": (await worker.message())["taskId"],
-                    "result": "y" * (2 << 20),
-                }
-            ).encode()
-            worker.send(frame(TEXT, result[: 1 << 20], fin=False), frame(CONTINUED, result[1 << 20 :]))
-            assert await answer.ok() == "y" * (2 << 20)
-            assert not sum(unfinished._held.values())
+        assert await answer.ok() == "y" * (2 << 20)
+        await until(lambda: not held(), "nothing to be on its way")
 
 
 @pytest.mark.shared

@@ -60,16 +60,18 @@ class NewNames:
 
 
 class Unfinished:
-    """Bytes of messages that are not whole yet, which all connections of a token may have waiting here together."""
+    """Bytes of messages that are not whole yet, which all connections of a token may have on their way here together."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held: Counter[str] = Counter()
 
     def change(self, token: str, more: int) -> bool:
-        """So many more wait, or fewer; False: too many."""
+        """Count so many more, or fewer; False: there is no room for more, and they are not counted."""
+        if more > 0 and self._held[token] + more > self._most:
+            return False
         self._held[token] += more
-        return self._held[token] <= self._most
+        return True
 
 
 class PerMinute:

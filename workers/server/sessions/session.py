@@ -250,9 +250,11 @@ class Session:
         return self._rest(self._frame_rate.pause(size, self._time(), count * PART))
 
     def holds(self, size: int) -> bool:
-        """So many bytes of a message that is not whole wait now; False: too many."""
-        more, self._held = size - self._held, size
-        return self._unfinished.change(self.identity.id, more)
+        """A message that is not whole yet takes so many bytes, as far as is known; whether there is room for it."""
+        if not self._unfinished.change(self.identity.id, size - self._held):
+            return False
+        self._held = size
+        return True
 
     def _rest(self, pause: float | None) -> float:
         """Seconds to read nothing more; of a flood (None), the connection is closed."""

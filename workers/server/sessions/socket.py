@@ -43,7 +43,7 @@ class Receiver(Protocol):
         ...
 
     def holds(self, size: int) -> bool:
-        """So many bytes of a message that is not whole wait now; False: too many, and the connection is to end."""
+        """A message that is not whole yet takes so many bytes, as far as is known; False: its rest is to be read later."""
         ...
 
 
