@@ -662,6 +662,20 @@ async def test_the_keyboard_is_enough_and_keeps_its_place(talk: Talk, open_brows
     await expect(row(page, "queues", "paid_stream").locator("[data-action=resume]")).to_be_focused()
 
 
+async def test_a_task_whose_link_has_expired_behind_a_hidden_tab_is_followed_by_another_one(
+    talk: Talk, open_browser: OpenBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        task_id = await talk.submit(model="m", stream=True)
+        await worker.chunk(await worker.take(), "Hello", 1)
+        links = talk.served.gateway.tasks.links
+        url = links.url
+        told = iter([f"/api/task/{task_id}/events?token={links.tickets.issue(task_id, 1)}"])
+        monkeypatch.setattr(links, "url", lambda task_id: next(told, "") or url(task_id))
+        page = await (await open_browser(talk.served.url)).open(f"/dashboard#/tasks/{task_id}")
+        await expect(page.locator("#events tbody")).to_contain_text("Hello")
+
+
 async def test_a_hidden_tab_lets_go_of_its_connection(talk: Talk, open_browser: OpenBrowser) -> None:
     page = await (await open_browser(talk.served.url)).open("/dashboard")
     live = talk.served.gateway.operator.live

@@ -356,6 +356,20 @@ async def test_a_link_of_a_task_that_is_gone_says_so(talk: Talk, open_browser: O
         await expect(page.locator("#ask-problem")).to_contain_text("This link is not valid, or has expired")
 
 
+async def test_an_old_link_of_ones_own_task_is_exchanged_for_another(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        task_id = await talk.submit(model="m", stream=True)
+        task = await worker.take()
+        await say(worker, task, WORDS[:1])
+        old = talk.served.gateway.tasks.links.tickets.issue(task_id, 1)
+        page = await (await open_browser(talk.served.url)).open(f"/#task={task_id}&token={old}")
+        await expect(page.locator("#output")).to_have_text("Once")
+        await worker.answer(task)
+        await state(page, "completed")
+
+
 async def test_a_user_and_a_tier_are_chosen_on_an_open_gateway(talk: Talk, open_browser: OpenBrowser) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()

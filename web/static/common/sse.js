@@ -25,10 +25,12 @@ const pauseMs = failures => Math.min(500 * 2 ** failures, LONGEST_PAUSE_MS) * (0
  * `onEvent({ id, event, data })`: `id` null for events that are not in the log. `restart` means: discard what you have. Its frame has
  * an empty id, so the browser forgets the last one; and if the link itself names one, another EventSource begins without it.
  * `onState(state, problem)`: connecting, open, lost (comes back by itself), cut (by `cut`), ended, refused (for good; why).
+ * `renew()`: a promise of another link, for when this one has expired, as after a long sleep; it may fail, or tell none.
  */
 export class Follower {
-  constructor(url, { onEvent, onState = () => {} }) {
+  constructor(url, { onEvent, onState = () => {}, renew }) {
     this.url = url;
+    this._renew = renew;
     this.state = "";
     this.lastId = "";
     this.connections = 0;
@@ -140,8 +142,12 @@ export class Follower {
       if (response.status === 204) this._tell("ended");
       else this._connect();
     } catch (problem) {
+      const renewed = problem.code === "LINK_INVALID" ? await this._renew().catch(() => "") : "";
       if (asking !== this._timer) return;
-      if (problem.status >= 400 && problem.status < 500) this._tell("refused", problem);
+      if (renewed) {
+        this.url = renewed;
+        this._connect();
+      } else if (problem.status >= 400 && problem.status < 500) this._tell("refused", problem);
       else this._again();
     }
   }

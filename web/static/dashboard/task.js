@@ -74,10 +74,14 @@ export class Task {
     else this._follower?.resume();
   }
 
+  _ask() {
+    return call(`/api/admin/tasks/${encodeURIComponent(this._id)}`);
+  }
+
   async _read() {
     this._calledOff();
     try {
-      this._task = await call(`/api/admin/tasks/${encodeURIComponent(this._id)}`);
+      this._task = await this._ask();
       if (this._stopped) return;
       replace(this._problem);
       this._draw();
@@ -100,6 +104,7 @@ export class Task {
         this._problemOfEvents = problem;
         this._drawEvents();
       },
+      renew: async () => (await this._ask()).streamUrl,
     });
     this._rest();
   }

@@ -86,9 +86,11 @@ export class TaskPanel {
   _begin(readings) {
     this._build();
     if (readings) this._readings = new Readings(byId("readings"), this._task, this._fold);
-    this._source = new Follower(this._task.streamUrl, {
+    const { taskId, headers, streamUrl } = this._task;
+    this._source = new Follower(streamUrl, {
       onEvent: event => this._take(event),
       onState: (state, problem) => this._onConnection(state, problem),
+      renew: async () => (await call(`/api/task/${taskId}`, { headers })).streamUrl,
     });
     this._draw();
     this._tell();
