@@ -5,7 +5,7 @@ bounds). Labels are bounded: no users, no task ids; of models the first `MOST_MO
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -451,42 +451,8 @@ class Recorder:
         self.refused_connections = Counter(
             "fairlane_connections_refused_total", ("reason",), "Connections that were turned away"
         )
-        self.series: Sequence[Counter | Histogram] = (
-            self.accepted_tasks,
-            self.refused_tasks,
-            self.resubmitted_tasks,
-            self.returned_tasks,
-            self.ended_tasks,
-            self.model_holds,
-            self.fallen_tasks,
-            self.repairs,
-            self.permit_checks,
-            self.webhook_requests,
-            self.given_up_webhooks,
-            self.ended_batches,
-            self.batch_lines,
-            self.batches_left,
-            self.storage_failures,
-            self.kept_responses,
-            self.kept_response_bytes,
-            self.breaker_changes,
-            self.dropped_results,
-            self.written_records,
-            self.balances_put_right,
-            self.credits_put_right,
-            self.waiting_time,
-            self.run_time,
-            self.request_duration,
-            self.first_output,
-            self.per_token,
-            self.tokens,
-            self.answers,
-            self.store_replies,
-            self.store_connections,
-            self.store_emptyings,
-            self.loop_stalls,
-            self.refused_connections,
-        )
+        self.series = [made for made in vars(self).values() if isinstance(made, Counter | Histogram)]
+        """All of these, in their order."""
         self._store_row = self.store_replies.values[()] = [0.0] * (len(_STORE) + 2)
         for model in models:
             self._model(model)

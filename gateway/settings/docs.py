@@ -10,7 +10,7 @@ from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import part_of
 from fairlane.gateway.settings.routing import TemplateSettings
-from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
+from fairlane.gateway.settings.sources import NESTED, SEED_NAMES, SINGLE, env_name
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")
 """Settings that are shown without user, password and query."""
@@ -94,7 +94,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 def _nested_env(group: str, part: str) -> str:
     if group in SINGLE:
         return f"`{env_name(group)}__{part.upper()}`"
-    if group in ("models", "queues", "upstreams"):
+    if group in NESTED:
         return f"`{env_name(group)}__<NAME>__{part.upper()}`"
     return f"`{env_name(group)}` (JSON)"
 

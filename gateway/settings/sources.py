@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fairlane.gateway.settings.model import Settings
 from fairlane.gateway.settings.origins import Loc
-from fairlane.gateway.settings.parts import SettingsPart
+from fairlane.gateway.settings.parts import part_of
 
 ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")
@@ -57,14 +57,11 @@ SEED_NAMES = (
 )
 """Where two set the same thing, the first one counts."""
 
-_NESTED = ("models", "queues", "upstreams")
-SINGLE = frozenset(
-    name
-    for name, field in Settings.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, SettingsPart)
-)
+_GROUPS = {name: field for name, field in Settings.model_fields.items() if part_of(field)}
+SINGLE = frozenset(name for name, field in _GROUPS.items() if part_of(field) is field.annotation)
 """Groups of which there is one, and not several with names."""
-_OBJECTS = (*_NESTED, *SINGLE, "routes", "templates", "chains", "prices", "keys", "workers", "endpoints")
+NESTED = ("models", "queues", "upstreams")
+"""Of which a variable may set one value of one entry."""
 _TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks")
 
 _KUBERNETES = re.compile(
@@ -196,7 +193,7 @@ def read_own_names(environ: Mapping[str, str], file: Source) -> Source:
         if name not in Settings.model_fields:
             hint = suggestion(name, Settings.model_fields, env_name)
             problems.append(Problem(variable, "unknown setting" + hint))
-        elif len(path) > (3 if name in _NESTED else 2 if name in SINGLE else 1) or "" in path:
+        elif len(path) > (3 if name in NESTED else 2 if name in SINGLE else 1) or "" in path:
             problems.append(Problem(variable, f"goes too deep; give {env_name(name)} as JSON"))
         else:
             if len(path) > 1 and name not in SINGLE:
@@ -224,7 +221,7 @@ def _spelled_as_in(entries: Any, name: str) -> str:
 
 
 def _decode(path: list[str], text: str) -> Any:
-    if path[0] in _OBJECTS and len(path) < (2 if path[0] in SINGLE else 3):
+    if path[0] in _GROUPS and len(path) < (2 if path[0] in SINGLE else 3):
         return json.loads(text)
     if path[-1] in _TEXT_LISTS or (path[0] == "upstreams" and path[2:] == ["models"]):
         if text.startswith("{"):

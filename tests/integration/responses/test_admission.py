@@ -85,12 +85,6 @@ async def worker(talk: Talk) -> AsyncIterator[RawWorker]:
         yield worker
 
 
-@pytest.fixture
-async def acme(talk: Talk) -> AsyncIterator[Asker]:
-    async with talk.client(secret("acme")) as http:
-        yield Asker(http, talk)
-
-
 async def rows(talk: Talk) -> list[str]:
     async with talk.served.gateway.database.reading() as connection:
         return [*(await connection.execute(select(responses.c.task))).scalars()]

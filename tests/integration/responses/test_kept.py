@@ -41,12 +41,6 @@ async def worker(talk: Talk) -> AsyncIterator[RawWorker]:
         yield worker
 
 
-@pytest.fixture
-async def acme(talk: Talk) -> AsyncIterator[Asker]:
-    async with talk.client(secret("acme")) as http:
-        yield Asker(http, talk)
-
-
 async def said(
     asker: Asker, worker: RawWorker, answer: str, text: Any = "what?", **fields: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:

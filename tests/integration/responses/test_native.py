@@ -86,12 +86,6 @@ async def native(talk: Talk, upstream: ResponsesUpstream) -> AsyncIterator[None]
 
 
 @pytest.fixture
-async def acme(talk: Talk) -> AsyncIterator[Asker]:
-    async with talk.client(secret("acme")) as http:
-        yield Asker(http, talk)
-
-
-@pytest.fixture
 async def sdk(talk: Talk) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"{talk.served.url}/v1", api_key=secret("acme"), max_retries=0) as client:
         yield client

@@ -28,12 +28,6 @@ async def talk(redis_url: str, tmp_path: Path, database_url: str) -> AsyncIterat
         yield talk
 
 
-@pytest.fixture
-async def acme(talk: Talk) -> AsyncIterator[Asker]:
-    async with talk.client(secret("acme")) as http:
-        yield Asker(http, talk)
-
-
 async def test_each_end_in_the_background_is_told_once_and_others_are_not(talk: Talk, acme: Asker) -> None:
     async with receiving() as receiver, talk.worker2(["m"]) as worker:
         made = good(await acme.http.post("/api/webhooks", json={"url": receiver.url}), 201)

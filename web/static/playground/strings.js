@@ -41,7 +41,6 @@ export default {
     "task.title": "Task",
     "task.empty": "Nothing sent yet",
     "task.empty.more": "Write a prompt and send it, or open a task's link.",
-    "task.id": "Task",
     "task.id.copy": "Copy the task's id",
     "task.link": "Copy link",
     "task.link.copied": "Copied. Whoever has this link can read this task, and nothing else.",
@@ -50,8 +49,6 @@ export default {
     "task.cancel.notYours": "Reading is all that a link allows. Only who submitted the task can cancel it.",
 
     "stages.title": "Stages",
-    "state.waiting": "not yet",
-    "state.skipped": "skipped",
 
     "place.before": { one: "{n} task before you in your queue", other: "{n} tasks before you in your queue" },
     "place.next": "You are next in your queue",
@@ -198,7 +195,6 @@ export default {
     "task.title": "任务",
     "task.empty": "尚未发送",
     "task.empty.more": "写下提示词并发送，或打开任务的链接。",
-    "task.id": "任务",
     "task.id.copy": "复制任务编号",
     "task.link": "复制链接",
     "task.link.copied": "已复制。持有此链接者可以读取这一个任务，仅此而已。",
@@ -207,8 +203,6 @@ export default {
     "task.cancel.notYours": "链接只允许读取。只有提交者才能取消任务。",
 
     "stages.title": "阶段",
-    "state.waiting": "尚未开始",
-    "state.skipped": "已跳过",
 
     "place.before": "您的队列中前面还有 {n} 个任务",
     "place.next": "您是队列中的下一个",

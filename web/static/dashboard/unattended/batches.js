@@ -69,7 +69,7 @@ export class Batches {
 
   _drawFilters() {
     const wanted = this._wanted.get("state") ?? "";
-    this._state.replaceChildren(...STATES.map(state => h("option", { value: state, selected: state === wanted }, t(`batches.state.${state || "any"}`))));
+    this._state.replaceChildren(...STATES.map(state => h("option", { value: state, selected: state === wanted }, t(`batch.${state || "any"}`))));
     this._chips.replaceChildren(...LINKED.filter(name => this._wanted.get(name)).map(name => h("a", { class: "tag", href: address(without(this._wanted, name)) }, `${t(`batches.${name}`)}: ${this._wanted.get(name)} ✕`)));
   }
 

@@ -51,7 +51,7 @@ export class Responses {
 
   _drawState() {
     const wanted = this._wanted.get(CHOSEN) ?? "";
-    replace(this._state, STATES.map(state => h("option", { value: state, selected: state === wanted }, t(`responses.state.${state || "any"}`))));
+    replace(this._state, STATES.map(state => h("option", { value: state, selected: state === wanted }, t(`response.${state || "any"}`))));
   }
 
   _filters() {

@@ -71,7 +71,7 @@ export class Webhooks {
 
   _drawFilters() {
     const { webhook, state = "" } = this._filters();
-    this._state.replaceChildren(...STATES.map(name => h("option", { value: name, selected: name === state }, t(`deliveries.state.${name || "any"}`))));
+    this._state.replaceChildren(...STATES.map(name => h("option", { value: name, selected: name === state }, t(`delivery.${name || "any"}`))));
     this._chips.replaceChildren(...(webhook ? [h("a", { class: "tag", href: address({ state }) }, `${webhook} ✕`)] : []));
   }
 
