@@ -770,11 +770,6 @@ class Scheduler:
         reply = await self._link.run("page", task_id, after, b"1" if held else b"0", most)
         return [_entry(e) for e in reply[0]] if reply else None
 
-    async def read(self, task_id: str, start: str = "-", count: int = 500) -> list[Entry]:
-        """A page of a task's log from an event id on, that event included; '-': from the beginning."""
-        reply = await self._link.command("XRANGE", self._keys("log", id=task_id), start, "+", "COUNT", count)
-        return [_entry(e) for e in reply]
-
     async def last(self, task_id: str) -> Entry | None:
         """The newest event of a task's log."""
         reply = await self._link.command("XREVRANGE", self._keys("log", id=task_id), "+", "-", "COUNT", 1)

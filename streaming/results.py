@@ -68,10 +68,19 @@ class Results:
         what `show` raises."""
         return await self._results.get(f"{info.task_id} shown", partial(self._show, info, make_view, show))
 
+    async def drawn(self, task_id: str, beside: str, draw: Callable[[], bytes]) -> Result:
+        """The end of a task's stream, shared by all who read the stream, and saw the same `beside` its events: they asked for the
+        same. `draw` makes it, in a thread; raises what that raises."""
+        return await self._results.get(f"{task_id} drawn{beside}", partial(self._draw, draw))
+
     async def close(self) -> None:
         """Give up what is being read and made."""
         await self._results.close()
         await self._ends.close()
+
+    @staticmethod
+    async def _draw(draw: Callable[[], bytes]) -> Result:
+        return Result(await asyncio.to_thread(draw))
 
     async def _read_end(self, info: TaskInfo) -> ResultView:
         async with self._turns.of(info.user):

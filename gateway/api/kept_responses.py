@@ -1,6 +1,7 @@
 """OpenAI's calls on responses that are kept: retrieve, follow from anywhere, cancel, delete, list their input."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import TaskStream
@@ -60,14 +61,18 @@ async def follow(
         reader, place = following
         if place is not None and reader.feed is not None:
             tasks.watch.add(reader.feed, place, reader.feed.top)
+        shown = TaskStream(
+            view, tasks.hub.time, place, partial(tasks.results.drawn, f"{row.task_id} {after}")
+        )
         await serve(
             request,
             reader,
-            TaskStream(view, tasks.hub.time, place),
+            shown,
             tasks.closing,
             headers=[*_ids(row), *beside],
             keepalive_s=tasks.settings.keepalive_ms / 1000,
-            opening=view.open,
+            opening=shown.open,
+            ending=shown.ending,
             resumable=True,
         )
 

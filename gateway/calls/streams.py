@@ -178,7 +178,7 @@ async def serve(
         while True:
             try:
                 if stream.pending is not None and ending is not None:
-                    return await _finish(request.send, reader, ending)
+                    return await _finish(request, head, reader, ending)
                 left = max(give_up - now(), 0.1)
                 left = min(left, keepalive_s if request.started else hold_until - now())
                 events = await reader.next(left, take)
@@ -291,17 +291,19 @@ class _Live:
         return True
 
 
-async def _finish(send: Send, reader: LogReader, ending: Callable[[], Ending]) -> bool:
+async def _finish(request: Request, head: Headers, reader: LogReader, ending: Callable[[], Ending]) -> bool:
     """Write the end; waits while Redis does not answer. Raises Lost and Interrupted."""
     while True:
         try:
             async with ending() as parts:
+                if not request.started:
+                    await _start(request, head)
                 for part in parts:
-                    await _write(send, part)
+                    await _write(request.send, part)
         except StoreError:
             await reader.next(PAGE_AGAIN_S)
         else:
-            await _end(send, b"")
+            await _end(request.send, b"")
             return True
 
 

@@ -325,7 +325,7 @@ class Pool:
 
     def events(self, task_id: str) -> list[tuple[str, str]]:
         """Ids, their epochs counted from 1, and types of a log."""
-        entries = drive(self.scheduler.read(task_id))
+        entries = drive(self.scheduler.page(task_id, "-", 1 << 30))
         ids = numbered(f"{entry.epoch}-{entry.seq}" for entry in entries)
         return [(id_, entry.kind) for id_, entry in zip(ids, entries, strict=True)]
 

@@ -321,7 +321,7 @@ async def test_a_long_answer_is_withheld_whole_and_within_its_bound(gateway: Sta
                 await worker.chunk(task, said[at : at + 1000], at // 1000 + 1)
             if status == "completed":
                 assert "chunk" not in [
-                    event.kind for event in await talk.served.gateway.scheduler.read(task_id)
+                    event.type for event in await talk.served.gateway.hub.page(task_id, 0, 0)
                 ]
                 await worker.answer(task, None, lastSeq=-(-len(said) // 1000))
                 assert (await talk.reaches(task_id, status))["result"]["content"] == said

@@ -98,7 +98,7 @@ def test_ids_of_one_attempt_share_its_epoch_and_count_on(world: World) -> None:
     pool.requeue(first)
     (second,) = pool.take()
     pool.finish(second, 3, chunks=[b"1"])
-    entries = drive(pool.scheduler.read("a"))
+    entries = drive(pool.scheduler.page("a", "-", 1 << 30))
     assert [(entry.epoch, entry.seq) for entry in entries] == [
         (first.epoch, 1),
         (second.epoch, 2),

@@ -143,7 +143,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
             assert first == second
             assert (first.outcome, first.event_id) == ("ok", id_of(grant, 3))
             assert [grant.task_id for grant in first.grants] == ["b"]
-            log = await scheduler.read("a")
+            log = await scheduler.page("a", "-", 1 << 30)
             assert [(entry.seq, entry.kind) for entry in log] == [(1, "start"), (2, "chunk"), (3, "done")]
             assert proxy.lost_replies == 3
 
