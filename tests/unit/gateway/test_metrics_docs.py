@@ -7,7 +7,7 @@ import yaml
 
 from fairlane.gateway.metrics.database_gauges import DATABASE_GAUGES
 from fairlane.gateway.metrics.exposition import PROVIDER
-from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT
+from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, TASK_SILENCE
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES
 from fairlane.queues.metrics import Recorder
 
@@ -26,7 +26,8 @@ def test_what_a_process_counts_is_listed() -> None:
     page = {name: labels for name, labels in listed("process").items() if not name.startswith("process_")}
     provider = (PROVIDER[0],)
     series = {s.name: (provider if s.name.startswith("gen_ai") else ()) + s.labels for s in Recorder().series}
-    assert page == {**series, **dict.fromkeys(GAUGES, ()), OUTPUT_LIMIT.name: OUTPUT_LIMIT.labels}
+    of_models = {gauge.name: gauge.labels for gauge in (OUTPUT_LIMIT, TASK_SILENCE)}
+    assert page == {**series, **dict.fromkeys(GAUGES, ()), **of_models}
 
 
 def test_what_the_store_says_is_listed() -> None:
