@@ -97,6 +97,7 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
                 "modelInfo": {},
                 "taskSilentMs": None,
                 "running": 0,
+                "taskSilentMs": None,
             }
         )
         await worker.send("register", protocols=[2], instanceId="instance", name="raw", models=["o"], slots=5)

@@ -26,8 +26,8 @@ def test_what_a_process_counts_is_listed() -> None:
     page = {name: labels for name, labels in listed("process").items() if not name.startswith("process_")}
     provider = (PROVIDER[0],)
     series = {s.name: (provider if s.name.startswith("gen_ai") else ()) + s.labels for s in Recorder().series}
-    by_model = {gauge.name: gauge.labels for gauge in (OUTPUT_LIMIT, TASK_SILENCE)}
-    assert page == {**series, **dict.fromkeys(GAUGES, ()), **by_model}
+    of_models = {gauge.name: gauge.labels for gauge in (OUTPUT_LIMIT, TASK_SILENCE)}
+    assert page == {**series, **dict.fromkeys(GAUGES, ()), **of_models}
 
 
 def test_what_the_store_says_is_listed() -> None:
