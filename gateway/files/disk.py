@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
-from fairlane.gateway.files.storage import MARK, PIECE, StorageError
+from fairlane.gateway.files.storage import MARK, PIECE, CutOff
 from fairlane.gateway.files.threads import OpenFile, Threads
 from fairlane.queues.private import DIRECTORY_MODE, FILE_MODE, private_directory
 
@@ -38,7 +38,7 @@ class Disk:
             while at < end:
                 piece = await self._threads.run(lambda at=at: file.read(min(PIECE, end - at), at))  # type: ignore[misc]
                 if not piece:
-                    raise StorageError(f"{path} is cut off at {at}")
+                    raise CutOff(f"{path} is cut off at {at}")
                 at += len(piece)
                 yield piece
         finally:

@@ -13,7 +13,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import facts
 from fairlane.gateway.files.rows import LOCK
-from fairlane.gateway.files.storage import MARK, NotStored, Storage, StorageError
+from fairlane.gateway.files.storage import MARK, CutOff, NotStored, Storage, StorageError
 from fairlane.queues.randomness import random_bytes
 
 FACT = "files_storage"
@@ -73,7 +73,7 @@ async def _mark(storage: Storage) -> str | None:
     try:
         async with asyncio.timeout(ANSWER_S):
             mark = b"".join([piece async for piece in storage.read(MARK, 0, CHARS)])
-    except NotStored:
+    except (NotStored, CutOff):  # whoever makes it may die before it is whole
         return None
     except TimeoutError as error:
         raise StorageError(f"{storage} does not answer within {ANSWER_S:.0f} s") from error

@@ -21,6 +21,10 @@ class NotStored(StorageError):
     """There is nothing by this name."""
 
 
+class CutOff(StorageError):
+    """It has fewer bytes than were asked for."""
+
+
 class Writer(Protocol):
     """Something that is being written. Nobody reads it before it is finished; who is done with it closes it."""
 

@@ -21,7 +21,7 @@ from fairlane.gateway.files import files as module
 from fairlane.gateway.files import identity, sweeping
 from fairlane.gateway.files.disk import Disk, DiskWriter
 from fairlane.gateway.files.files import COUNT_AGAIN_MS, LEASE_MS, REMOVE_AGAIN_MS, Files
-from fairlane.gateway.files.storage import StorageError, StorageFull
+from fairlane.gateway.files.storage import MARK, StorageError, StorageFull
 from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.settings import FilesSettings
 
@@ -102,6 +102,14 @@ async def test_a_file_is_there_when_it_is_whole_and_gone_when_it_is_deleted(keep
         assert refused.value.status == 404
     await files.delete(ANN, file_id)
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
+
+
+async def test_a_mark_that_was_never_whole_is_made_anew(keeping: Keeping) -> None:
+    keeping.folder.mkdir(mode=0o700)
+    (keeping.folder / MARK).write_bytes(b"half a ma")  # whoever made it died
+    made = await keeping.files.create(ANN, "x", "batch", of(b"x"))
+    assert await keeping.content(ANN, made.id) == b"x"
+    assert await keeping.another().create(ANN, "y", "batch", of(b"y")), "it is the same one for all"
 
 
 async def test_a_file_of_a_given_id_that_arrives_can_be_ended_by_its_owner(keeping: Keeping) -> None:
