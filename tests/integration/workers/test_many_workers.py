@@ -95,7 +95,6 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
                 "upstream": None,
                 "unhealthy": None,
                 "modelInfo": {},
-                "taskSilentMs": None,
                 "running": 0,
                 "taskSilentMs": None,
             }
