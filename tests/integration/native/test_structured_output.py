@@ -219,8 +219,9 @@ async def test_a_process_that_dies_costs_nobody_his_answer(gateway: Start) -> No
 
 
 async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_loop_nor_others(
-    gateway: Start,
+    gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fairlane.streaming.structured.checker.ANSWER_S", 60.0)  # a machine may be busy
     twice = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(60)}
     endless = {"$defs": {**twice, "a60": {"type": "string"}}, "$ref": "#/$defs/a0"}
     async with gateway() as talk, talk.worker2(["m"], slots=2) as worker:
