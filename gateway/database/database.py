@@ -22,6 +22,7 @@ from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
 from fairlane.gateway.database.sqlite import FileConnection, make_file
 from fairlane.gateway.database.tables import HEAD
 from fairlane.queues.clock import now_ms
+from fairlane.streaming.turns import Caller, Turns
 
 CONNECT_S = 5.0
 POOL_S = 5.0
@@ -67,7 +68,9 @@ class Database:
         self._engine = _engine(address, CONNECTIONS, self._threads)
         self._reports = _engine(address, REPORTS, self._threads)
         self._writing = self._engine.execution_options(**{_WRITES: True})
-        self._turn = asyncio.Lock() if isinstance(address, File) else None
+        self._places = Turns(CONNECTIONS)
+        """Who asks often waits for himself: the pool has one line for all."""
+        self._writers = Turns(1) if isinstance(address, File) else None
         """A file has one writer at a time. Ours come one after the other, with a connection only in their turn: SQLite lets
         those who wait look again now and then, so one that writes without a pause would keep others out."""
         self.dialect = self._engine.dialect.name
@@ -104,10 +107,11 @@ class Database:
             await asyncio.to_thread(_wait_for, [*self._threads])
 
     def reading(
-        self, deadline_s: float = DEADLINE_S
+        self, deadline_s: float = DEADLINE_S, whose: Caller = None
     ) -> contextlib.AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction that sees one state and changes nothing. Raises DatabaseUnavailable."""
-        return self._transaction(self._engine, deadline_s)
+        """A transaction that sees one state and changes nothing. `whose`: for which caller; None: for the gateway, or its
+        operators. They have their turns. Raises DatabaseUnavailable."""
+        return self._transaction(self._engine, deadline_s, whose)
 
     @contextlib.asynccontextmanager
     async def reading_in_turn(self, turns: asyncio.Semaphore, what: str) -> AsyncIterator[AsyncConnection]:
@@ -140,18 +144,20 @@ class Database:
             raise DatabaseSlow(f"{self.address}: no report within {deadline_s:.0f} s") from error
 
     def writing(
-        self, deadline_s: float = DEADLINE_S
+        self, deadline_s: float = DEADLINE_S, whose: Caller = None
     ) -> contextlib.AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction that is committed at the end of the block, whole or not at all.
+        """A transaction that is committed at the end of the block, whole or not at all. `whose`: see `reading`.
 
         Raises DatabaseUnavailable; then it may be committed all the same, so what is written must bear to be written again.
         """
-        return self._transaction(self._writing, deadline_s)
+        return self._transaction(self._writing, deadline_s, whose)
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
+    async def _transaction(
+        self, engine: AsyncEngine, deadline_s: float, whose: Caller = None
+    ) -> AsyncIterator[AsyncConnection]:
         try:
-            async with self._begun(engine, deadline_s) as connection:
+            async with self._begun(engine, deadline_s, whose) as connection:
                 yield connection
         except DatabaseUnavailable as error:
             _empty_frames(error)
@@ -167,18 +173,25 @@ class Database:
             since_ms = now_ms() if before is None else before.since_ms
             self.trouble = Trouble(since_ms, str(error), writes)
 
-    def _turn_of(self, engine: AsyncEngine) -> contextlib.AbstractAsyncContextManager[None]:
-        writes = engine is self._writing
-        return self._turn if writes and self._turn is not None else contextlib.nullcontext()
+    @contextlib.asynccontextmanager
+    async def _turn_of(self, engine: AsyncEngine, whose: Caller) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as turns:
+            if engine is self._writing and self._writers is not None:
+                await turns.enter_async_context(self._writers.of(whose))
+            if engine is not self._reports:
+                await turns.enter_async_context(self._places.of(whose))
+            yield
 
     @contextlib.asynccontextmanager
-    async def _begun(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
+    async def _begun(
+        self, engine: AsyncEngine, deadline_s: float, whose: Caller
+    ) -> AsyncIterator[AsyncConnection]:
         """One transaction, what the drivers raise told as DatabaseUnavailable."""
         connected = False
         try:
             async with (
                 asyncio.timeout(deadline_s) as limit,
-                self._turn_of(engine),
+                self._turn_of(engine, whose),
                 engine.begin() as connection,
             ):
                 connected = True
@@ -186,7 +199,7 @@ class Database:
         except TimeoutError as error:
             if connected and not limit.expired():
                 raise  # the block's own
-            seconds = deadline_s if connected else min(deadline_s, CONNECT_S)
+            seconds = deadline_s if limit.expired() else CONNECT_S
             what = "answer" if connected else "connection"
             raise DatabaseUnavailable(f"{self.address}: no {what} within {seconds:.0f} s") from error
         except exc.DBAPIError as error:

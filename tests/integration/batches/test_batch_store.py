@@ -128,11 +128,11 @@ async def test_a_batch_that_is_to_be_cancelled_does_not_begin(database: Database
     store = BatchStore(database)
     await store.add(made(), 10)
     batch = await led(store, "one", await _only(store))
-    await store.cancel(batch.id, NOW)
+    await store.cancel(batch.id, NOW, None)
     batch = await store.begin(batch, NOW, total=5)
     assert (batch.status, batch.cancelling) == (Status.CANCELLING, NOW)
     ended = await store.end(batch, Status.CANCELLED, NOW + 1)
-    await store.cancel(batch.id, NOW + 2)
+    await store.cancel(batch.id, NOW + 2, None)
     assert await store.find(batch.id, None) == ended
     assert (ended.status, ended.leader, ended.lease) == (Status.CANCELLED, "", 0)
     with pytest.raises(Overtaken):
@@ -148,7 +148,7 @@ async def test_of_each_owner_the_first_ones_are_led_and_so_many_may_be_unended(d
         await store.add(made(20), 5)
     found = [one.id for one in await store.unended("one", 2, NOW)]
     assert found == [batch.id for batch in (*of_ann[:2], *of_bob[:2])]
-    await store.cancel(of_ann[4].id, NOW)
+    await store.cancel(of_ann[4].id, NOW, None)
     found = [one.id for one in await store.unended("one", 2, NOW)]
     assert found == [batch.id for batch in (*of_ann[:2], of_ann[4], *of_bob[:2])]
     late = await store.unended("one", 2, LATER)

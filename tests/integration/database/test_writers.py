@@ -1,4 +1,4 @@
-"""Those who write to one file: in the order in which they came, and in nobody's way who reads."""
+"""Those who write to one file: in their turns, and in nobody's way who reads."""
 
 import asyncio
 import contextlib
@@ -34,6 +34,32 @@ async def test_writers_of_a_file_take_turns_and_leave_connections_to_readers(tmp
             assert order == []
         await asyncio.gather(*writers, return_exceptions=True)
         assert order == [number for number in range(4 * CONNECTIONS) if number != 3]
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+async def test_who_asks_often_waits_for_himself(tmp_path: Path, kind: str) -> None:
+    database = Database(File(tmp_path / "fairlane.db"))
+    await database.start()
+    order: list[str | None] = []
+    transaction = {"reading": database.reading, "writing": database.writing}[kind]
+
+    async def ask(whose: str | None) -> None:
+        async with transaction(whose=whose) as connection:
+            order.append(whose)
+            await connection.execute(text("SELECT 1"))
+
+    try:
+        async with contextlib.AsyncExitStack() as taken:
+            for _ in range(1 if kind == "writing" else CONNECTIONS):
+                await taken.enter_async_context(transaction(whose="many"))
+            waiting = [asyncio.create_task(ask("many")) for _ in range(100)]
+            await asyncio.sleep(0)  # all of them stand in line
+            waiting += [asyncio.create_task(ask(whose)) for whose in ("one", None)]
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        assert set(order[:3]) == {"many", "one", None}
     finally:
         await database.close()
 
