@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from fairlane.gateway.database import schema
 from fairlane.gateway.database.address import Address, File, Server
-from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
+from fairlane.gateway.database.errors import DatabaseCrowded, DatabaseSlow, DatabaseUnavailable
 from fairlane.gateway.database.sqlite import FileConnection, make_file
 from fairlane.gateway.database.tables import HEAD
 from fairlane.queues.clock import now_ms
@@ -161,7 +161,7 @@ class Database:
                 yield connection
         except DatabaseUnavailable as error:
             _empty_frames(error)
-            if engine is not self._reports:
+            if engine is not self._reports and not isinstance(error, DatabaseCrowded):
                 self._note(error, writes=engine is self._writing)
             raise
         if self.trouble is not None and (engine is self._writing or not self.trouble.writes):
@@ -187,18 +187,18 @@ class Database:
         self, engine: AsyncEngine, deadline_s: float, whose: Caller
     ) -> AsyncIterator[AsyncConnection]:
         """One transaction, what the drivers raise told as DatabaseUnavailable."""
-        connected = False
+        in_turn = connected = False
         try:
-            async with (
-                asyncio.timeout(deadline_s) as limit,
-                self._turn_of(engine, whose),
-                engine.begin() as connection,
-            ):
-                connected = True
-                yield connection
+            async with asyncio.timeout(deadline_s) as limit, self._turn_of(engine, whose):
+                in_turn = True
+                async with engine.begin() as connection:
+                    connected = True
+                    yield connection
         except TimeoutError as error:
             if connected and not limit.expired():
                 raise  # the block's own
+            if not in_turn:
+                raise DatabaseCrowded(f"{self.address}: no turn within {deadline_s:.0f} s") from error
             seconds = deadline_s if limit.expired() else CONNECT_S
             what = "answer" if connected else "connection"
             raise DatabaseUnavailable(f"{self.address}: no {what} within {seconds:.0f} s") from error

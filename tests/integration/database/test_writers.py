@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from fairlane.gateway.database.address import File
 from fairlane.gateway.database.database import CONNECTIONS, Database
+from fairlane.gateway.database.errors import DatabaseCrowded
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +61,11 @@ async def test_who_asks_often_waits_for_himself(tmp_path: Path, kind: str) -> No
             await asyncio.sleep(0)
         await asyncio.gather(*waiting)
         assert set(order[:3]) == {"many", "one", None}
+        async with database.writing(whose="many"):
+            with pytest.raises(DatabaseCrowded):
+                async with database.writing(0.05, whose="many"):
+                    raise AssertionError
+            assert database.trouble is None, "it is well: he stands in his own way"
     finally:
         await database.close()
 
