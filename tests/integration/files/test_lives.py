@@ -223,8 +223,8 @@ async def test_of_a_call_that_is_cancelled_amid_the_commit_of_its_row_nothing_is
     writing = keeping.database.writing
 
     @contextlib.asynccontextmanager
-    async def cancelled_behind_the_commit(deadline_s: float) -> AsyncIterator[AsyncConnection]:
-        async with writing(deadline_s) as connection:
+    async def cancelled_behind_the_commit(*said: Any) -> AsyncIterator[AsyncConnection]:
+        async with writing(*said) as connection:
             yield connection
         monkeypatch.setattr(keeping.database, "writing", writing)
         raise asyncio.CancelledError

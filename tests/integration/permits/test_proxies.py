@@ -61,7 +61,10 @@ async def test_nobody_jumps_the_queue(gateway: Start, tmp_path: Path) -> None:
         used = [await permit_of(here, await ask(here)) for _ in range(2)]
         behind.open.clear()
         calls = [
-            here.later(http.get(f"/image/{n}", headers=carrying(permit))) for n, permit in enumerate(used)
+            here.later(
+                http.get(f"/image/{n}", headers=carrying(permit), timeout=60.0)
+            )  # all attempts come between
+            for n, permit in enumerate(used)
         ]
         await until(lambda: behind.now == 2, "both to be under way")
         waiting = [await ask(chance.choice((here, there))) for _ in range(10)]
