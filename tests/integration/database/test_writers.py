@@ -60,7 +60,7 @@ async def test_who_asks_often_waits_for_himself(tmp_path: Path, kind: str) -> No
             waiting += [asyncio.create_task(ask(whose)) for whose in ("one", None)]
             await asyncio.sleep(0)
         await asyncio.gather(*waiting)
-        assert set(order[:3]) == {"many", "one", None}
+        assert max(order.index("one"), order.index(None)) < 20, "not behind all of many"
         async with database.writing(whose="many"):
             with pytest.raises(DatabaseCrowded):
                 async with database.writing(0.05, whose="many"):
