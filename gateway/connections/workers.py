@@ -276,7 +276,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._read_no_further()
         elif self.read_paused or self._lost:
             self._read_on()
-        if self._held or self._message is not None or self._need > LEAST_HELD:
+        if self._held or self._held_up or self._message is not None or self._need > LEAST_HELD:
             self._tell_held()
 
     def _tell_held(self) -> None:
@@ -284,9 +284,9 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         held = len(self._message or b"") + max(self._need, len(self._ahead))
         if held < LEAST_HELD:
             held = 0
-        if self._receiver is None or self.close_sent or held == self._held:
+        if self._receiver is None or self.close_sent:
             return
-        if self._receiver.holds(held):
+        if held == self._held or self._receiver.holds(held):
             self._held, self._held_up = held, None
             return
         now = self.loop.time()
