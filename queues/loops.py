@@ -1,40 +1,79 @@
-"""Tasks that go on until somebody ends them, what they rest by, and work that is done side by side."""
+"""Background tasks, and waiting for several of them."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-AGAIN_S = 1.0
+import structlog
+
+log = structlog.get_logger("fairlane.loops")
+
+RETRY_CANCEL_S = 1.0
 
 T = TypeVar("T")
 
 
+def run_periodically(
+    name: str,
+    interval_s: float,
+    step: Callable[[], Awaitable[float | None]],
+    *,
+    expected: tuple[type[Exception], ...] = (),
+    delay_s: float = 0.0,
+    wake: asyncio.Event | None = None,
+) -> "asyncio.Task[None]":
+    """Start a background task that calls `step` and waits `interval_s`, again and again. `end_tasks` ends it.
+
+    `step` may return another time to wait, in seconds. A failed step is repeated after `interval_s`. Failures in `expected` are
+    not logged, because another component reports them. `delay_s` passes before the first step. Setting `wake` cuts a wait short.
+    """
+
+    async def repeat() -> None:
+        await asyncio.sleep(delay_s)
+        while True:
+            pause_s = None
+            try:
+                pause_s = await step()
+            except expected:
+                pass
+            except Exception:  # one failed step must not end the loop
+                log.exception("a background step failed and will be repeated", step=name)
+            pause_s = interval_s if pause_s is None else pause_s
+            if wake is None:
+                await asyncio.sleep(pause_s)
+            else:
+                await set_within(wake, pause_s)
+                wake.clear()
+
+    return asyncio.create_task(repeat(), name=name)
+
+
 async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks and wait until they are over, whatever they end with. None is passed over.
+    """Cancel tasks and wait until they have ended, whatever their outcome. None is skipped.
 
     A task may lose a cancellation: `asyncio.gather` raises the failure of one of its parts when that comes in the same moment,
-    and who goes on after failures goes on. So who is not over is cancelled again.
+    and a loop that continues after failures continues. So a task that has not ended is cancelled again.
     """
     left = {task for task in tasks if task is not None}
     while left:
         for task in left:
             task.cancel()
-        over, left = await asyncio.wait(left, timeout=AGAIN_S)
+        over, left = await asyncio.wait(left, timeout=RETRY_CANCEL_S)
         for task in over:
             if not task.cancelled():
                 task.exception()  # or it is logged as never retrieved
 
 
 async def set_within(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Wait until an event is set, for so long at most; None: as long as it takes."""
+    """Wait until an event is set, for `timeout_s` seconds at most. None means no limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
 
 
 async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
-    """What each comes to, in order; where some fail, the first failure, when all are over: nothing goes on behind it."""
+    """Return the results in order. If some fail, raise the first failure when all have ended, so that nothing runs on."""
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     made: list[T] = []
     for outcome in outcomes:

@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, set_within
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
@@ -387,7 +387,9 @@ class Hub:
         self._renewed_at = 0.0
 
     def start(self) -> None:
-        self._checker = asyncio.create_task(self._check(), name="hub-check")
+        self._checker = run_periodically(
+            "hub-check", SILENT_S / 2, self._check, expected=(StoreError,), wake=self._check_now
+        )
 
     async def close(self) -> None:
         """Stop checking; readers are woken a last time and find their feeds as they are."""
@@ -587,22 +589,15 @@ class Hub:
         finally:
             feed.fetching = None
 
-    async def _check(self) -> None:
-        """Find what was lost: compare the feeds that were silent for a while with their logs, in one round trip."""
-        while True:
-            await set_within(self._check_now, self.silent_s / 2)
-            self._check_now.clear()
-            now = self.time()
-            silent = [
-                f for f in self._feeds.values() if f.begun and not f.ended and now - f.seen >= self.silent_s
-            ]
-            try:
-                for at in range(0, len(silent), COMPARED):
-                    await self._compare(silent[at : at + COMPARED], now)
-            except StoreError:
-                continue  # it comes again
-            except Exception:  # readers depend on later checks: this one is given up, the next one comes
-                log.exception("comparing feeds with their logs failed")
+    async def _check(self) -> float:
+        """Find lost events: compare the feeds that were silent for a while with their logs, in one round trip."""
+        now = self.time()
+        silent = [
+            f for f in self._feeds.values() if f.begun and not f.ended and now - f.seen >= self.silent_s
+        ]
+        for at in range(0, len(silent), COMPARED):
+            await self._compare(silent[at : at + COMPARED], now)
+        return self.silent_s / 2
 
     async def _compare(self, feeds: list[Feed], now: float) -> None:
         """Bring feeds up to their logs; one whose log is gone or has become shorter is lost.

@@ -15,7 +15,7 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.stored import StoredKey, next_end, stored_keys
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.outage import Outage
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -48,6 +48,7 @@ class Keyring:
         self._unwritten: set[str] = set()
         self._outage = Outage()
         self._reading = asyncio.Lock()
+        self._write_at = 0.0
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -58,7 +59,8 @@ class Keyring:
     async def start(self) -> None:
         """Read all keys, and begin to look. Raises DatabaseUnavailable: without its keys no gateway starts."""
         await self.read()
-        self._looking = asyncio.create_task(self._look(), name="keyring")
+        self._write_at = asyncio.get_running_loop().time() + USED_S
+        self._looking = run_periodically("keyring", LOOK_S, self._look, delay_s=LOOK_S)
 
     async def close(self) -> None:
         """End, and write which keys were used."""
@@ -93,25 +95,20 @@ class Keyring:
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        write_at = loop.time() + USED_S
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                if self._now() * 1000 >= self._end_ms:
-                    self._tell()  # what was let in by a secret that ended just now
-                await self.read()
-                if self._store.answers and self._outage.over(loop.time()) is not None:
-                    log.info("the database is back")
-                if loop.time() >= write_at:
-                    write_at = loop.time() + USED_S
-                    await self._write_used()
-            except DatabaseUnavailable as error:
-                if self._outage.failed(loop.time()):
-                    log.warning(
-                        "the database is away: keys stay as they are, changes are refused", error=str(error)
-                    )
-            except Exception:  # keys stay as they are, and the next look may do better
-                log.exception("cannot read the keys of the database")
+        try:
+            if self._now() * 1000 >= self._end_ms:
+                self._tell()  # what was let in by a secret that ended just now
+            await self.read()
+            if self._store.answers and self._outage.over(loop.time()) is not None:
+                log.info("the database is back")
+            if loop.time() >= self._write_at:
+                self._write_at = loop.time() + USED_S
+                await self._write_used()
+        except DatabaseUnavailable as error:
+            if self._outage.failed(loop.time()):
+                log.warning(
+                    "the database is away: keys stay as they are, changes are refused", error=str(error)
+                )
 
     async def _write_used(self) -> None:
         """Raises DatabaseUnavailable; then they are written with the next ones."""

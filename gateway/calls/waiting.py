@@ -3,17 +3,13 @@
 import asyncio
 from typing import NamedTuple
 
-import structlog
-
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
 from fairlane.streaming.hub import Feed
-
-log = structlog.get_logger("fairlane.gateway")
 
 INTERVAL_S = 1.0
 PER_ROUND = 500
@@ -47,7 +43,9 @@ class QueueWatch:
         self._feeds: dict[Feed, _Watched] = {}
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="queue-watch")
+        self._task = run_periodically(
+            "queue-watch", INTERVAL_S, self._run, expected=(StoreError,), delay_s=INTERVAL_S
+        )
 
     async def close(self) -> None:
         await end_tasks(self._task)
@@ -63,27 +61,18 @@ class QueueWatch:
         self._feeds.pop(feed, None)
 
     async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            for feed, watched in list(self._feeds.items()):
-                if feed.top > watched.behind or feed.lost or not feed.readers:
-                    self.discard(feed)
-            told = list(self._feeds)[:PER_ROUND]
-            try:
-                records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in told))
-            except StoreError:
-                continue  # told again when it answers
-            except Exception:  # readers wait without news for a second; the next round tries again
-                log.exception("cannot tell positions")
+        for feed, watched in list(self._feeds.items()):
+            if feed.top > watched.behind or feed.lost or not feed.readers:
+                self.discard(feed)
+        watched_now = list(self._feeds)[:PER_ROUND]
+        records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in watched_now))
+        for feed, record in zip(watched_now, records, strict=True):
+            if feed not in self._feeds:
                 continue
-            for feed, record in zip(told, records, strict=True):
-                if feed not in self._feeds:
-                    continue
-                last, behind = self._feeds.pop(feed)
-                if record is None or record.place.position == 0 or feed.top > behind:
-                    continue
-                news = is_news(last, record.place)
-                self._feeds[feed] = _Watched(record.place if news else last, behind)  # to the end of the line
-                if news:
-                    feed.show(queued_event(feed.task_id, now_ms(), record.place))
-            del told, records  # not to be kept until the next round
+            last, behind = self._feeds.pop(feed)
+            if record is None or record.place.position == 0 or feed.top > behind:
+                continue
+            news = is_news(last, record.place)
+            self._feeds[feed] = _Watched(record.place if news else last, behind)  # to the end of the line
+            if news:
+                feed.show(queued_event(feed.task_id, now_ms(), record.place))

@@ -27,7 +27,7 @@ from fairlane.gateway.records.ledger import read_funds
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks, set_within
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -67,7 +67,8 @@ class Reckoning:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._run(), name="reckoning")
+        expected = (StoreError, DatabaseUnavailable)
+        self._task = run_periodically("reckoning", LOOK_S, self.look, expected=expected, wake=self._soon)
 
     async def close(self) -> None:
         """End."""
@@ -77,17 +78,6 @@ class Reckoning:
         """Redis may have lost something: all are due."""
         self._everybody = True
         self._soon.set()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except (StoreError, DatabaseUnavailable):
-                pass  # which others tell; who was to be looked at is again in a minute
-            except Exception:  # balances stay as they are
-                log.exception("cannot compare balances with the ledger")
-            await set_within(self._soon, LOOK_S)
-            self._soon.clear()
 
     async def look(self) -> None:
         """Compare those who are due. Raises StoreError and DatabaseUnavailable."""

@@ -22,7 +22,7 @@ from fairlane.gateway.errors import bad_request
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
@@ -76,7 +76,9 @@ class Refusals:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._run(), name="refusals")
+        self._task = run_periodically(
+            "refusals", MINUTE_MS / 1000, self._run, expected=(StoreError,), delay_s=self._next_minute_s()
+        )
 
     async def close(self) -> None:
         """Bring what is counted, as long as that takes no time, and end."""
@@ -88,16 +90,12 @@ class Refusals:
             lost = sum(map(Counter.total, self._counts.values()))
             log.warning("counted refusals are lost: Redis does not take them", refusals=lost)
 
-    async def _run(self) -> None:
-        while True:
-            now = self._now_ms()
-            await asyncio.sleep((MINUTE_MS - now % MINUTE_MS) / 1000 + 0.05)
-            try:
-                await self.bring(over_at=self._now_ms())
-            except StoreError:
-                pass  # which is told elsewhere; they are brought a minute later
-            except Exception:  # likewise
-                log.exception("cannot bring counted refusals")
+    async def _run(self) -> float:
+        await self.bring(over_at=self._now_ms())
+        return self._next_minute_s()
+
+    def _next_minute_s(self) -> float:
+        return (MINUTE_MS - self._now_ms() % MINUTE_MS) / 1000 + 0.05
 
     async def bring(self, over_at: int) -> None:
         """Bring the minutes that are over at this instant to the outbox. Raises StoreError: what is not brought stays."""

@@ -5,15 +5,12 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.clock import now_ms
-from fairlane.queues.loops import end_tasks
-
-log = structlog.get_logger("fairlane.gateway")
+from fairlane.queues.loops import end_tasks, run_periodically
 
 LOOK_S = 600.0
 REST_S = 0.2
@@ -42,24 +39,17 @@ class Retention:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._run(), name="retention")
+        first = random.uniform(0, LOOK_S)  # noqa: S311 - not all replicas at the same time
+        self._task = run_periodically(
+            "retention", LOOK_S, self._run, expected=(DatabaseUnavailable,), delay_s=first
+        )
 
     async def close(self) -> None:
         """End."""
         await end_tasks(self._task)
 
-    async def _run(self) -> None:
-        await asyncio.sleep(random.uniform(0, LOOK_S))  # noqa: S311 - not all replicas at once
-        while True:
-            pause = LOOK_S
-            try:
-                if await self.forget(now_ms()):
-                    pause = REST_S
-            except DatabaseUnavailable:
-                pass  # which the outbox tells
-            except Exception:  # what is not forgotten now is later
-                log.exception("cannot delete old records")
-            await asyncio.sleep(pause)
+    async def _run(self) -> float:
+        return REST_S if await self.forget(now_ms()) else LOOK_S
 
     async def forget(self, now_ms: int) -> bool:
         """Delete a part; whether there may be more. Raises DatabaseUnavailable."""

@@ -3,7 +3,6 @@ store has been emptied.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
@@ -13,7 +12,7 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler, configuration
 from fairlane.queues.store.link import RedisLink
@@ -49,7 +48,9 @@ class ConfigurationWatch:
 
     def start(self) -> None:
         """Begin to compare."""
-        self._comparing = asyncio.create_task(self._compare(), name="configuration")
+        self._comparing = run_periodically(
+            "configuration", COMPARE_S, self._compare, expected=(StoreError,), delay_s=COMPARE_S
+        )
 
     async def close(self) -> None:
         """End."""
@@ -90,12 +91,9 @@ class ConfigurationWatch:
 
     async def _compare(self) -> None:
         """Bring ours again while another one holds: it does so no longer than a replica lives that has it."""
-        while True:
-            await asyncio.sleep(COMPARE_S)
-            with contextlib.suppress(StoreError):
-                in_force, born = await self._scheduler.in_force()
-                if in_force is None or in_force.hash != self._hash() or born != self._born:
-                    await self.bring()
+        in_force, born = await self._scheduler.in_force()
+        if in_force is None or in_force.hash != self._hash() or born != self._born:
+            await self.bring()
 
     def _hash(self) -> str:
         settings = self._current.settings

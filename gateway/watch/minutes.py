@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.survey.survey import Lane, Model, Survey, Surveyor
 from fairlane.queues.tasks import State
@@ -71,22 +71,17 @@ class Minutes:
 
     def start(self) -> None:
         """Begin."""
-        self._writing = asyncio.create_task(self._write(), name="minutes")
+        self._writing = run_periodically(
+            "minutes", MINUTE_S, self._write, expected=(StoreError,), delay_s=MINUTE_S
+        )
 
     async def close(self) -> None:
         """End."""
         await end_tasks(self._writing)
 
     async def _write(self) -> None:
-        while True:
-            await asyncio.sleep(MINUTE_S)
-            try:
-                self._also()
-                self.note(await self._surveyor.recent())
-            except StoreError:
-                pass  # which is told elsewhere
-            except Exception:  # what is lost is a line of the log
-                log.exception("cannot write what the last minute was like")
+        self._also()
+        self.note(await self._surveyor.recent())
 
     def refused(self, user: str) -> None:
         """A task of this user was refused. Counted by user for the first thousand users of a minute."""

@@ -12,7 +12,7 @@ import structlog
 from fairlane import __version__
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.survey.survey import ReplicaInfo, read_replica_info
 
@@ -68,7 +68,7 @@ class Replicas:
 
     def start(self) -> None:
         """Begin to look."""
-        self._watching = asyncio.create_task(self._watch(), name="replicas")
+        self._watching = run_periodically("replicas", LOOK_S, self._look, expected=(StoreError,))
 
     async def close(self) -> None:
         """End; be no live replica any more, at once, for those who go next and look whether another stays."""
@@ -83,16 +83,6 @@ class Replicas:
         except StoreError:
             return False
         return any(end > now_ms and not name.startswith(self._group) for name, end in ends.items())
-
-    async def _watch(self) -> None:
-        while True:
-            try:
-                await self._look()
-            except StoreError:
-                pass  # again when it answers
-            except Exception:  # what is lost is a line of the log
-                log.exception("cannot look at the replicas")
-            await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
         command = self._link.command

@@ -1,7 +1,6 @@
 """Says what is wrong with Redis for as long as it is: in the log, and to whoever asks."""
 
 import asyncio
-import contextlib
 import time
 from typing import Any
 
@@ -10,7 +9,7 @@ import structlog
 from fairlane.gateway.errors import ApiError, store_unavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
@@ -45,7 +44,9 @@ class StoreWatch:
     def start(self) -> None:
         """Begin, before the link does."""
         self.down_since = time.time()
-        self._task = asyncio.create_task(self._watch(), name="store-watch")
+        self._task = run_periodically(
+            "store-watch", LOOK_S, self._watch, expected=(StoreError,), delay_s=FIRST_LOOK_S
+        )
 
     async def close(self) -> None:
         """End."""
@@ -100,14 +101,12 @@ class StoreWatch:
         if len(self._reasons) < MOST_REASONS:
             self._reasons.add(why)
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(FIRST_LOOK_S if self._starting else LOOK_S)
-            if self.down_since is not None:
-                self._look_at_connection(self.down_since)
-            else:
-                with contextlib.suppress(StoreError):  # away, or this write was refused, too
-                    await self._look_at_writes()
+    async def _watch(self) -> float:
+        if self.down_since is not None:
+            self._look_at_connection(self.down_since)
+        else:
+            await self._look_at_writes()
+        return FIRST_LOOK_S if self._starting else LOOK_S
 
     def _look_at_connection(self, since: float) -> None:
         """Say it again now and then, and at once when the reason is a new one: Redis may be back, and unfit."""

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 from redis.exceptions import ResponseError
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.wire import Reply
@@ -30,8 +29,6 @@ from fairlane.queues.survey.presence import read_presence
 from fairlane.queues.survey.upstreams import Upstream, upstream_of, upstreams_of
 from fairlane.queues.tasks import TERMINAL
 from fairlane.queues.versions import Configuration, read_configuration
-
-log = structlog.get_logger("fairlane.queues")
 
 MOST_MODELS = 500
 MOST_TASKS = 1000
@@ -290,7 +287,9 @@ class Surveyor:
 
     def start(self) -> None:
         """Begin to remember what is charged."""
-        self._sampling = asyncio.create_task(self._sample(), name="survey-samples")
+        self._sampling = run_periodically(
+            "survey-samples", SAMPLE_EVERY_S, self._sample, expected=(StoreError,)
+        )
 
     async def close(self) -> None:
         """End, and stop a survey under way."""
@@ -317,15 +316,8 @@ class Surveyor:
             reading.exception()  # who asked is told; it may be gone
 
     async def _sample(self) -> None:
-        while True:
-            try:
-                survey = await self.survey()
-                self.shares.remember(_charged(survey.lanes))
-            except StoreError:
-                pass  # the readings before it still stand
-            except Exception:  # shares are for the eye: the gateway goes on without a new reading
-                log.exception("cannot read what queues were charged")
-            await asyncio.sleep(SAMPLE_EVERY_S)
+        survey = await self.survey()
+        self.shares.remember(_charged(survey.lanes))
 
     async def workers(self) -> list[dict[str, Any]]:
         """The workers of all replicas, as `present` was told of them; those here as they are. Raises StoreError."""

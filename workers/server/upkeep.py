@@ -5,10 +5,8 @@ import itertools
 import random
 from collections.abc import Iterator
 
-import structlog
-
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, set_within
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.presence import AT_ONCE
 from fairlane.streaming.hub import Hub
@@ -23,10 +21,9 @@ from fairlane.workers.server.tasks.attempts import Attempts
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.steps import Phase
 
-log = structlog.get_logger("fairlane.workers")
-
 RENEW_S = 5.0
 TICK_S = 1.0
+RETRY_S = 0.2
 LOOK_S = 5
 """Each worker is looked at so often whether it has fallen silent, a part of them in each round; a few always."""
 FEW = 50
@@ -67,7 +64,9 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._keep_up(), name="dispatch-upkeep")
+        self._task = run_periodically(
+            "dispatch-upkeep", RETRY_S, self._keep_up, expected=(StoreError,), wake=self._offers.hurry
+        )
 
     async def close(self) -> None:
         """End."""
@@ -75,27 +74,18 @@ class Upkeep:
 
     # ---- rounds ----------
 
-    async def _keep_up(self) -> None:
-        """Offer, renew, sweep: in this order, so that what lives is not swept after an outage."""
-        while True:
-            wait = self._tick_s
-            try:
-                await self._offers.tell_if_due()
-                await self._renew()
-                next_ms, looked = await self._scheduler.sweep()
-                wait = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, self._tick_s)
-            except StoreError:
-                wait = 0.2  # again when it answers
-            except Exception:  # upkeep must go on: what failed is tried again in a second
-                log.exception("upkeep failed")
-            try:
-                self.check_limits()
-                self._payloads.expire()
-                self._health.review_soon()
-            except Exception:  # the same: leases must be renewed whatever happens here
-                log.exception("checking time limits failed")
-            await set_within(self._offers.hurry, wait * self._rng.uniform(0.95, 1.0))
-            self._offers.hurry.clear()
+    async def _keep_up(self) -> float:
+        """Offer, renew, sweep: in this order, so that live tasks are not swept after an outage. Return the time to wait (s)."""
+        try:
+            self.check_limits()
+            self._payloads.expire()
+            self._health.review_soon()
+        finally:  # leases must be renewed whatever fails here
+            await self._offers.tell_if_due()
+            await self._renew()
+            next_ms, looked = await self._scheduler.sweep()
+        wait_s = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, self._tick_s)
+        return wait_s * self._rng.uniform(0.95, 1.0)
 
     async def _renew(self) -> None:
         now = self._pool.time()

@@ -12,7 +12,7 @@ import structlog
 
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -37,7 +37,9 @@ class EndpointsWatch:
     async def start(self) -> None:
         """Read them, and begin to look. Raises DatabaseUnavailable."""
         await self.read()
-        self._looking = asyncio.create_task(self._look(), name="endpoints")
+        self._looking = run_periodically(
+            "endpoints", LOOK_S, self._look, expected=(DatabaseUnavailable,), delay_s=LOOK_S
+        )
 
     async def close(self) -> None:
         """End. A reading under way is let come to its end, for a moment: one that is broken off may leave a connection behind."""
@@ -63,11 +65,4 @@ class EndpointsWatch:
         self._unreadable = found
 
     async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self.read()
-            except DatabaseUnavailable:
-                pass  # the keyring says so
-            except Exception:  # they stay as they are, and the next look may do better
-                log.exception("cannot read the endpoints of the database")
+        await self.read()

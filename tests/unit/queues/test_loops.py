@@ -8,7 +8,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_who_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "AGAIN_S", 0.01)
+    monkeypatch.setattr(loops, "RETRY_CANCEL_S", 0.01)
     loop = asyncio.get_running_loop()
     failing, other = loop.create_future(), loop.create_future()
     failures = 0
@@ -63,3 +63,25 @@ async def test_of_work_side_by_side_the_first_failure_is_told_when_all_is_over()
     with pytest.raises(ValueError, match="4"):
         await loops.all_of([work(4, fails=True), work(1, fails=True), work(9)])
     assert sorted(over) == [1, 4, 9]
+
+
+async def test_a_periodic_step_is_repeated_after_failures_and_when_it_is_woken() -> None:
+    outcomes = [KeyError(), ValueError(), 0.0, 3600.0, None]
+    done: list[object] = []
+    wake = asyncio.Event()
+
+    async def step() -> float | None:
+        outcome = outcomes[len(done)]
+        done.append(outcome)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    task = loops.run_periodically("test", 0.0, step, expected=(KeyError,), wake=wake)
+    while len(done) < 4:
+        await asyncio.sleep(0.001)
+    wake.set()
+    while len(done) < 5:
+        await asyncio.sleep(0.001)
+    await loops.end_tasks(task)
+    assert task.cancelled()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.crowding import Crowding
 from fairlane.workers.server.limits.answers import Answers, Measure, name_of
@@ -66,19 +66,11 @@ class Congestion:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._go_on(), name="dispatch-congestion")
+        self._task = run_periodically("dispatch-congestion", ROUND_S, self.look)
 
     async def close(self) -> None:
         """End."""
         await end_tasks(self._task)
-
-    async def _go_on(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception:  # limits stay as they are until the next round
-                log.exception("cannot look at how long queues are")
-            await asyncio.sleep(ROUND_S)
 
     # ---- what others ask and tell ----------
 
