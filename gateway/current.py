@@ -83,9 +83,6 @@ def _routes_hash(settings: Settings) -> str:
         },
     )
     said["models"] = {name: model for name, model in said["models"].items() if any(model.values())}
-    for name in ("chains", "endpoints"):  # which a release before these does not have
-        if not said[name]:
-            del said[name]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -88,7 +88,7 @@ def tasks(
     )
     for row in told["tasks"]:
         age = f"{(told['now'] - (row['enqueuedAt'] or told['now'])) / 1000:.0f}s"
-        asked = row.get("asked") or row["model"]  # a gateway of an older release does not tell it
+        asked = row["asked"]
         shown = [row["taskId"], row["status"], row["user"], asked, row["model"], row["queue"], age]
         shown += [stage_of(row, told["now"])] if staged else []
         shown += [row["requestId"], row["code"], (row["error"] or "")[:MOST_WIDE]]

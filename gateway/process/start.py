@@ -18,7 +18,6 @@ from fairlane.gateway.connections.sockets import TooFewFiles, connection_limits,
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseError
-from fairlane.gateway.database.tables import HEAD
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, run_loop, serve, store
 from fairlane.gateway.process.supervisor import Supervisor
@@ -96,10 +95,7 @@ def run(
 async def _prepare_database(settings: Settings) -> Held:
     """Once for all processes, and where it cannot be used none begins: what it has of keys. Raises DatabaseError."""
     async with _database(settings) as database:
-        before = await database.revision()
         await database.start()
-        if before not in (None, HEAD):
-            log.info("the schema of the database is a newer one now", was=before, now=HEAD)
         return await KeyStore(database).held()
 
 

@@ -110,7 +110,7 @@ class ModelRow(msgspec.Struct, rename="camel"):
     workers: int
     slots: int
     limit: int | None = None
-    unserved: bool | None = None
+    unserved: bool = False
     cost: str = "tokens"
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -127,11 +127,6 @@ class ModelRow(msgspec.Struct, rename="camel"):
     overrides: dict[str, Any] = {}
     output_limits: OutputLimitsRow | None = None
     endpoint: EndpointRow | None = None
-
-    @property
-    def nobody_offers_it(self) -> bool:
-        """Tasks wait for it that no worker is there for. Gateways of an older release do not tell."""
-        return bool(self.waiting and not self.workers) if self.unserved is None else self.unserved
 
     @property
     def pace(self) -> tuple[str, str]:
@@ -304,8 +299,8 @@ def print_state(state: State) -> None:
         lasts = seconds(max(state.now - (state.database.since or state.now), 0))
         sentence = f"the database has been away for {lasts}: records wait in Redis, keys cannot be changed. {state.database.why}"
         console.print(plain(sentence, style="bold red"))
-    records, bound = state.counts.get("recordsWaiting", 0), state.counts.get("recordsMost")
-    if bound is not None and records >= bound:  # replicas of an older release tell neither
+    records, bound = state.counts["recordsWaiting"], state.counts["recordsMost"]
+    if records >= bound:
         sentence = f"new tasks are refused (OUTBOX_FULL): {records} records wait for the database, outbox_max_entries is {bound}"
         console.print(plain(sentence, style="bold red"))
     shown = [f"{state.counts.get(name, 0)} {name}" for name in ("queued", "executing")]
@@ -329,7 +324,7 @@ def print_state(state: State) -> None:
     print_table(queues)
 
     for model in state.models:
-        if model.nobody_offers_it:
+        if model.unserved:
             lost = f"{model.waiting} tasks wait for {model.model}, which no worker offers"
             console.print(plain(lost, style="bold red"))
         for upstream in model.upstreams:

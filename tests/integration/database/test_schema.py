@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.support.databases import Postgres
 
 from fairlane.gateway.database.address import File, parse_address
-from fairlane.gateway.database.database import Database, _make_file
+from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseRefused, DatabaseUnavailable
 from fairlane.gateway.database.migrations import run
 from fairlane.gateway.database.tables import HEAD, metadata
@@ -20,7 +20,7 @@ from fairlane.gateway.database.tables import HEAD, metadata
 pytestmark = pytest.mark.anyio
 
 
-async def test_migrations_lead_to_the_tables_of_the_program(database: Database) -> None:
+async def test_the_migrations_create_the_defined_tables(database: Database) -> None:
     def differences(connection: Connection) -> list[object]:
         return compare_metadata(MigrationContext.configure(connection), metadata)
 
@@ -58,37 +58,6 @@ async def test_a_newer_schema_is_refused_and_left_alone(database: Database, data
         await older.close()
     async with database.reading() as connection:
         assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
-
-
-async def test_an_upgrade_keeps_usage_and_older_programs_go_on_writing(empty_database_url: str) -> None:
-    columns = "task, ended, enqueued, state, code, key_id, user_name, tier, queue, task_type, model, scheduled, worker, attempts"
-    insert = text(
-        f"INSERT INTO usage ({columns}, tries, request, trace, estimated) VALUES (:task, 1000, 900, 'completed', '', 'k', 'k', "
-        "'paid', 'paid_stream', '', 'm', 'm', 'w', 1, 1, '', '', false)"
-    )
-    sums = text(
-        "INSERT INTO usage_users (began, key_id, user_name, tier, model, tasks, completed, failed, cancelled, input, output, "
-        "cached, reasoning, estimated, waited_ms, ran_ms) VALUES (0, 'k', :task, 'paid', 'm', 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)"
-    )
-    database = Database(parse_address(empty_database_url, Path()))
-    if isinstance(database.address, File):
-        _make_file(database.address)
-    async with database.writing() as connection:
-        await connection.run_sync(run.upgrade, "0003")
-        for statement in (insert, sums):
-            await connection.execute(statement, {"task": "before"})
-    await database.start()
-    async with database.writing() as connection:  # as a gateway of that release does that still runs
-        for statement in (insert, sums):
-            await connection.execute(statement, {"task": "since"})
-        query = "SELECT task, cost, price, route, template, template_version FROM usage ORDER BY task"
-        rows = (await connection.execute(text(query))).all()
-        assert [tuple(row) for row in rows] == [
-            ("before", None, "", "", "", ""),
-            ("since", None, "", "", "", ""),
-        ]
-        assert list(await connection.scalars(text("SELECT cost FROM usage_users"))) == [0, 0]
-    await database.close()
 
 
 async def test_a_failed_transaction_leaves_nothing(database: Database) -> None:

@@ -77,7 +77,7 @@ STATE: dict[str, Any] = {
                 "waitMs": 17_000,
             },
         },
-        {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0},
+        {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0, "unserved": True},
         {"model": "http:permits", "running": 0, "waiting": 5, "workers": 0, "slots": 0, "unserved": False},
         {
             "model": "kept",
@@ -111,7 +111,15 @@ STATE: dict[str, Any] = {
             "unhealthy": "http://gpu-2:8000/v1/models: The upstream cannot be reached " + "x" * 100,
         },
     ],
-    "counts": {"queued": 3, "executing": 2, "completed": 70, "failed": 1, "cancelled": 0},
+    "counts": {
+        "queued": 3,
+        "executing": 2,
+        "completed": 70,
+        "failed": 1,
+        "cancelled": 0,
+        "recordsWaiting": 0,
+        "recordsMost": 9,
+    },
     "tasks": [],
     "replicas": [{"replica": "r1", "ageMs": 5}],
 }

@@ -7,17 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 from tests.support.databases import place_database
 from typer.testing import CliRunner
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.openmode import Held
-from fairlane.gateway.database.address import FILE, File, parse_address
-from fairlane.gateway.database.database import Database, _make_file
-from fairlane.gateway.database.migrations import run
-from fairlane.gateway.database.tables import HEAD
+from fairlane.gateway.database.address import FILE, parse_address
+from fairlane.gateway.database.database import Database
 from fairlane.gateway.process import start
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import Settings
@@ -114,24 +111,3 @@ def test_check_says_when_it_cannot_look(tmp_path: Path, said: Callable[..., str]
     assert told.startswith("fairlane: whether the database has keys is not known: PostgreSQL at 127.0.0.1:1")
     (tmp_path / FILE).touch()
     assert "no keys are configured" in said(data_dir=tmp_path), "it has no schema"
-
-
-def test_the_first_start_of_a_new_release_is_told(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path)
-
-    async def older() -> None:
-        address = parse_address(None, tmp_path)
-        assert isinstance(address, File)
-        _make_file(address)
-        database = Database(address)
-        async with database.writing() as connection:
-            await connection.run_sync(run.upgrade, "0015")
-        await database.close()
-
-    asyncio.run(older())
-    told = []
-    for _ in range(2):
-        with capture_logs() as lines:
-            asyncio.run(start._prepare_database(settings))
-        told.append([(line["was"], line["now"]) for line in lines if line["event"].startswith("the schema")])
-    assert told == [[("0015", HEAD)], []]

@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from fairlane.queues.failures import RENAMED
 from fairlane.workers import protocol, tasktypes
 
 DOCUMENT = (Path(protocol.__file__).parent / "PROTOCOL.md").read_text()
@@ -133,8 +132,6 @@ def test_version_1_uses_only_fields_that_the_types_know() -> None:
 def test_failure_codes_and_what_they_usually_mean_are_the_documented_ones() -> None:
     table = {code_spans(row[0])[0]: row[2] == "retryable" for row in rows("Failure codes") if len(row) == 3}
     assert table == protocol.FAILURE_CODES
-    former = {code_spans(row[0])[0]: code_spans(row[1])[0] for row in rows("Failure codes") if len(row) == 2}
-    assert former == RENAMED
 
 
 def test_close_codes_are_the_documented_ones() -> None:

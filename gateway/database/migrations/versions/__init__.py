@@ -1,1 +1,1 @@
-"""One file per migration, named by its revision."""
+"""One module per revision of the schema."""
