@@ -1,13 +1,13 @@
-# Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs the tests, `make fuzz` the long random
-# ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
+# Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs what every change must pass, `make nightly`
+# all tests on all servers, `make fuzz` the long random ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
 # (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=),
 # `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=, ENDPOINT=1: of calls and
-# permits), `make check` what CI runs besides.
+# permits), `make check` the format, lint and type checks.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test quick fuzz records chains hostile drill windows batches check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test nightly fuzz records chains hostile drill windows batches check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -37,14 +37,16 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.installed
 
 # Tests start many processes, which would compile the same sources again and again: what is compiled is kept.
-test quick fuzz records chains hostile drill windows batches: export PYTHONDONTWRITEBYTECODE =
+test nightly fuzz records chains hostile drill windows batches: export PYTHONDONTWRITEBYTECODE =
 
 test: install-dev
 	sh tests/install-tools
-	$(BIN)/python -m pytest -n 6 --dist worksteal --every-server
+	$(BIN)/python -m pytest -n 6 --dist worksteal
 
-quick: install-dev
-	$(BIN)/python -m pytest -n 6 --dist worksteal --quick -m 'not slow' tests/unit tests/properties
+nightly: install-dev
+	sh tests/install-tools
+	$(BIN)/python -m pytest -n 6 --dist worksteal --nightly
+	$(MAKE) --no-print-directory fuzz
 
 fuzz: install-dev
 	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py \

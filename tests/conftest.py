@@ -49,9 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="long runs of the property tests (or FAIRLANE_LONG=1)"
     )
-    parser.addoption("--quick", action="store_true", help="a third of the random lives")
     parser.addoption(
-        "--every-server", action="store_true", help="tests of scripts on Redis and Valkey, not on one alone"
+        "--nightly",
+        action="store_true",
+        help="tests marked slow, PostgreSQL and Valkey too, three times the lives",
     )
 
 
@@ -81,13 +82,28 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests and PostgreSQL to the nightly run, unless the command line selects tests by mark."""
+    if config.getoption("--nightly") or config.getoption("-m"):
+        return
+
+    def is_nightly(item: pytest.Item) -> bool:
+        return bool(item.get_closest_marker("slow")) or "postgres" in getattr(item, "fixturenames", ())
+
+    config.hook.pytest_deselected(items=[item for item in items if is_nightly(item)])
+    items[:] = [item for item in items if not is_nightly(item)]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One kind of server for tests of scripts, or each that this machine has."""
+    """Run tests of scripts on one kind of server, tests of SQL on SQLite; nightly on each kind."""
+    nightly = metafunc.config.getoption("--nightly")
     if "any_server" in metafunc.fixturenames:
         kinds = {"redis": redis_binary(), "valkey": valkey_binary()}
         found = [pytest.param(binary, id=kind) for kind, binary in kinds.items() if binary]
-        some = found if metafunc.config.getoption("every_server") else found[:1]
-        metafunc.parametrize("any_server", some, indirect=True, scope="session")
+        metafunc.parametrize("any_server", found if nightly else found[:1], indirect=True, scope="session")
+    if "database_kind" in metafunc.fixturenames:
+        kinds_of_sql = ["sqlite", "postgresql"] if nightly else ["sqlite"]
+        metafunc.parametrize("database_kind", kinds_of_sql, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -125,20 +141,20 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database that has the schema and nothing else, on each kind."""
-    if request.param == "sqlite":
+    if database_kind == "sqlite":
         place_database(tmp_path)
         return f"sqlite:///{tmp_path}/{FILE}"
     server: Postgres = request.getfixturevalue("postgres")
     return server.new("fairlane")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database that has nothing, on each kind."""
-    if request.param == "sqlite":
+@pytest.fixture
+def empty_database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, on each kind."""
+    if database_kind == "sqlite":
         return f"sqlite:///{tmp_path}/{FILE}"
     server: Postgres = request.getfixturevalue("postgres")
     return server.empty("fairlane")

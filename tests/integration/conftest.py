@@ -62,10 +62,12 @@ def shared_names() -> Iterator[str]:
     return map("shared_{}".format, itertools.count(1))
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def shared_database(request: pytest.FixtureRequest, shared_names: Iterator[str]) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def shared_database(
+    database_kind: str, request: pytest.FixtureRequest, shared_names: Iterator[str]
+) -> dict[str, str]:
     """Settings of gateways that the tests of a module share: with a database on each kind."""
-    if request.param == "sqlite":
+    if database_kind == "sqlite":
         return {}
     server: Postgres = request.getfixturevalue("postgres")
     return {"database_url": server.new(next(shared_names))}

@@ -1,4 +1,4 @@
-"""Random lives of a state machine: always the same in the ordinary suite, a third of them with --quick; with --long or
+"""Random lives of a state machine: the same few in `make test`, three times as many in `make nightly`; with --long or
 FAIRLANE_LONG=1 others each time, many more and longer.
 """
 
@@ -19,7 +19,7 @@ def live(
 ) -> None:
     """Live so many lives. `steps`: of each, in the short run and in the long one."""
     runs_long = config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
-    few = short // 3 if config.getoption("--quick") else short
+    few = short if config.getoption("--nightly") else short // 3
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -47,8 +47,11 @@ ON_THE_DEMO = {
 }
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
 
+EVERY_CHANGE = {"README.md", "docs/quickstart.md"}
+"""Pages whose blocks `make test` runs; `make nightly` runs all of them."""
+
 NOT_RUN = {
-    "CONTRIBUTING.md: make quick        # units and properties, wi",
+    "CONTRIBUTING.md: make test         # what every change must p",
     "README.md: fairlane worker vllm --gateway http://127.0.",
     "README.md: make run     # installs into .venv and start",
     "docs/api.md: curl localhost:8080/v1/chat/completions -H '",
@@ -118,7 +121,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
             child.wait(30)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[] if page in EVERY_CHANGE else pytest.mark.slow) for page in PAGES]
+)
 def test_the_blocks_of_a_page_do_what_they_say(page: str, demo: int, tmp_path: Path) -> None:
     with desk(tmp_path, demo if page in ON_THE_DEMO else None) as here:
         for block in blocks(page):

@@ -15,7 +15,7 @@ from tests.support.ledger import ended_once, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, runs, tireless
 from tests.support.serving import http_client, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 RUNNING = 10
 WAITING = 100

@@ -19,7 +19,7 @@ from tests.support.servers import Server
 from tests.support.serving import http_client, until
 from tests.support.streams import Frame, RawStream, joined_text
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 SETTINGS = {
     "lease_ms": 1500,
@@ -210,6 +210,7 @@ async def test_when_one_gateway_is_killed_the_other_does_its_tasks(gateways: Pai
         await nothing_left(store)
 
 
+@pytest.mark.slow
 async def test_killed_again_and_again_under_load_nothing_is_lost_and_nobody_hangs(
     gateways: Pair, store: Any
 ) -> None:

@@ -44,7 +44,6 @@ def refused(answer: httpx.Response) -> None:
     assert 1 <= int(answer.headers["retry-after"]) <= 60
 
 
-@pytest.mark.slow
 async def test_while_redis_is_stopped_new_calls_are_refused_and_streams_wait(
     talk: Talk, own_redis: Server, store: Any
 ) -> None:

@@ -78,7 +78,6 @@ async def test_what_was_done_and_cannot_be_written_down_is_no_refusal(
     assert "call refused" not in events
 
 
-@pytest.mark.slow
 async def test_a_gateways_own_redis_is_named_by_the_directory_of_its_data(tmp_path: Path) -> None:
     """Its socket lies elsewhere: who looks for the disk that is full must not look there."""
     async with gateway_process(tmp_path) as gateway, http_client(gateway.url) as http:

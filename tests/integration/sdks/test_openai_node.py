@@ -12,7 +12,7 @@ from .cast import CALLS, LOGPROBS, TOO_LONG, VECTOR
 from .nodes import first_status, node, outcome, run_node
 from .stage import MESSAGES, Stage, staged
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 
 def text_of(chunks: list[Any], index: int = 0) -> str:
@@ -41,6 +41,7 @@ async def test_a_stream_with_and_without_usage(stage: Stage, node_project: Path)
     assert told["withUsage"][-1]["usage"]["total_tokens"] == 8
 
 
+@pytest.mark.slow
 async def test_the_stream_helper(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "helper", stage.base_url)
     assert "".join(told["contents"]) == "Hello wörld"
@@ -48,6 +49,7 @@ async def test_the_stream_helper(stage: Stage, node_project: Path) -> None:
     assert told["final"]["choices"][0]["finish_reason"] == "stop"
 
 
+@pytest.mark.slow
 async def test_tool_calls_in_one_piece_in_deltas_and_put_together(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "tools", stage.base_url)
     for body in (told["whole"], told["joined"]):
@@ -63,6 +65,7 @@ async def test_tool_calls_in_one_piece_in_deltas_and_put_together(stage: Stage, 
     assert [delta["id"] for delta in deltas if "id" in delta] == ["call_a", "call_b"]
 
 
+@pytest.mark.slow
 async def test_several_choices(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "choices", stage.base_url)
     contents = [choice["message"]["content"] for choice in told["whole"]["choices"]]
@@ -70,6 +73,7 @@ async def test_several_choices(stage: Stage, node_project: Path) -> None:
     assert [text_of(told["chunks"], index) for index in (0, 1)] == contents
 
 
+@pytest.mark.slow
 async def test_reasoning_and_log_probabilities(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "thinker", stage.base_url)
     assert told["whole"]["choices"][0]["message"]["reasoning_content"] == "Let me see"
@@ -79,12 +83,14 @@ async def test_reasoning_and_log_probabilities(stage: Stage, node_project: Path)
     assert [choice["logprobs"] for choice in choices if choice.get("logprobs")] == [LOGPROBS]
 
 
+@pytest.mark.slow
 async def test_completions(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "completions", stage.base_url)
     assert told["whole"]["choices"][0]["text"] == " upon a time"
     assert "".join(chunk["choices"][0]["text"] for chunk in told["chunks"]) == " upon a time"
 
 
+@pytest.mark.slow
 async def test_embeddings(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "embeddings", stage.base_url)
     for body in (told["plain"], told["float"]):
@@ -92,12 +98,14 @@ async def test_embeddings(stage: Stage, node_project: Path) -> None:
     assert [payload["encoding_format"] for payload in stage.cast.seen] == ["base64", "float"]
 
 
+@pytest.mark.slow
 async def test_models(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "models", stage.base_url)
     assert {"talk", "vectors"} <= set(told["names"])
     assert told["one"]["id"] == "talk"
 
 
+@pytest.mark.slow
 async def test_request_and_task_ids(stage: Stage, node_project: Path) -> None:
     told = await run_node(node_project, "ids", stage.base_url)
     assert told["request_id"] == told["inBody"] == told["header"]
@@ -105,6 +113,7 @@ async def test_request_and_task_ids(stage: Stage, node_project: Path) -> None:
     assert told["task"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "name", "status", "code"),
     [
@@ -126,6 +135,7 @@ async def test_a_refusal_is_raised_as_its_class(
         assert TOO_LONG in error["message"]
 
 
+@pytest.mark.slow
 async def test_a_wrong_key_is_an_authentication_error(
     redis_url: str, tmp_path: Path, node_project: Path
 ) -> None:
@@ -136,6 +146,7 @@ async def test_a_wrong_key_is_an_authentication_error(
     assert error["statuses"] == [401]
 
 
+@pytest.mark.slow
 async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, node_project: Path) -> None:
     async with staged(redis_url, tmp_path, max_task_timeout_ms=300, min_task_timeout_ms=1) as stage:
         error = await run_node(node_project, "timeout", stage.base_url, maxRetries=2)
@@ -144,6 +155,7 @@ async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, nod
     assert len(stage.cast.seen) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["breaks", "breaks_helper"])
 async def test_a_failure_in_the_middle_of_a_stream_raises_with_its_message(
     stage: Stage, node_project: Path, scenario: str
@@ -154,6 +166,7 @@ async def test_a_failure_in_the_middle_of_a_stream_raises_with_its_message(
     assert (error["name"], error["code"]) == ("APIError", "UPSTREAM_ERROR")
 
 
+@pytest.mark.slow
 async def test_a_full_queue_is_raised_and_a_retry_gets_in_once_there_is_room(
     redis_url: str, tmp_path: Path, node_project: Path
 ) -> None:
@@ -173,6 +186,7 @@ async def test_a_full_queue_is_raised_and_a_retry_gets_in_once_there_is_room(
     assert told["statuses"][-1] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["leave", "abort"])
 async def test_a_caller_who_leaves_a_stream_stops_the_worker(
     stage: Stage, node_project: Path, scenario: str
@@ -181,6 +195,7 @@ async def test_a_caller_who_leaves_a_stream_stops_the_worker(
     await stage.reached(stage.cast.cancelled, "the cancel at the worker")
 
 
+@pytest.mark.slow
 async def test_a_client_that_is_killed_stops_the_worker(stage: Stage, node_project: Path) -> None:
     async with node(node_project, "held", stage.base_url) as child:
         await stage.reached(stage.cast.begun, "the task")

@@ -183,7 +183,6 @@ async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
         await worker.nothing_more()
 
 
-@pytest.mark.slow
 async def test_sigterm_lets_running_streams_finish(redis_url: str, tmp_path: Path) -> None:
     async with gateway_process(tmp_path, redis_url, drain_ms=15_000) as gateway:
         served = Served(None, gateway.url, gateway.ws)  # type: ignore[arg-type]
