@@ -21,8 +21,6 @@ from tests.integration.native.keys import key, secret
 from tests.integration.web.conftest import DEADLINE_MS, PHONE
 from tests.support.browser import chromium
 from tests.support.rawworkers import RawWorker
-from tests.support.rawworkers import key as of_attempt
-from tests.support.receivers import LOCAL, receiving
 from tests.support.records import entry
 from tests.support.servers import running_server
 from tests.support.serving import until
@@ -93,89 +91,6 @@ async def fair_burst(page: Page, talk: Talk) -> None:
         await page.locator(f"#burst-model option[value={MODEL}]").wait_for(state="attached")
         await page.locator("#burst-send").click()
         await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")
-
-
-WEATHER = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
-
-
-async def asked_through_messages(page: Page, talk: Talk) -> None:
-    """A question asked through Anthropic's Messages that the model answers by a call of a tool."""
-    async with talk.worker2([MODEL]) as worker:
-        await page.locator(f"#model option[value={MODEL}]").wait_for(state="attached")
-        await page.locator("#more summary").click()
-        await page.locator("#tools-on").check()
-        await page.locator("input[name=surface][value=messages]").check(force=True)
-        await page.locator("#prompt").fill("Shall I take an umbrella in Oslo?")
-        await page.locator("#send").click()
-        task = await worker.take()
-        call = {"index": 0, "id": "call_1", "type": "function", "function": WEATHER}
-        deltas = [
-            {"reasoning": "I must know the weather."},
-            {"content": "Let me look."},
-            {"toolCalls": [call]},
-        ]
-        for number, delta in enumerate(deltas, 1):
-            await worker.send("taskChunk", **of_attempt(task), seq=number, deltas=[delta])
-            await asyncio.sleep(0.2)
-        usage = {"inputTokens": 182, "outputTokens": 41, "cachedTokens": 96, "reasoningTokens": 12}
-        await worker.answer(task, None, usage=usage, finishReason="tool_calls")
-        await expect(page.locator("#task-state[data-state=completed]")).to_be_visible()
-        await page.locator("#call-result-0").fill("12 degrees, rain from noon on")
-        await page.locator("#frames summary").click()
-        await expect(page.locator("#frames pre")).to_contain_text("message_stop")
-
-
-PROMPTS = [
-    "queues",
-    "fair queues",
-    "leases",
-    "semaphores",
-    "token buckets",
-    "backpressure",
-    "circuit breakers",
-]
-PROMPTS += ["jitter", "idempotency keys", "head-of-line blocking", "starvation", "priority inversion"]
-
-
-async def batch_under_way(page: Page, talk: Talk) -> None:
-    """A batch that is done, of which a request failed, and one that is under way."""
-    await page.goto(f"{talk.served.url}/#batches")
-    async with talk.worker2([MODEL], slots=4) as worker:
-        await page.locator(f"#batch-model option[value={MODEL}]").wait_for(state="attached")
-        for count, answered in ((5, 5), (12, 7)):
-            lines = [f"Explain {name} in one sentence." for name in PROMPTS[:count]]
-            await page.locator("#batch-prompts").fill("\n".join(lines))
-            await page.locator("#batch-send").click()
-            for number in range(answered):
-                task = await worker.take()
-                failed = {"error": "The context is too long"} if count == 5 and number == 3 else {}
-                await worker.answer(task, None if failed else {"content": "In short: …"}, **failed)
-            if count == 5:
-                await expect(page.locator("[data-batch=completed]")).to_be_visible()
-        await expect(page.locator("#batches .gauge").first).to_have_text("7 of 12")
-        await expect(page.locator(".toast")).to_have_count(0)
-
-
-async def callers_webhooks(page: Page, talk: Talk) -> None:
-    """Two webhooks: one is told of all ends, the receiver of the other is down."""
-    await page.goto(f"{talk.served.url}/#webhooks")
-    async with receiving() as well, receiving(lambda _: 503) as ill:
-        for receiver, note in ((well, "the shop's back end"), (ill, "on call")):
-            await page.locator("#webhook-url").fill(receiver.url)
-            await page.locator("#webhook-note").fill(note)
-            await page.locator("#webhook-send").click()
-            await page.locator("#webhook-secret-kept").click()
-        async with talk.worker2([MODEL]) as worker:
-            for number in range(3):
-                await talk.submit(model=MODEL)
-                failed = {"error": "The context is too long"} if number == 1 else {}
-                await worker.answer(await worker.take(), None if failed else {"content": "ok"}, **failed)
-        await until(lambda: len(well.got) == 3 and bool(ill.got), "both to be told")
-        await page.locator("#webhook-url").fill("https://app.example.com/hooks/fairlane")
-        await expect(page.locator("#webhooks [data-webhook=failing]")).to_be_visible()
-        await page.locator("#webhooks [data-action=deliveries]").last.click()
-        await expect(page.locator("#deliveries tbody tr")).to_have_count(3)
-        await expect(page.locator(".toast")).to_have_count(0)
 
 
 LOAD = [
@@ -365,9 +280,6 @@ class Shot:
 SHOTS = [
     Shot("playground", "/", watched_task),
     Shot("burst", "/", fair_burst, ["light", "dark"]),
-    Shot("surfaces", "/", asked_through_messages, ["light", "dark"]),
-    Shot("batch", "/", batch_under_way, ["light", "dark"]),
-    Shot("webhooks", "/", callers_webhooks, ["light", "dark"], {"webhooks": LOCAL}),
     Shot("dashboard", "/dashboard", operators_view),
     Shot("usage", "/dashboard#/usage", what_was_used, ["light", "dark"], ACCOUNTS),
     Shot("key", "/dashboard#/keys/shop", one_key, ["light", "dark"], ACCOUNTS),

@@ -17,7 +17,6 @@ PAGES = {
     "/": "playground/index.html",
     "/dashboard": "dashboard/index.html",
     "/docs": "docs/index.html",
-    "/sizing": "sizing/index.html",
     "/favicon.ico": "common/favicon.svg",
 }
 """Paths that are not under `/static/`."""

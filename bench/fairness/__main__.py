@@ -1,4 +1,4 @@
-"""`python -m bench.fairness [--only NAME …] [--dry]`: the experiments, docs/fairness.md's tables and plots, and the gates."""
+"""`python -m bench.fairness [--only NAME …] [--dry]`: the experiments, the tables of docs/fairness.md, plots, and the gates."""
 
 import argparse
 import sys
@@ -29,7 +29,9 @@ from bench.fairness.simulator import Policy
 from bench.fairness.waiting import honesty
 from bench.fairness.workloads import WORKLOADS
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "fairness.md"
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "fairness.md"
+PLOTS = ROOT / "build" / "fairness"
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -42,7 +44,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="only these workloads, no document"
     )
-    parser.add_argument("--dry", action="store_true", help="leave docs/fairness.md and its plots as they are")
+    parser.add_argument(
+        "--dry", action="store_true", help="leave docs/fairness.md as it is, and draw no plots"
+    )
     return parser.parse_args(argv)
 
 
@@ -80,7 +84,6 @@ class Lab:
         self.blocks |= {
             "workloads": report.workload_table(row.workload for row in rows),
             "rows": report.row_table(rows),
-            "plots": report.pictures(rows),
             "waiting": report.honesty_table(
                 {f"`{row.workload.name}`": honesty([row.runs[FAIRLANE]]) for row in rows}
             ),
@@ -125,15 +128,14 @@ class Lab:
         return f"[{time.monotonic() - self._begun:.0f} s]"
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Put tables and plots into the document."""
+        """Put the tables into the document, and draw the plots."""
         document = DOCUMENT.read_text()
         for name, text in (self.blocks | {"gates": report.check_table(self.checks)}).items():
             document = report.put(document, name, text)
         DOCUMENT.write_text(document)
-        folder = DOCUMENT.parent / "fairness"
-        folder.mkdir(exist_ok=True)
+        PLOTS.mkdir(parents=True, exist_ok=True)
         for row in rows:
-            plot(row, folder / f"{row.workload.name}.svg")
+            plot(row, PLOTS / f"{row.workload.name}.svg")
 
 
 def _without_queues(make: type[Policy]) -> Maker:

@@ -119,15 +119,6 @@ def check_table(checks: Iterable[Check]) -> str:
     )
 
 
-def pictures(rows: Iterable[Row]) -> str:
-    """The plots, each under its workload's name."""
-    return "\n\n".join(
-        f"**{row.workload.name}** ({row.workload.about})\n\n"
-        f"![Cumulative service of each client of {row.workload.name}](fairness/{row.workload.name}.svg)"
-        for row in rows
-    )
-
-
 def put(document: str, block: str, text: str) -> str:
     """`document` with `text` between the markers of a block. Raises ValueError when they are not there."""
     begin, end = f"<!-- begin {block} -->", f"<!-- end {block} -->"

@@ -23,7 +23,6 @@ SAYS = {
     "/": "The playground: a web page to try the gateway.",
     "/dashboard": "The dashboard: a web page for operators.",
     "/docs": "The web page of all calls, drawn from `/openapi.json`.",
-    "/sizing": "A web page that calculates waits from slots, seconds and users.",
     "/favicon.ico": "The icon of the pages.",
     STATIC_FILES: "A file of the pages. Browsers ask each time whether theirs is still the same (ETag, 304).",
 }

@@ -601,7 +601,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("HEAD", "/health/ready"): _fixed("HEAD", "/health/ready"),
     **{
         (method, path): _fixed(method, path)
-        for path in ("/", "/dashboard", "/docs", "/sizing", "/favicon.ico")
+        for path in ("/", "/dashboard", "/docs", "/favicon.ico")
         for method in ("GET", "HEAD")
     },
     ("GET", "/openapi.json"): _fixed("GET", "/openapi.json"),

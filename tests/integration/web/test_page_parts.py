@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 from tests.integration.web.conftest import OpenBrowser, new_browser
-from tests.integration.web.test_playground import WORDS, ask, choose_surface, say, state
+from tests.integration.web.playground import WORDS, ask, say, state
 from tests.support.prepared import program
 from tests.support.processes import NO_PROXIES, output_of
 from tests.support.talk import Talk
@@ -20,7 +20,7 @@ from fairlane.gateway.operator.settings import described
 
 pytestmark = pytest.mark.anyio
 STATIC = Path(__file__).parents[3] / "web" / "static"
-PAGES = ("playground", "dashboard", "docs", "sizing")
+PAGES = ("playground", "dashboard", "docs")
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +120,16 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
         "".join(json.loads(text)["delta"] for text in re.findall(r"event: chunk\ndata: (.*)", events))
         == answer
     )
-    assert answer in await run_python(await script(page, "python"))
+    assert "event: done" in await run_python(await script(page, "python"))
     assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
 
-    await ask(page, prompt=prompt, surface="chat")
-    await state(page, "completed")
-    assert "[DONE]" in await run("sh", await script(page, "curl"))
+    for api, end in (("chat", "[DONE]"), ("responses", "response.completed"), ("messages", "message_stop")):
+        await ask(page, prompt=prompt, api=api)
+        await state(page, "completed")
+        assert end in await run("sh", await script(page, "curl"))
+        assert end in await run_python(await script(page, "python"))
 
-    await choose_surface(page, "native")
+    await page.locator("#api").select_option("fairlane")
     await page.locator("#side-by-side").check()
     await ask(page, prompt=prompt)
     await expect(page.locator("#agreed")).to_be_visible()
@@ -137,7 +139,7 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
     link = page.url.removeprefix(talk.served.url)
     other = await (await open_browser(talk.served.url)).open(link)
     await state(other, "completed")
-    assert answer in await run_python(await script(other, "python"))
+    assert "event: done" in await run_python(await script(other, "python"))
     assert "event: done" in await run("sh", await script(other, "curl"))
 
     await page.locator("#tab-burst").click()
@@ -187,29 +189,25 @@ never closed
 """
 
 
-async def test_markdown_looks_the_same_however_it_arrives(page: Page) -> None:
-    drawn = await page.evaluate(
-        """async lines => {
+async def test_markdown_is_marked_once_it_is_complete(page: Page) -> None:
+    growing, *drawn = await page.evaluate(
+        """async text => {
           const { TextView } = await import("/static/common/markdown.js");
           const drawn = [];
-          for (const [size, ending] of [1, 2, 3, 7, 50, 1e6].flatMap(size => [[size, "\\n"], [size, "\\r\\n"]])) {
-            const text = lines.replaceAll("\\n", ending);
+          for (const size of [1, 7, 1e6]) {
             const box = document.createElement("div");
             const view = new TextView(box);
-            for (let at = 0; at < text.length; at += size) {
-              view.append(text.slice(at, at + size));
-              view._notBefore = 0;
-              view._fights = 0; // a busy machine is no fight
-              view._draw();
-            }
+            for (let at = 0; at < text.length; at += size) view.append(text.slice(at, at + size));
+            view._drawRest();
+            if (!drawn.length) drawn.push(box.textContent);
             view.finish();
-            while (view._offset < view.text.length) view._draw();
             drawn.push(new XMLSerializer().serializeToString(box));
           }
           return drawn;
         }""",
         MARKDOWN,
     )
+    assert growing == MARKDOWN
     assert len(set(drawn)) == 1
     for part in (
         *(
@@ -286,34 +284,3 @@ async def test_a_fetched_stream_is_read_as_the_standard_says(page: Page) -> None
             {"id": None, "event": "message", "data": "", "retry": None},
         ],
     ]
-
-
-READ_VECTORS = """async answer => {
-  const { vectorsOf } = await import("/static/playground/surfaces/embeddings.js");
-  return vectorsOf(answer);
-}"""
-ALIKE = """async ([one, other]) => {
-  const { similarity } = await import("/static/playground/surfaces/embeddings.js");
-  return similarity(one, other);
-}"""
-
-
-async def test_vectors_are_read_in_the_order_of_the_inputs_and_odd_answers_as_none(page: Page) -> None:
-    def data(*pairs: tuple[Any, Any]) -> dict[str, Any]:
-        return {"data": [{"index": index, "embedding": vector} for index, vector in pairs]}
-
-    assert await page.evaluate(READ_VECTORS, data((1, [2]), (0, [1]))) == [[1], [2]]
-    odd = [
-        *(None, {}, {"data": []}, {"data": "x"}, {"data": [None]}),
-        *(data((0, "AAAA")), data((1, [1])), data((4_000_000_000, [1])), data(("length", [1]))),
-        *(data((-1, [1])), data((0.5, [1])), data((0, [1]), (0, [2]))),
-    ]
-    for answer in odd:
-        assert await page.evaluate(READ_VECTORS, answer) is None, answer
-    for pair, alike in (
-        ([[1, 0], [2, 0]], 1),
-        ([[1, 0], [0, 3]], 0),
-        ([[1], [1, 2]], None),
-        ([[0], [1]], None),
-    ):
-        assert await page.evaluate(ALIKE, pair) == alike, pair

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import expect
 from tests.integration.web.conftest import OpenBrowser
-from tests.integration.web.test_playground import WORDS, choose_surface, plain, shows, state
+from tests.integration.web.playground import WORDS, plain, shows, state
 from tests.support.processes import gateway_process
 from tests.support.rawworkers import worker_v1
 from tests.support.serving import http_client, until
@@ -61,7 +61,7 @@ async def test_the_page_outlives_a_killed_and_a_stopped_gateway(
         await worker.answer(task)
         await state(page, "completed")
         await shows(page, "".join(WORDS))
-        await expect(page.locator("#integrity")).to_contain_text("None lost, none doubled.")
+        await expect(page.locator("#integrity")).to_contain_text("None lost, none repeated.")
 
         async with await RawStream.open(b.url, f"/api/task/{task['taskId']}/events") as stream:
             frames = await stream.log()
@@ -71,40 +71,3 @@ async def test_the_page_outlives_a_killed_and_a_stopped_gateway(
         cursors = [(await request.all_headers()).get("last-event-id") for request in asked]
         assert cursors[0] is None
         assert last.split("event ")[1].split(".")[0] in [cursor.split("-")[1] for cursor in cursors if cursor]
-
-
-async def test_a_response_in_the_background_outlives_a_killed_and_a_stopped_gateway(
-    redis_url: str, tmp_path: Path, database_url: str, open_browser: OpenBrowser
-) -> None:
-    settings = {**SETTINGS, "database_url": database_url}
-    async with (
-        gateway_process(tmp_path / "a", redis_url, **settings) as a,
-        gateway_process(tmp_path / "b", redis_url, **settings) as b,
-        worker_v1(b.ws) as worker,
-    ):
-        page = await (await open_browser(a.url)).open()
-        async with http_client(a.url) as http:
-            await until(lambda: is_offered(http), "the worker to be known")
-        await choose_surface(page, "responses")
-        await page.locator("#background").check()
-        await page.locator("#send").click()
-        task = await worker.take()
-        for word in WORDS[:3]:
-            await worker.chunk(task, word)
-        await plain(page)
-        await shows(page, "".join(WORDS[:3]))
-        await a.kill()
-        await expect(page.locator("#connection")).to_contain_text("It is read on with starting_after.")
-        await worker.chunk(task, WORDS[3])
-        await a.start()
-        await shows(page, "".join(WORDS[:4]))
-        a.signal(15)  # in order this time
-        await worker.chunk(task, WORDS[4])
-        assert await a.ended() == 0
-        await a.start()
-        for word in WORDS[5:]:
-            await worker.chunk(task, word)
-        await worker.answer(task)
-        await state(page, "completed")
-        await shows(page, "".join(WORDS))
-        await expect(page.locator("#integrity")).to_contain_text("None lost, none doubled.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import OpenBrowser
-from tests.integration.web.test_playground import ask, plain, say, shows, state
+from tests.integration.web.playground import ask, plain, say, shows, state
 from tests.support.servers import Server
 from tests.support.serving import until
 from tests.support.streams import RawStream
@@ -50,7 +50,7 @@ async def counts(talk: Talk, page: Page, task_id: str) -> None:
         frames = await stream.log()
     number = len([frame for frame in frames if frame.id])
     await expect(page.locator("#integrity")).to_contain_text(f"{number} events over")
-    await expect(page.locator("#integrity")).to_contain_text("None lost, none doubled.")
+    await expect(page.locator("#integrity")).to_contain_text("None lost, none repeated.")
 
 
 async def test_a_task_that_is_run_again_is_shown_as_it_was_run_last(

@@ -166,7 +166,7 @@ async def test_an_open_gateway_shows_no_page_to_strangers(talk: Talk) -> None:
 async def test_each_page_opens_in_two_languages(talk: Talk, open_browser: OpenBrowser) -> None:
     english = await open_browser(talk.served.url)
     chinese = await open_browser(talk.served.url, locale="zh-CN", color_scheme="dark")
-    for path in ("/", "/dashboard", "/docs", "/sizing"):
+    for path in ("/", "/dashboard", "/docs"):
         page = await english.open(path)
         assert await page.locator("html").get_attribute("lang") == "en"
         await accessible(page)

@@ -13,7 +13,7 @@ const PAGES = [
 const THEMES = ["auto", "light", "dark"];
 
 /**
- * Put the header into <header id="header">, translate the page, and find out who its reader is. `name`: playground, dashboard, docs or sizing.
+ * Put the header into <header id="header">, translate the page, and find out who its reader is. `name`: playground, dashboard or docs.
  *
  * Returns { me, onMe(work), askForKey(reason), refresh() }: `me` is what `whoAmI` says (null: a key is needed), `work(me)` is
  * called when it becomes known and whenever the key changes; a failure to find out is told as `work(undefined, problem)`.

@@ -3,7 +3,6 @@
 import { h, replace, setText } from "../common/dom.js";
 import { clock, compact, dayMonth, duration, hourMinute, number, timeZone, wholeUnits } from "../common/format.js";
 import { t } from "../common/i18n.js";
-import uPlot from "../vendor/uplot/uPlot.js";
 
 const HEIGHT = 190;
 const LEAST_MS = 600_000; // a gateway that is new shows ten minutes, not an empty hour with a line at its edge

@@ -7,7 +7,7 @@ import { t } from "../common/i18n.js";
 import { toast } from "../common/page.js";
 import { readEvents } from "../common/sse.js";
 import { Chart } from "./chart.js";
-import { CodePanel } from "./code/panel.js";
+import { CodePanel } from "./code.js";
 import { submittedAt } from "./fold.js";
 
 const MOST_TASKS = 120;

@@ -25,16 +25,6 @@ export function tokensOf(usage) {
   };
 }
 
-/** The calls of tools in a result, as it is told natively or by chat: [{ id, name, arguments }]; null when it tells none. */
-export function callsOf(result) {
-  const told = result?.choices?.[0]?.message?.tool_calls ?? result?.toolCalls;
-  if (!Array.isArray(told) || !told.length) return null;
-  return told.map(call => ({ id: textIn(call?.id), name: textIn(call?.function?.name), arguments: textIn(call?.function?.arguments) }));
-}
-
-/** A text, or none where it is none. */
-const textIn = value => (typeof value === "string" ? value : "");
-
 export class TaskFold {
   constructor(taskId) {
     this.taskId = taskId;
@@ -51,7 +41,6 @@ export class TaskFold {
     this.attempt = 0;
     this.text = "";
     this.reasoning = "";
-    this.calls = []; // of tools: { id, name, arguments }, the last one's as far as they have come
     this.stage = null;
     this.usage = null;
     this.result = null;
@@ -134,22 +123,8 @@ export class TaskFold {
       this.reasoning += data.delta;
       return "thought";
     }
-    if (data.kind === "tool" && Array.isArray(data.delta)) for (const delta of data.delta) this._call(delta);
-    else if (data.kind === "finish") this.finishReason = data.delta;
+    if (data.kind === "finish") this.finishReason = data.delta;
     return "";
-  }
-
-  /** A part of a call; `index` says of which, or else its id, or else it is the last one's. Workers write it, so it may be anything. */
-  _call(delta) {
-    const id = textIn(delta?.id);
-    const { calls } = this;
-    const known = id ? calls.findIndex(call => call.id === id) : -1;
-    const told = Number.isInteger(delta?.index) && delta.index >= 0 ? delta.index : null;
-    const at = Math.min(told ?? (known >= 0 ? known : id ? calls.length : Math.max(calls.length - 1, 0)), calls.length);
-    const call = (calls[at] ??= { id: "", name: "", arguments: "" });
-    call.id = id || call.id;
-    call.name = textIn(delta?.function?.name) || call.name;
-    call.arguments += textIn(delta?.function?.arguments);
   }
 
   _end(event, data) {
@@ -171,10 +146,9 @@ export class TaskFold {
     this.state = "completed";
     this.result = data.result;
     this.finishReason = data.finishReason ?? this.finishReason;
-    this.calls = callsOf(data.result) ?? this.calls;
     const told = textOf(data.result);
     if (told === null || told === this.text) {
-      if (told === null && !this.text && !this.calls.length && data.result !== null && data.result !== undefined) {
+      if (told === null && !this.text && data.result !== null && data.result !== undefined) {
         this.text = "```json\n" + JSON.stringify(data.result, null, 2) + "\n```\n";
         return "new";
       }

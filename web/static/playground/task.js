@@ -7,30 +7,24 @@ import { t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
 import { copyButton, toast } from "../common/page.js";
 import { Follower, numberOf } from "../common/sse.js";
+import { ApiRequest } from "./apis.js";
 import { TaskFold, placeOf, tokensOf } from "./fold.js";
-import { Frames } from "./frames.js";
 import { Readings } from "./readings.js";
-import { Asking } from "./surfaces/asking.js";
-import { responses, streamOf, taskOf } from "./surfaces/responses.js";
 
 const BACK_AFTER_S = 4;
 const SILENT_MS = 8000;
 const MOST_DOTS = 14;
-const MOST_CALLS = 20; // of tools, that are shown
-const MOST_ARGUMENTS = 10_000; // characters of one
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
 /**
  * Shows at most one task. It owns the connection to it: showing another, or `close`, ends that.
  *
- * `onStory(story)`: what has been done so far, for the code panel. `said(text)`: news for screen readers. `onAnswer(answer, results)`: the
- * reader wants to go on from what was answered, { text, calls }; `results` has what became of each call, null where there was none.
+ * `onStory(story)` gets what has been done so far, for the code panel; `said(text)` gets news for screen readers.
  */
 export class TaskPanel {
-  constructor(element, { onStory, said, onAnswer }) {
+  constructor(element, { onStory, said }) {
     this._element = element;
     this._onStory = onStory;
-    this._onAnswer = onAnswer;
     this._said = said;
     this._mode = "markdown";
     this._clear();
@@ -40,8 +34,7 @@ export class TaskPanel {
 
   _clear() {
     this._fold = null;
-    this._source = null; // Follower or Asking
-    this._frames = null; // of an Asking
+    this._source = null; // Follower or ApiRequest
     this._readings = null;
     this._view = null;
     this._thoughts = null;
@@ -65,10 +58,10 @@ export class TaskPanel {
 
   // ---- three ways to get a task ----------
 
-  /** Follow a task that was just accepted: `accepted` is the gateway's 202. `readings`: show them side by side. `goesOn`: one may go on from its answer. */
-  follow(accepted, { headers, steps, readings, user, goesOn }) {
+  /** Follow a task that was just accepted: `accepted` is the gateway's 202. `readings`: show them side by side. */
+  follow(accepted, { headers, steps, readings, user }) {
     this.close();
-    this._task = { taskId: accepted.taskId, streamUrl: accepted.streamUrl, headers, steps, user, goesOn };
+    this._task = { taskId: accepted.taskId, streamUrl: accepted.streamUrl, headers, steps, user };
     this._fold = new TaskFold(accepted.taskId);
     this._fold.stages = accepted.stages ?? [];
     this._setPlace(placeOf(accepted));
@@ -78,7 +71,7 @@ export class TaskPanel {
   /** Follow a task of which only the link is known. */
   followLink({ taskId, streamUrl, headers, user }) {
     this.close();
-    this._task = { taskId, streamUrl, headers, user, steps: [{ do: "link", url: streamUrl }], goesOn: false };
+    this._task = { taskId, streamUrl, headers, user, steps: [{ do: "link", url: streamUrl }] };
     this._fold = new TaskFold(taskId);
     this._begin(false);
   }
@@ -96,32 +89,19 @@ export class TaskPanel {
     this._tell();
   }
 
-  /** Ask through another surface than the native one. Throws Problem when it is refused. */
-  async ask(surface, body, { headers, own, steps }) {
-    await this._askThrough(surface, { body }, { headers, own, steps });
-    this._askPlace();
-  }
-
-  /** Read a kept response again, from its beginning. Throws Problem when there is none. */
-  async followResponse(id, { headers }) {
-    await this._askThrough(responses, { from: streamOf(id) }, { headers, own: {}, steps: [{ do: "retrieve", id, surface: responses }] });
-  }
-
-  async _askThrough(surface, request, { headers, own, steps }) {
+  /** Ask through another API than Fairlane's. Throws Problem when the gateway rejects the request. */
+  async ask(api, body, { headers, own, steps }) {
     this.close();
-    this._task = { taskId: null, headers, steps, surface, goesOn: request.body !== undefined };
+    this._task = { taskId: null, headers, steps, api };
     const sentAt = Date.now();
     const mine = work => (...said) => this._source === source && work(...said);
-    this._frames = new Frames();
-    const source = new Asking(surface, {
-      ...request,
+    const source = new ApiRequest(api, body, {
       headers: { ...headers.wire, ...own },
       onEvent: mine(event => this._take(event)),
-      onFrame: mine(frame => this._frames.add(frame)),
       onState: mine((state, problem) => this._onConnection(state, problem)),
     });
     this._source = source;
-    const taskId = (await source.accepted) ?? taskOf(request.from?.split(/[/?]/)[3] ?? "");
+    const taskId = await source.accepted;
     if (this._source !== source) return;
     this._task.taskId = taskId;
     this._fold = new TaskFold(taskId);
@@ -130,21 +110,6 @@ export class TaskPanel {
     source.go();
     this._draw();
     this._tell();
-  }
-
-  /** The first place of a task that another surface asked for: streams tell only changes. */
-  async _askPlace() {
-    const { taskId, headers } = this._task ?? {};
-    if (!taskId) return;
-    const answer = await call(`/api/task/${taskId}`, { headers: headers.wire }).catch(() => null);
-    if (this._task?.taskId !== taskId || this._fold.state !== "queued" || this._fold.place || answer?.status !== "queued") return;
-    this._setPlace(placeOf(answer));
-    this._draw();
-  }
-
-  /** The id of what was asked as its surface knows it, where it can be read again; null otherwise. */
-  get keptAs() {
-    return this._task?.surface && this._source.resumes ? this._source.id : null;
   }
 
   // ---- what happens ----------
@@ -204,57 +169,28 @@ export class TaskPanel {
     this._draw();
   }
 
-  /** Whether the stream can be read on when it breaks off. */
-  get _resumes() {
-    return !this._task.surface || this._source.resumes;
-  }
-
   // ---- what the reader does ----------
 
   _cut() {
     this._source.cut();
-    if (!this._resumes) {
-      this._lookAfterCut();
-      return;
-    }
     this._back = Date.now() + BACK_AFTER_S * 1000;
     this._said(t("connection.cut", { id: numberOf(this._source.lastId) }));
     this._draw();
   }
 
-  /** What became of a task whose stream cannot be read on. */
-  async _lookAfterCut() {
-    const { taskId, headers } = this._task;
-    for (let looks = 0; looks < 20 && this._task?.taskId === taskId && !ENDED.has(this._fold.state); looks += 1) {
-      try {
-        const answer = await call(`/api/task/${taskId}`, { headers: headers.wire });
-        if (this._task?.taskId !== taskId) return;
-        const ts = Date.now();
-        if (answer.status === "cancelled") this._take({ event: "cancelled", data: { ts, by: "client" } });
-        if (answer.status === "completed") this._take({ event: "done", data: { ts, result: answer.result } });
-        if (answer.status === "failed") this._take({ event: "error", data: { ts, ...answer } });
-      } catch {
-        // asked again in a moment
-      }
-      await new Promise(resolve => setTimeout(resolve, 300));
-    }
-  }
-
   _resume() {
     this._back = 0;
     const after = this._source.lastId;
-    if (after) this._step({ do: "resume", after, id: this.keptAs });
+    if (after) this._step({ do: "resume", after });
     this._source.resume();
     this._draw();
   }
 
   async _cancel() {
     const { taskId, headers } = this._task;
-    const id = this.keptAs;
     try {
-      const path = id === null ? `/api/task/${taskId}/cancel` : `/v1/responses/${id}/cancel`;
-      await call(path, { method: "POST", headers: headers.wire });
-      if (this._task?.taskId === taskId) this._step({ do: "cancel", id });
+      await call(`/api/task/${taskId}/cancel`, { method: "POST", headers: headers.wire });
+      if (this._task?.taskId === taskId) this._step({ do: "cancel" });
     } catch (problem) {
       toast(problem.status === 401 || problem.status === 404 ? t("task.cancel.notYours") : explain(problem), "bad");
     }
@@ -287,10 +223,7 @@ export class TaskPanel {
       return;
     }
     const readings = this._readings;
-    const results = this._results();
     this._build();
-    this._drawNow();
-    for (const [index, text] of results.entries()) byId(`call-result-${index}`).value = text;
     if (readings) readings.moveTo(byId("readings"));
     this._draw();
   }
@@ -317,8 +250,7 @@ export class TaskPanel {
         h(
           "div",
           { class: "end" },
-          this._task.surface ? null : button("copy-link", t("task.link"), () => this._copyLink(), "quiet"),
-          button("cut", t("task.cut"), () => this._cut()),
+          this._task.api ? null : [button("copy-link", t("task.link"), () => this._copyLink(), "quiet"), button("cut", t("task.cut"), () => this._cut())],
           button("cancel-task", t("task.cancel"), () => this._cancel(), "danger"),
         ),
       ),
@@ -338,16 +270,12 @@ export class TaskPanel {
           h("div", { class: "segmented compact", role: "group", "aria-labelledby": "output-title" }, modes),
         ),
         output,
-        h("div", { id: "calls", class: "calls", hidden: true }),
         h("p", { id: "differs", class: "hint", hidden: true }, t("output.differs")),
-        h("div", { class: "actions", id: "go-on-row", hidden: true }, button("go-on", t("output.goOn"), () => this._goOn())),
       ),
       h("div", { id: "readings", hidden: true }),
       h("div", { id: "chains", hidden: true }),
       h("dl", { id: "facts", class: "stats" }),
-      this._frames ? h("details", { id: "frames" }, h("summary", {}, t("frames.title", { surface: t(`surface.${this._task.surface.name}`) })), h("pre", { class: "code wrap", tabindex: 0, "aria-label": t("frames.label") })) : null,
     );
-    this._frames?.moveTo(byId("frames").lastChild);
     this._view = new TextView(output, this._mode);
     this._view.set(this._fold.text);
     this._thoughts = new TextView(byId("reasoning").lastChild, "plain");
@@ -374,7 +302,7 @@ export class TaskPanel {
     const state = byId("task-state");
     state.dataset.state = fold.state;
     setText(state, t(`state.${fold.state}`));
-    byId("cut").disabled = ended || gone || this._source.state === "cut";
+    if (!this._task.api) byId("cut").disabled = ended || gone || this._source.state === "cut";
     byId("cancel-task").disabled = ended || gone;
     this._drawConnection(ended);
     this._drawStages();
@@ -393,12 +321,11 @@ export class TaskPanel {
     const kind = state === "refused" ? "bad" : "warn";
     let parts = null;
     if (state === "refused") parts = [explain(this._problem)];
-    else if (state === "cut" && !this._resumes) parts = [t("connection.cancels")];
     else if (ended) parts = null;
     else if (state === "cut") {
       const seconds = Math.max(0, Math.ceil((this._back - Date.now()) / 1000));
       parts = [
-        h("span", {}, h("strong", {}, t("connection.cut", { id })), " ", t(this._task.surface ? "connection.countdown.response" : "connection.countdown", { n: seconds })),
+        h("span", {}, h("strong", {}, t("connection.cut", { id })), " ", t("connection.countdown", { n: seconds })),
         h("button", { type: "button", id: "resume", class: "small", on: { click: () => this._resume() } }, t("connection.now")),
       ];
       const [shown, button] = box.children; // keep the button: it may have the focus
@@ -406,7 +333,7 @@ export class TaskPanel {
         shown.replaceWith(parts[0]);
         return;
       }
-    } else if (state === "lost") parts = [t(this._task.surface ? "connection.lost.response" : "connection.lost", { id })];
+    } else if (state === "lost") parts = [t("connection.lost", { id })];
     else if (state === "connecting" && this._chains.length) parts = [t("connection.again", { id })];
     else if (this._silentMs()) parts = [t("connection.silent", { time: wholeUnits(Math.floor(this._silentMs() / 1000) * 1000) })];
     box.hidden = parts === null;
@@ -487,51 +414,12 @@ export class TaskPanel {
   }
 
   _drawOutput() {
-    const { text, reasoning, calls, differs, state } = this._fold;
-    byId("output-box").hidden = this._readings !== null || (!text && !calls.length && state !== "executing" && state !== "completed");
+    const { text, reasoning, differs, state } = this._fold;
+    byId("output-box").hidden = this._readings !== null || (!text && state !== "executing" && state !== "completed");
     const thoughts = byId("reasoning");
     thoughts.hidden = !reasoning;
-    this._drawCalls();
-    byId("go-on-row").hidden = state !== "completed" || !this._task.goesOn;
     byId("differs").hidden = !differs;
-    byId("output").hidden = !text && calls.length > 0;
     byId("output").classList.toggle("writing", state === "executing");
-  }
-
-  /** The calls of tools, alike on every surface; once they are whole, each with a field for what became of it. */
-  _drawCalls() {
-    const { calls, state } = this._fold;
-    const box = byId("calls");
-    const key = [state === "completed", calls.length, ...calls.slice(0, MOST_CALLS).map(call => call.name + call.arguments.length)].join("/");
-    if (box.dataset.key === key) return;
-    box.dataset.key = key;
-    box.hidden = !calls.length;
-    const ended = state === "completed";
-    replace(
-      box,
-      calls.length > MOST_CALLS ? h("p", { class: "hint" }, t("calls.more", { n: number(calls.length), shown: MOST_CALLS })) : null,
-      calls.slice(0, MOST_CALLS).map(({ name, arguments: text }, index) =>
-        h(
-          "section",
-          { class: "call", "aria-label": t("calls.label", { name }) },
-          h("p", { class: "call-name" }, h("span", { class: "tag" }, t("calls.tool")), " ", h("code", {}, name)),
-          h("pre", { class: "code wrap", tabindex: 0, "aria-label": t("calls.arguments", { name }) }, clipped(ended ? pretty(text) : text)),
-          ended
-            ? h("div", { class: "field" }, h("label", { for: `call-result-${index}` }, t("calls.result")), h("textarea", { id: `call-result-${index}`, rows: 2, spellcheck: "false" }))
-            : null,
-        ),
-      ),
-    );
-    setText(byId("go-on"), t(calls.length ? "output.goOn.results" : "output.goOn"));
-  }
-
-  _results() {
-    return [...this._element.querySelectorAll(".call textarea")].map(input => input.value);
-  }
-
-  _goOn() {
-    const { text, calls } = this._fold;
-    this._onAnswer({ text, calls: calls.map(call => ({ ...call })) }, this._results());
   }
 
   _drawChains(ended) {
@@ -566,17 +454,16 @@ export class TaskPanel {
     const fold = this._fold;
     const { waitedMs, firstMs, ranMs, perSecond } = fold.timings;
     const tokens = tokensOf(fold.usage);
-    const told = this._task.surface ? null : waitedMs; // only the native stream tells when its turn came
-    const replayed = this._task.surface && !this._task.goesOn; // then its times are those of reading it again
+    const told = this._task.api ? null : waitedMs; // only a task's own log says when it began to run
     const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : told;
     const facts = [
-      ["waited", waiting === null || replayed ? null : duration(waiting)],
-      ["first", firstMs === null || replayed ? null : duration(firstMs)],
-      [this._task.surface ? "total" : "ran", ranMs === null || replayed ? null : duration(ranMs)],
+      ["waited", waiting === null ? null : duration(waiting)],
+      ["first", firstMs === null ? null : duration(firstMs)],
+      [this._task.api ? "total" : "ran", ranMs === null ? null : duration(ranMs)],
       ["tokens", tokens.output === null ? null : t("facts.inOut", { input: number(tokens.input), output: number(tokens.output) })],
       ["cached", tokens.cached ? number(tokens.cached) : null],
       ["thoughts", tokens.reasoning ? number(tokens.reasoning) : null],
-      ["speed", perSecond === null || replayed ? null : t("facts.perSecond", { n: number(perSecond) })],
+      ["speed", perSecond === null ? null : t("facts.perSecond", { n: number(perSecond) })],
       ["finish", fold.finishReason],
       ["model", fold.model],
       ["queue", fold.queue],
@@ -606,14 +493,3 @@ export class TaskPanel {
     else if (this._fold.state === "queued" || this._source.state === "cut" || this._silentMs()) this._draw();
   }
 }
-
-/** Arguments as a person reads them; what is no JSON (yet) as it stands. */
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-}
-
-const clipped = text => (text.length > MOST_ARGUMENTS ? `${text.slice(0, MOST_ARGUMENTS)} …` : text);
