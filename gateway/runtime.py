@@ -283,19 +283,13 @@ class Gateway:
         attachments = Attachments(files, bodies)
         batch_store = BatchStore(self.database)
         models = Models(
-            current,
-            self.surveyor.offered,
-            self.surveyor.workers,
-            self.dispatcher.takes,
-            self.dispatcher.took,
-            started_at,
+            current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
         )
         tools = Tools(
             *(current, bodies, submit, cancel, self.scheduler, results),
             files=files,
             attachments=attachments,
             store=batch_store,
-            native=models.native,
             metrics=self.metrics,
         )
         leading = Leading(tools, replica, going)

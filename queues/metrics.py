@@ -19,12 +19,7 @@ MOST_CODES = 100
 OTHER = "other"
 """Stands for every model (task type, code) beyond those that keep their names."""
 
-OPERATIONS = {
-    "openaiLike": "chat",
-    "openaiResponses": "chat",
-    "openaiCompletion": "text_completion",
-    "openaiEmbedding": "embeddings",
-}
+OPERATIONS = {"openaiLike": "chat", "openaiCompletion": "text_completion", "openaiEmbedding": "embeddings"}
 """Task types by OpenTelemetry's names of operations; others are counted as OTHER."""
 
 

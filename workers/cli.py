@@ -18,7 +18,6 @@ from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskE
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
 from fairlane.workers.sdk.rehearsal import rehearse
 from fairlane.workers.sdk.values import as_json
-from fairlane.workers.tasktypes import RESPONSES
 
 if TYPE_CHECKING:
     from fairlane.workers.adapters.trial import Finding
@@ -254,8 +253,7 @@ def check_command(
 
     Takes the options of the provider's own command. Says of each request whether it worked, how fast, what the
     provider told of its usage, and with which failure code a task would have ended. It costs some hundred
-    tokens for each model. Exit code 0 when answers and streams work, Responses where --task-type openaiResponses offers them,
-    and what --require names; else 1.
+    tokens for each model. Exit code 0 when answers, streams and what --require names work; else 1.
 
     Example: DEEPSEEK_API_KEY=… fairlane worker check deepseek --model deepseek-chat
     """
@@ -269,9 +267,8 @@ def check_command(
     )
     if "openaiLike" not in adapter.task_types:
         _stop("A check begins with chats: name --task-type openaiLike, too.")
-    responses = ["responses"] if RESPONSES in adapter.task_types else []
-    needed = {"answer", "stream", *responses, *(require or ())}
-    if unknown := needed - {*CHECKS, *(["image"] if image else []), *responses}:
+    needed = {"answer", "stream", *(require or ())}
+    if unknown := needed - {*CHECKS, *(["image"] if image else [])}:
         hints = [f" ({check} takes {option})" for check, option in WITH_OPTIONS.items() if check in unknown]
         there_are = ", ".join((*CHECKS, *WITH_OPTIONS))
         _stop(f"There is no check {', '.join(sorted(unknown))}{''.join(hints)}; there are {there_are}.")
@@ -285,7 +282,7 @@ def check_command(
 
 
 CHECKS = ("models", "answer", "stream", "tools", "json", "refusal")
-WITH_OPTIONS = {"image": "--image", "responses": "--task-type openaiResponses"}
+WITH_OPTIONS = {"image": "--image"}
 """Further ones, and what has them made."""
 
 

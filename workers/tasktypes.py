@@ -1,8 +1,7 @@
 """Types of tasks, and which worker takes which. Pure.
 
-A worker that names no types takes any, but not those of media, nor OpenAI's Responses as they are: these it must name. (Whoever
-was written for chat would fail at a file, and a caller could so make a good worker look broken.) `"*"` among its types stands for
-any of the others.
+A worker that names no types takes any but those of media, which it must name. (A worker that was written for chat would fail at
+a file, and a caller could so make a good worker look broken.) `"*"` among its types stands for any of the others.
 """
 
 from collections.abc import Collection
@@ -11,8 +10,6 @@ ANY_TYPE = "*"
 
 TEXT = ("openaiLike", "openaiCompletion", "openaiEmbedding")
 """Of OpenAI's calls for texts."""
-RESPONSES = "openaiResponses"
-"""A request of OpenAI's Responses as it is; where nobody takes that, it is said as a chat (`openaiLike`)."""
 MODERATION = "openaiModeration"
 TRANSCRIPTION = "openaiTranscription"
 TRANSLATION = "openaiTranslation"
@@ -30,9 +27,7 @@ MEDIA: dict[str, str] = {
     IMAGE_EDIT: "edits of images",
     IMAGE_VARIATION: "variations of images",
 }
-"""What they make, as a sentence says it."""
-NAMED = frozenset({RESPONSES, *MEDIA})
-"""The types that a worker must name."""
+"""The types that a worker must name, and what they make, as a sentence says it."""
 FILES = frozenset({"file", "image", "mask", "markup"})
 """Members of their payloads that are files, or lists of files."""
 
@@ -40,8 +35,8 @@ FILES = frozenset({"file", "image", "mask", "markup"})
 def takes(task_types: Collection[str] | None, task_type: str) -> bool:
     """Whether a worker of these types (None: it names none) takes a task of this one."""
     if task_types is None:
-        return task_type not in NAMED
-    return task_type in task_types or (ANY_TYPE in task_types and task_type not in NAMED)
+        return task_type not in MEDIA
+    return task_type in task_types or (ANY_TYPE in task_types and task_type not in MEDIA)
 
 
 def covers(task_types: Collection[str] | None, others: Collection[str] | None) -> bool:

@@ -1,25 +1,22 @@
 """OpenAI's Responses. Official SDKs work unmodified.
 
-A request is a chat request in other words (gateway/calls/responses), its task one that any worker for chat runs; where workers
-take it as it is, it goes to them so.
+A request is a chat request in other words (gateway/calls/responses), its task one that any worker for chat runs.
 """
 
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 
 import msgspec
-from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, Look, answer, in_steps, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.kept_responses import follow
-from fairlane.gateway.calls.bodies import Members, has_image
+from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag
-from fairlane.gateway.calls.responses.native import native_steps
 from fairlane.gateway.calls.responses.request import Asked, chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
@@ -53,13 +50,11 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     known = await kept.referenced(owner, wishes.references, most)
     said_input, before = fields.get("input"), len(fields.get("input") or b"")
     task_id = new_task_id(time.time_ns() // 1_000_000)
-    sees = partial(_holds_image, fields, history, known)
-    native = await tasks.models.native(owner, fields, said.key if said else task_id, sees)
 
     async def make(
         fields: Members, history: Sequence[bytes], size: Size = NO_FILES
     ) -> tuple[TaskSpec, Asked]:
-        steps = (native_steps if native else chat_steps)(
+        steps = chat_steps(
             fields,
             stream=stream,
             store=keeps,
@@ -74,7 +69,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
         )
         asked = await in_steps(tasks, request, body, steps, beside=beside)
         return task_of(
-            *(tasks, caller, request, asked.task_type, asked.payload, asked.fields, said, stream),
+            *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
             wait=not background,
             task_id=task_id,
             files=size.least,
@@ -97,14 +92,6 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     told = keep or NotKept(asked.echo)
     streamed = partial(_stream_view, told) if stream else None
     return Asking(task, streamed, partial(_body_view, told), keep=keep)
-
-
-def _holds_image(fields: Members, history: Sequence[bytes], known: Mapping[str, bytes]) -> bool:
-    """Whether a request, or what it goes on from, holds an image."""
-    said = fields.get("input")
-    return (said is not None and has_image({"input": said})) or any(
-        has_image({"input": Raw(b"[%b]" % item)}) for item in (*history, *known.values())
-    )
 
 
 async def _in_background(

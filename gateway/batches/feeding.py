@@ -145,7 +145,7 @@ class Feed:
                 await led.tools.submit.look(seen, size.least)
                 return True
 
-            request = await led.read(asked, task_id, None if known else caller, look)
+            request = await led.read(asked, None if known else caller, look)
             model = model_in(request.fields)
             if seen is None and self._held.rests(For(model), time.monotonic()):
                 self._held.add(line, For(model))

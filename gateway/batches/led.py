@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -19,7 +18,7 @@ from fairlane.gateway.batches.splitting import Line
 from fairlane.gateway.batches.standing import Standing
 from fairlane.gateway.batches.store import NOTHING_UNDER_WAY, BatchStore
 from fairlane.gateway.batches.surfaces import READERS, Look, Reading, Request
-from fairlane.gateway.calls.bodies import Bodies, Members, has_image
+from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.files.files import Files
@@ -62,8 +61,6 @@ class Tools:
     files: Files
     attachments: Attachments
     store: BatchStore
-    native: Callable[[Caller, Members, str, Callable[[], bool]], Awaitable[bool]]
-    """`Models.native`."""
     metrics: Metrics
     working: Turns = field(default_factory=lambda: Turns(WORKED_ON_AT_ONCE))
     """Whose turn it is to submit and collect lines, of all batches of one process."""
@@ -171,21 +168,12 @@ class Led:
         """What a line asks for. Raises Unfit, and ApiError."""
         return await asked_in(line, self.batch.endpoint, self.tools.bodies, self.opener)
 
-    def read(
-        self, asked: Asked, task_id: str, caller: Caller | None, look: Look | None = None
-    ) -> Awaitable[Request]:
-        """The request of a line, which that task is for, with the files of `caller` that it names; None: the task is known, and
+    def read(self, asked: Asked, caller: Caller | None, look: Look | None = None) -> Awaitable[Request]:
+        """The request of a line, with the files of `caller` that it names; None: the task is known, and
         needs them no more. Raises what its call would be refused with."""
         tools, most = self.tools, self.tools.current.settings.max_body_bytes
-        native = partial(self._native, task_id)
-        reading = Reading(tools.bodies, tools.attachments, caller, self.opener, most, native, look)
+        reading = Reading(tools.bodies, tools.attachments, caller, self.opener, most, look)
         return READERS[self.batch.endpoint](asked.body, reading)
-
-    async def _native(self, task_id: str, fields: Members) -> bool:
-        """Whether a Responses request goes to workers as it is."""
-        batch, image = self.batch, partial(has_image, {**fields})
-        caller = self.tools.current.callers.again(batch.key_id, batch.user, batch.tier)
-        return caller is not None and await self.tools.native(caller.named(fields), fields, task_id, image)
 
     # ---- how it goes ----------
 

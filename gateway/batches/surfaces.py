@@ -20,7 +20,6 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
-from fairlane.gateway.calls.responses.native import native_steps
 from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.tasks.attachments import NO_FILES, Asker, Attachments, Size
@@ -61,8 +60,6 @@ class Reading(NamedTuple):
     """Whose turn a large one is."""
     most: int
     """Bytes that a request may have."""
-    native: Callable[[Members], Awaitable[bool]]
-    """Whether a Responses request of these members goes to workers as it is."""
     look: Look | None = None
 
     def asker(self, made: Callable[[Members, Size], Awaitable[Request]]) -> Asker:
@@ -104,14 +101,13 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-    read = native_steps if await reading.native(fields) else chat_steps
 
     async def made(members: Members, size: Size = NO_FILES) -> Request:
-        steps = read(members, stream=False, most=reading.most, files=size.most)
+        steps = chat_steps(members, stream=False, most=reading.most, files=size.most)
         beside = len(bytes(members.get("input") or b""))
         asked = await reading.bodies.take_steps(bytes(body), steps, beside=beside, caller=reading.opener)
         view = partial(ResponsesBodyView, echo=asked.echo)
-        return Request(asked.task_type, asked.payload, asked.fields, view, len(asked.echo))
+        return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
 
     whole, _ = await reading.attachments.in_responses(reading.asker(made), fields, ())
     return await made(whole)

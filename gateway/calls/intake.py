@@ -25,7 +25,7 @@ from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.wanted import wanted_of
-from fairlane.workers.tasktypes import MEDIA, RESPONSES
+from fairlane.workers.tasktypes import MEDIA
 
 OWN_FIELDS = (
     "async",
@@ -44,7 +44,7 @@ _OPTIONS = frozenset(OWN_FIELDS) - {"async", "idempotencyKey"}
 _FORMATS = frozenset({"response_format", "text"})
 """Members that may say what the text must be."""
 
-OPENAI_TYPES = frozenset({"openaiLike", RESPONSES, "openaiCompletion", "openaiEmbedding", *MEDIA})
+OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding", *MEDIA})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
 
 WITHOUT_BOUND = frozenset({"openaiEmbedding", *MEDIA})
@@ -273,11 +273,7 @@ class _Made(msgspec.Struct, frozen=True):
                 timeout = settings.task_timeout_ms
         output = output_of(fields)
         answer = ""
-        if (
-            task_type in ("openaiLike", RESPONSES)
-            and not _FORMATS.isdisjoint(fields)
-            and kind_of(payload) == "{"
-        ):
+        if task_type == "openaiLike" and not _FORMATS.isdisjoint(fields) and kind_of(payload) == "{":
             answer = _answer(settings, fields, templated=bool(options.template))
         repair = False
         # a wish that is none is refused, whatever the answer is to be
@@ -364,13 +360,9 @@ class _Made(msgspec.Struct, frozen=True):
             and rule.max_output_tokens
             and (not claimed or rule.max_output_tokens < claimed[1])
         ):
-            name = self._bounds_by(claimed[0] if claimed else _bound_of(fields))
+            name = claimed[0] if claimed else _bound_of(fields)
             return Bound(name, rule.max_output_tokens, f"The route {rule.route}", bad_request)
-        return Bound(self._bounds_by(claimed[0]), claimed[1], "The token", TokenForbids) if claimed else None
-
-    def _bounds_by(self, name: str) -> str:
-        """Under which name the output is bounded: Responses know one alone."""
-        return "max_output_tokens" if self.task_type == RESPONSES else name
+        return Bound(claimed[0], claimed[1], "The token", TokenForbids) if claimed else None
 
 
 _NO_RULE = Rule("", "")

@@ -514,14 +514,14 @@ class UpstreamSettings(SettingsPart):
 
     task_types: list[str] = []
     """Types of tasks to offer, of all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, as far as the
-    provider has them. Only where they are named: Responses as they are (`openaiResponses`), and calls for audio, images and
-    moderations: `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`,
+    provider has them. Only where they are named: calls for audio, images and moderations:
+    `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`,
     `openaiImageVariation`, `openaiModeration`.
     """
 
     allow_fields: list[AllowedField] = Field(default=[], max_length=MOST_ALLOWED_FIELDS)
     """What callers may say although it can direct a request to another server, key or model, or costs more than tokens: members
-    of a body (`provider`), tools of Responses that the upstream runs (`tools.web_search`). Allow only what every caller may do
+    of a body (`provider`). Allow only what every caller may do
     with this server's key.
     """
 

@@ -5,13 +5,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.intake import read_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import DEFAULT_MODEL, type_not_offered
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import TaskSpec
-from fairlane.workers.tasktypes import MEDIA, RESPONSES
+from fairlane.workers.tasktypes import MEDIA
 
 KEPT_S = 5.0
 """What workers tell of models is read again after so long: it hardly ever changes, and there may be thousands of workers."""
@@ -19,8 +17,8 @@ KEPT_S = 5.0
 
 class Models:
     """What is configured, and what is offered now. `offered` and `workers` (as the admin view shows them) read the latter;
-    `takes`: whether a worker of these models (None: of any) takes tasks of a type ('': of any); `took`: the same without waiting,
-    as it was within a minute; `since`: when this gateway began, s since 1970."""
+    `takes`: whether a worker of these models (None: of any) takes tasks of a type ('': of any); `since`: when
+    this gateway began, s since 1970."""
 
     def __init__(
         self,
@@ -28,11 +26,9 @@ class Models:
         offered: Callable[[], Awaitable[Iterable[str]]],
         workers: Callable[[], Awaitable[Iterable[Mapping[str, Any]]]],
         takes: Callable[[Collection[str] | None, str], Awaitable[bool]],
-        took: Callable[[Collection[str] | None, str], Awaitable[bool]],
         since: float,
     ) -> None:
         self._takes = takes
-        self._took = took
         self._current = current
         self._offered = offered
         self._workers = workers
@@ -76,20 +72,6 @@ class Models:
             return
         if not await takes(None, kind) and await takes(None, ""):  # 4
             raise type_not_offered("", MEDIA[kind], kind)
-
-    async def native(
-        self, caller: Caller, fields: Members, subject: str, has_image: Callable[[], bool]
-    ) -> bool:
-        """Whether a Responses request of these members goes to workers as it is: where each model that may come to run it has
-        some that take it so. Else it is said as a chat. `subject`: as for `Current.plan`, of its task. Raises ApiError, and
-        StoreError."""
-        if not await self._took(None, RESPONSES):  # as nearly everywhere
-            return False
-        plan = self._current.plan(caller, read_model(fields, caller.only_model), has_image, subject)
-        for model in plan.models:
-            if not await self._took({model}, RESPONSES):
-                return False
-        return True
 
     def _row(self, name: str, configured: bool) -> dict[str, Any]:
         configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0

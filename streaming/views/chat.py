@@ -6,11 +6,10 @@ from msgspec import Raw
 
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
 from fairlane.streaming.views.accumulate import PartBudget, ToolIndex, with_index
-from fairlane.streaming.views.choice import ITEMS, NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
+from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.task import TaskInfo
 
-_NOT_TOLD = NOT_EXTRA_IN_MESSAGE | {ITEMS}
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 
 
@@ -83,7 +82,7 @@ class ChatStreamView(OpenAIStreamView):
         self, index: int, of_choice: Mapping[str, bytes], of_delta: Mapping[str, bytes]
     ) -> bytes:
         pairs = others(of_choice, NOT_EXTRA)
-        delta = others(of_delta, _NOT_TOLD)
+        delta = others(of_delta, NOT_EXTRA_IN_MESSAGE)
         if not pairs and not delta:
             return b""
         return self._frame(index, join_object([("delta", join_object(delta.items())), *pairs.items()])[1:-1])
@@ -104,7 +103,7 @@ class ChatBodyView(OpenAIBodyView):
 
 def _message(choice: Choice) -> bytes:
     """Content is null where something else stands in its place, and an empty text where nothing does."""
-    more = others(choice.message, _NOT_TOLD)
+    more = others(choice.message, NOT_EXTRA_IN_MESSAGE)
     replaced = choice.tool_calls or choice.refusal is not None or more
     pairs = [
         ("role", b'"assistant"'),

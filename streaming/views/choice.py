@@ -14,9 +14,6 @@ THOUGHTS = "thinking_blocks"
 """The member of a chat message with thoughts as Anthropic told them, which must come back so."""
 MOST_THOUGHTS = 1024
 """In a message or a delta, and members of one: of more nothing is told, as the loop would stand still meanwhile."""
-ITEMS = "response_items"
-"""The member with what OpenAI's Responses tell and chat has no word for: pieces at the places where they came. Responses alone
-tell it."""
 
 _STOP = b'"stop"'
 _TOOL_CALLS = b'"tool_calls"'

@@ -39,7 +39,6 @@ BUSY_STATUSES = frozenset({425, 429, 503, 529})
 TIMEOUT_STATUSES = frozenset({408, 504, 522, 524})
 RETRY_STATUSES = frozenset({409, 500, 502, 520, 521, 523})
 """Besides those, accidents that another try may mend."""
-RESPONSES_PATH = "/responses"
 DEFAULT_PAUSE_S = 1.0
 """After a 429 that names no time."""
 
@@ -201,9 +200,6 @@ def _failure(said: UpstreamError, status: int | None, pause_s: float | None, ask
     sentence = "The upstream failed" if status is None else f"The upstream answered {status}"
     if misdirected:
         sentence = f"The worker's base URL may be wrong (most end with /v1): {asked.url} answered {status}"
-        if asked.url.endswith(RESPONSES_PATH):  # what else the upstream has may work well
-            code = "TYPE_NOT_OFFERED"
-            sentence = f"The upstream may have no Responses, and the worker names openaiResponses: {asked.url} answered {status}"
     elif code == "UPSTREAM_ERROR" and no_model:
         answered = "refused it" if status is None else f"answered {status}"
         sentence = f"The worker offers a model that its upstream may not have: asked for {asked.model}, {asked.url} {answered}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairlane.workers.tasktypes import MEDIA, RESPONSES, TEXT
+from fairlane.workers.tasktypes import MEDIA, TEXT
 
 if TYPE_CHECKING:
     from fairlane.workers.adapters.dialects.base import Dialect
@@ -35,7 +35,7 @@ class Provider:
     @property
     def task_types(self) -> tuple[str, ...]:
         """Those that it may be asked for."""
-        return (*TEXT, RESPONSES, *MEDIA) if self.dialect == "openai" else TEXT[:1]
+        return (*TEXT, *MEDIA) if self.dialect == "openai" else TEXT[:1]
 
     def adapter(
         self, *, models: Iterable[str] | Mapping[str, str], base_url: str | None = None, **options: Any

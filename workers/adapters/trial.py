@@ -15,7 +15,6 @@ import msgspec
 
 from fairlane.workers.adapters.upstream import Upstream
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
-from fairlane.workers.tasktypes import RESPONSES
 
 MOST_TOKENS = 1024
 """Of each answer; models that think need some."""
@@ -126,9 +125,6 @@ async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerat
         plans.append(("image", _chat(parts), False, _said_something))
     for name, payload, stream, judge in plans:
         yield await _try(adapter, name, model, payload, stream, judge)
-    if RESPONSES in adapter.task_types:
-        request = {"input": "Reply with the word OK.", "max_output_tokens": MOST_TOKENS}
-        yield await _try(adapter, "responses", model, request, True, _said_something, RESPONSES)
     few = _chat("Hi.", max_completion_tokens=16)
     refusal = await _try(adapter, "refusal", NO_MODEL, few, True, _said_something)
     if refusal.failure is None:
@@ -162,10 +158,9 @@ async def _try(
     payload: dict[str, Any],
     stream: bool,
     judge: Callable[[_Heard], tuple[bool, str]],
-    task_type: str = "openaiLike",
 ) -> Finding:
     raw = msgspec.json.encode(payload)
-    task = Task(task_id="check", type=task_type, model=model, payload_bytes=raw, stream=stream)
+    task = Task(task_id="check", type="openaiLike", model=model, payload_bytes=raw, stream=stream)
     loop = asyncio.get_running_loop()
     began = loop.time()
     heard = _Heard()

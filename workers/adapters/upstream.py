@@ -56,7 +56,7 @@ class Upstream:
 
     `base_url` is what precedes the dialect's paths, with its version (`http://localhost:11434/v1`). `models`
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
-    names through. `task_types`: what it offers, if not what its dialect says by itself: media and Responses only
+    names through. `task_types`: what it offers, if not what its dialect says by itself: media only
     where they are named here, as not every upstream has them. `allow_fields` are members of the body that go out although they
     may steer the upstream elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx's own, for
     tests or for speed. A cancelled task closes its upstream connection at once.

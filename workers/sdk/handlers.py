@@ -10,7 +10,7 @@ from typing import Any
 from fairlane.workers import protocol
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
-from fairlane.workers.tasktypes import ANY_TYPE, NAMED, takes
+from fairlane.workers.tasktypes import ANY_TYPE, MEDIA, takes
 
 Item = str | bytes | Delta | Usage | Result
 Handler = Callable[[Task, Context], Any]
@@ -98,7 +98,7 @@ class Registry:
             found.update(dict.fromkeys(route.task_types or (ANY_TYPE,)))
         if ANY_TYPE not in found:
             return list(found)
-        named = [task_type for task_type in found if task_type in NAMED]
+        named = [task_type for task_type in found if task_type in MEDIA]
         return [ANY_TYPE, *named] if named else None
 
 

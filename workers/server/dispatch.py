@@ -100,10 +100,6 @@ class Dispatcher:
         elsewhere it says how it was a moment ago. Raises StoreError."""
         return self.pool.offers(models, task_type) or await self._elsewhere.offers(models, task_type)
 
-    async def took(self, models: Collection[str] | None, task_type: str) -> bool:
-        """The same without waiting: of workers elsewhere as they were within a minute. Raises StoreError."""
-        return self.pool.offers(models, task_type) or await self._elsewhere.offered(models, task_type)
-
     def use_chains(self, chains: Chains) -> None:
         """Who knows what follows a stage of a chain. Once, before the start."""
         self._endings.chains = chains

@@ -12,20 +12,16 @@ class _Told(BaseModel):
 
 
 class ResponsesRequest(BaseModel):
-    """As in OpenAI's reference; any worker for chat completions answers it, and a member that is not named is refused, but by
-    workers that take it as it is."""
+    """As in OpenAI's reference; any worker for chat completions answers it, and a member that is not named is refused."""
 
     model_config = ConfigDict(extra="allow")
     model: Model
     input: str | list[Any] = Field(
-        description="a text, or items: message, function_call, function_call_output, reasoning, item_reference; natively others"
+        description="a text, or items: message, function_call, function_call_output, reasoning, item_reference"
     )
     instructions: str | None = None
     stream: bool | None = None
-    tools: list[Any] | None = Field(
-        None,
-        description="functions; natively others, those that OpenAI runs where the worker's operator allows them",
-    )
+    tools: list[Any] | None = Field(None, description="functions")
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = Field(None, description="`format` and `verbosity`")
@@ -38,7 +34,7 @@ class ResponsesRequest(BaseModel):
     frequency_penalty: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[str] | None = None
-    truncation: Literal["auto", "disabled"] | None = Field(None, description="auto: natively alone")
+    truncation: Literal["disabled"] | None = None
     metadata: dict[str, str] | None = None
     stream_options: dict[str, Any] | None = None
     store: bool | None = None
@@ -59,7 +55,7 @@ class ResponseUsage(_Told):
 
 class OutputItem(_Told):
     id: str
-    type: str = Field(description="message, function_call, reasoning, and natively others")
+    type: str = Field(description="message, function_call, reasoning")
 
 
 class ResponseError(_Told):

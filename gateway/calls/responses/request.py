@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     """What a Responses request asks for."""
 
     fields: Members
-    """The members of what a worker gets: of the chat request, or of the request itself."""
+    """The members of the chat request, which a worker gets."""
     payload: bytes
     """The same as a body."""
     echo: bytes
@@ -75,8 +75,6 @@ class Asked(NamedTuple):
     input_items: bytes
     """The input as a list of items, one line of JSON: without the history, references as what they mean, ids only where the
     caller said some. Only of a response that is kept; else `[]`."""
-    task_type: str = "openaiLike"
-    """Or RESPONSES: it is the request itself, and no chat (`native_steps`)."""
 
 
 def wishes_of(fields: Members) -> Wishes:

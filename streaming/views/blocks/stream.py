@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec import Raw
 
-from fairlane.streaming.events import Chunk, Event, read_chunk, read_model, read_usage
+from fairlane.streaming.events import Event, read_chunk, read_model, read_usage
 from fairlane.streaming.jsontext import members
 from fairlane.streaming.views.accumulate import PartBudget
 from fairlane.streaming.views.blocks.calls import Begin, CallBlocks, More, Step
@@ -42,7 +42,8 @@ class BlockStreamView(ABC):
         if self.ended:
             return b""
         if event.type == "chunk":
-            return self.add_chunk(read_chunk(event.data))
+            chunk = read_chunk(event.data)
+            return self._chunk(chunk.kind, chunk.delta) if chunk.index == 0 else b""
         if event.type == "usage":
             self._latest_usage = read_usage(event.data)
             return b""
@@ -54,10 +55,6 @@ class BlockStreamView(ABC):
             self.ended = True
             return self._end(event)
         return b""
-
-    def add_chunk(self, chunk: Chunk) -> bytes:
-        """What `feed` does with a chunk event, for those who have read it already."""
-        return self._chunk(chunk.kind, chunk.delta) if chunk.index == 0 else b""
 
     def _chunk(self, kind: str, delta: Raw) -> bytes:
         if self._open == "tool" and kind != "finish":

@@ -1,22 +1,13 @@
 """The output items of a response, and the parts of their content, as JSON. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from fairlane.streaming.jsontext import (
-    EMPTY_STRING,
-    items,
-    join_object,
-    json_string,
-    members,
-    one_line,
-    string_or_none,
-)
+from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, members, one_line, string_or_none
 from fairlane.streaming.views.choice import Choice, thoughts_of
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
 
 NO_ARGUMENTS = b'"{}"'
 """Those of a call that has none: clients read them as JSON."""
-_LONGEST_KIND = 8
 COMPLETED, INCOMPLETE, IN_PROGRESS = b"completed", b"incomplete", b"in_progress"
 
 
@@ -29,14 +20,14 @@ class Ids:
         self._counts: dict[bytes, int] = {}
 
     def next(self, kind: bytes) -> bytes:
-        """An id as JSON; `kind` is msg, fc, rs, or another one that is told (`kind_of_id`)."""
+        """An id as JSON; `kind` is msg, fc or rs."""
         count = self._counts.get(kind, 0)
         self._counts[kind] = count + 1
         return b'"%b_%b_%d"' % (kind, self._task_id, count)
 
 
-def text_part(text: bytes, logprobs: bytes = b"[]", annotations: bytes = b"[]") -> bytes:
-    return b'{"type":"output_text","text":%b,"annotations":%b,"logprobs":%b}' % (text, annotations, logprobs)
+def text_part(text: bytes, logprobs: bytes = b"[]") -> bytes:
+    return b'{"type":"output_text","text":%b,"annotations":[],"logprobs":%b}' % (text, logprobs)
 
 
 def refusal_part(text: bytes) -> bytes:
@@ -51,12 +42,10 @@ def summary_part(text: bytes) -> bytes:
     return b'{"type":"summary_text","text":%b}' % text
 
 
-def message(item_id: bytes, parts: Sequence[bytes], status: bytes, phase: bytes = b"") -> bytes:
-    """`phase`: what the message is in the answer, a JSON string, where the model told it."""
-    return b'{"id":%b,"type":"message","status":"%b","role":"assistant",%b"content":[%b]}' % (
+def message(item_id: bytes, parts: Sequence[bytes], status: bytes) -> bytes:
+    return b'{"id":%b,"type":"message","status":"%b","role":"assistant","content":[%b]}' % (
         item_id,
         status,
-        b'"phase":%b,' % phase if phase else b"",
         b",".join(parts),
     )
 
@@ -78,18 +67,6 @@ def call(item_id: bytes, call_id: bytes, name: bytes, arguments: bytes, status: 
         name,
         arguments,
     )
-
-
-def whole_item(found: Mapping[str, bytes], item_id: bytes) -> bytes:
-    """An item as its model's server told it, with an id of ours."""
-    pairs = [(name, one_line(raw)) for name, raw in found.items() if name != "id"]
-    return join_object([("id", item_id), *pairs])
-
-
-def kind_of_id(told: bytes | None) -> bytes:
-    """What an id of a server's begins with, `ws_…`; `item` where it has no such beginning."""
-    kind, found, _ = (told or b"").strip(b'"').partition(b"_")
-    return kind if found and kind.isalpha() and len(kind) <= _LONGEST_KIND else b"item"
 
 
 def logprobs_of(found: bytes | None) -> list[bytes]:

@@ -5,18 +5,9 @@ from collections.abc import Mapping
 import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
-from fairlane.streaming.jsontext import (
-    EMPTY_STRING,
-    count_parts,
-    items,
-    json_string,
-    kind_of,
-    members,
-    one_line,
-    string_or_none,
-)
+from fairlane.streaming.jsontext import EMPTY_STRING, json_string, kind_of, members, one_line
 from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
-from fairlane.streaming.views.choice import ITEMS, Choice, choices_of_result, thoughts_of
+from fairlane.streaming.views.choice import Choice, choices_of_result, thoughts_of
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.response import Ended, is_summarised, response
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
@@ -26,49 +17,23 @@ from fairlane.streaming.views.usage import responses_usage
 
 _QUEUED = 1
 """The number of `response.queued`."""
-MOST_PIECES = 1024
-"""Of what chat has no word for, and of annotations, in one chunk; there is none with more."""
-MOST_IN_ALL = 20_000
-"""Of these pieces in one answer; further ones are left out. A log of 16 MiB could hold a million, each an item for itself."""
-MOST_MEMBERS = 1024
-"""Of such a piece; one with more is left out."""
-UNDRAWN = 1 << 60
-"""As `starting_after`: no event is drawn."""
 
 
 class _Item:
     """The item that is under way."""
 
-    __slots__ = (
-        "annotations",
-        "call_id",
-        "id",
-        "kind",
-        "logprobs",
-        "name",
-        "parts",
-        "phase",
-        "seal",
-        "so_far",
-        "thoughts",
-    )
+    __slots__ = ("call_id", "id", "kind", "logprobs", "name", "parts", "so_far", "thoughts")
 
-    def __init__(self, kind: str, item_id: bytes, phase: bytes = b"") -> None:
+    def __init__(self, kind: str, item_id: bytes) -> None:
         self.kind = kind
         self.id = item_id
-        self.phase = phase
-        """Of a message."""
         self.parts: list[bytes] = []
         """Those that are whole."""
         self.so_far = bytearray()
         """The inside of the text that is under way, or of the arguments."""
         self.logprobs: list[bytes] = []
-        self.annotations: list[bytes] = []
-        """Of the text that ends."""
         self.thoughts: list[bytes] = []
         """Signed ones."""
-        self.seal = b""
-        """Thoughts as their model's server sealed them."""
         self.call_id = self.name = EMPTY_STRING
 
 
@@ -107,8 +72,6 @@ class ResponsesStreamView(BlockStreamView):
         """What stands before the number of each delta of the open part, and between it and the delta."""
         self._sealed = False
         """Signed thoughts were told."""
-        self._pieces = 0
-        """That were told."""
 
     def open(self) -> bytes:
         """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
@@ -169,24 +132,9 @@ class ResponsesStreamView(BlockStreamView):
 
     # ---- items ----------
 
-    @property
-    def finish(self) -> bytes | None:
-        """The finish reason that was told, a JSON string."""
-        return self._finish
-
-    def output(self) -> list[bytes]:
-        """The items so far; before the end, the last one may be under way."""
-        item = self._item
-        if item is None:
-            return self._output
-        parts = (
-            [*item.parts, self._draw(b'"%b"' % bytes(item.so_far))] if self._open in _PARTS else item.parts
-        )
-        return [*self._output, self._whole_item(item, parts, IN_PROGRESS)]
-
-    def _begin(self, kind: str, item_id: bytes, item: bytes, phase: bytes = b"") -> bytes:
+    def _begin(self, kind: str, item_id: bytes, item: bytes) -> bytes:
         before = self._close() + self._head()
-        self._item = _Item(kind, item_id, phase)
+        self._item = _Item(kind, item_id)
         return before + self._event(
             b"response.output_item.added", b'"output_index":%d,"item":%b' % (len(self._output), item)
         )
@@ -213,9 +161,9 @@ class ResponsesStreamView(BlockStreamView):
     def _whole_item(self, item: _Item, parts: list[bytes], status: bytes) -> bytes:
         """An item with these parts, or with the arguments so far."""
         if item.kind == "message":
-            return told.message(item.id, parts, status, item.phase)
+            return told.message(item.id, parts, status)
         if item.kind == "reasoning":
-            seal = item.seal or (sealed(item.thoughts) if item.thoughts else b"")
+            seal = sealed(item.thoughts) if item.thoughts else b""
             return told.reasoning(item.id, parts, seal, summarised=self._summarised)
         return told.call(item.id, item.call_id, item.name, b'"%b"' % bytes(item.so_far), status)
 
@@ -233,8 +181,7 @@ class ResponsesStreamView(BlockStreamView):
         """The part that is open, with this text."""
         assert self._item is not None
         if self._open == "text":
-            logprobs, annotations = self._item.logprobs, self._item.annotations
-            return told.text_part(text, b"[%b]" % b",".join(logprobs), b"[%b]" % b",".join(annotations))
+            return told.text_part(text, b"[%b]" % b",".join(self._item.logprobs))
         if self._open == "refusal":
             return told.refusal_part(text)
         return told.summary_part(text) if self._summarised else told.reasoning_part(text)
@@ -262,7 +209,7 @@ class ResponsesStreamView(BlockStreamView):
             b"response.%b.done" % name, b'"%b":%d,"%b":%b%b' % (index, len(item.parts), member, text, more)
         ) + self._part_event(b"done", part)
         item.parts.append(part)
-        item.so_far, item.logprobs, item.annotations, self._open = bytearray(), [], [], ""
+        item.so_far, item.logprobs, self._open = bytearray(), [], ""
         return frames
 
     def _more(self, delta: bytes, more: bytes = b"") -> bytes:
@@ -294,9 +241,9 @@ class ResponsesStreamView(BlockStreamView):
         self._item.logprobs += logprobs
         return before + self._more(delta, b',"logprobs":[%b]' % b",".join(logprobs))
 
-    def _begin_message(self, phase: bytes = b"") -> bytes:
+    def _begin_message(self) -> bytes:
         item_id = self._ids.next(b"msg")
-        return self._begin("message", item_id, told.message(item_id, (), IN_PROGRESS, phase), phase)
+        return self._begin("message", item_id, told.message(item_id, (), IN_PROGRESS))
 
     def _text(self, delta: bytes) -> bytes:
         return self._say("text", delta) if _says(delta) else b""
@@ -341,55 +288,7 @@ class ResponsesStreamView(BlockStreamView):
     def _extra(self, found: Mapping[str, bytes]) -> bytes:
         if kind_of(found.get("logprobs")):
             self._logprobs += told.logprobs_of(found["logprobs"])
-        of_delta = members(found.get("delta")) or {}
-        frames = [self._signed(signed(thoughts_of(of_delta)))]
-        pieces = _few(of_delta.get(ITEMS))[: MOST_IN_ALL - self._pieces]
-        self._pieces += len(pieces)
-        few = [raw for raw in pieces if count_parts(raw, MOST_MEMBERS) <= MOST_MEMBERS]
-        return b"".join(frames + [self._piece(members(raw) or {}) for raw in few])
-
-    def _piece(self, found: Mapping[str, bytes]) -> bytes:
-        """What an upstream's Responses tell and chat has no word for.
-
-        1 The end of what was thought, and how it is sealed. 2 The annotations of the text that ends. 3 A message begins, and what
-        it is. 4 A whole item of another kind.
-        """
-        kind = string_or_none(found.get("type"))
-        if kind is None:
-            return b""
-        if kind == b'"reasoning"':  # 1
-            seal = string_or_none(found.get("encrypted_content"))
-            frames = self._think() if seal else b""
-            if self._item is None or self._item.kind != "reasoning":
-                return b""
-            self._item.seal = one_line(seal or b"")
-            self._sealed = self._sealed or bool(seal)
-            return frames + self._close()
-        if kind == b'"output_text"':  # 2
-            return self._annotate([one_line(raw) for raw in _few(found.get("annotations"))])
-        if kind == b'"message"':  # 3
-            return self._begin_message(one_line(string_or_none(found.get("phase")) or b""))
-        self._content = True  # 4
-        frames = self._close() + self._head()
-        item = told.whole_item(found, self._ids.next(told.kind_of_id(string_or_none(found.get("id")))))
-        for name in (b"response.output_item.added", b"response.output_item.done"):
-            frames += self._event(name, b'"output_index":%d,"item":%b' % (len(self._output), item))
-        self._output.append(item)
-        return frames
-
-    def _annotate(self, annotations: list[bytes]) -> bytes:
-        if self._open != "text" or self._item is None:
-            return b""
-        index = len(self._item.parts)
-        frames = [
-            self._of_item(
-                b"response.output_text.annotation.added",
-                b'"content_index":%d,"annotation_index":%d,"annotation":%b' % (index, number, annotation),
-            )
-            for number, annotation in enumerate(annotations)
-        ]
-        self._item.annotations = annotations
-        return b"".join(frames) + self._end_part()
+        return self._signed(signed(thoughts_of(members(found.get("delta")) or {})))
 
     def _signed(self, thoughts: list[bytes]) -> bytes:
         """Thoughts as they must come back: what was not shown of them is shown."""
@@ -451,11 +350,6 @@ _PARTS = {
     "summary": (b"reasoning_summary_text", b"summary_index", b"text"),
 }
 """By what is open: the name of its events, of its index, and of its text."""
-
-
-def _few(raw: bytes | None) -> list[bytes]:
-    """The items of a list that has few."""
-    return (items(raw) or []) if count_parts(raw, MOST_PIECES) <= MOST_PIECES else []
 
 
 def _says(delta: bytes) -> bool:

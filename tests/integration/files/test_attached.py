@@ -165,19 +165,6 @@ async def test_a_chat_takes_files_by_their_ids(talk: Talk, acme: Asker, worker: 
     refused(answer, 400, param="messages[0].content[1].file.file_id")
 
 
-async def test_a_worker_that_takes_the_request_as_it_is_gets_the_data_in_it(talk: Talk, acme: Asker) -> None:
-    file = await bring(acme, PDF, "letter.pdf")
-    part = {"type": "input_file", "file_id": file}
-    async with talk.worker2(["m"], taskTypes=["openaiResponses"]) as worker:
-        call = talk.later(acme.ask(message(part)))
-        task = await worker.take()
-        put_in = {"type": "input_file", "file_data": url("application/pdf", PDF), "filename": "letter.pdf"}
-        assert task["payload"]["input"][0]["content"][1] == put_in
-        await worker.answer(task, result={"content": "that"})
-        [item] = good(await acme.call("GET", (await call)["id"], "/input_items"))["data"]
-        assert item["content"][1] == part
-
-
 async def test_a_file_must_be_ones_own(talk: Talk, acme: Asker, worker: RawWorker) -> None:
     file = await bring(acme, PDF, "letter.pdf")
     parts = message({"type": "input_file", "file_id": file})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlane.workers.sdk.binary import Base64Pieces
 from fairlane.workers.sdk.handlers import Registry
-from fairlane.workers.tasktypes import MEDIA, RESPONSES, SPEECH, TRANSCRIPTION, covers, takes
+from fairlane.workers.tasktypes import MEDIA, SPEECH, TRANSCRIPTION, covers, takes
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,6 @@ def test_media_are_for_those_who_name_them(types: Any, text: bool, speech: bool)
     assert takes(types, "openaiLike") is takes(types, "anything") is text
     assert takes(types, SPEECH) is speech
     assert not takes(types, TRANSCRIPTION)
-
-
-def test_responses_as_they_are_are_for_those_who_name_them() -> None:
-    assert not takes(None, RESPONSES)
-    assert not takes(["*", "openaiLike", *MEDIA], RESPONSES)
-    assert takes(["openaiLike", RESPONSES], RESPONSES)
-    assert not covers(["*"], [RESPONSES])
 
 
 def test_who_does_all_that_another_does() -> None:

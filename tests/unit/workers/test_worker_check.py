@@ -65,14 +65,10 @@ def test_a_missing_key_is_named(name: str) -> None:
         (["check", "vllm", "--model", "*"], "needs the names of models"),
         (["check", "vllm", "--model", "m", "--require", "vision"], "There is no check vision"),
         (["check", "vllm", "--model", "m", "--require", "image"], "image takes --image"),
-        (
-            ["check", "vllm", "--model", "m", "--require", "responses"],
-            "responses takes --task-type openaiResponses",
-        ),
         (["check", "vllm", "--model", "m", "--task-type", "openaiSpeech"], "name --task-type openaiLike"),
         (
-            ["check", "anthropic", "--model", "m", "--api-key-env", "PATH", "--task-type", "openaiResponses"],
-            "'openaiResponses' is no task type",
+            ["check", "anthropic", "--model", "m", "--api-key-env", "PATH", "--task-type", "openaiSpeech"],
+            "'openaiSpeech' is no task type",
         ),
         (["vllm", "--model", "m", "--base-url", "ftp://x"], "'ftp://x' is not a base URL"),
         (["vllm", "--model", "m", "--upstream-model", "a", "--upstream-model", "b"], "give one for each"),
@@ -171,40 +167,6 @@ def test_what_does_not_work_is_told_with_its_failure_code_and_ends_with_1() -> N
 def test_what_nobody_requires_may_fail() -> None:
     assert check(Claude("stream")).exit_code == 0
     assert check(Claude("stream"), "--require", "tools").exit_code == 1
-
-
-@pytest.mark.parametrize("has_them", [True, False])
-@respx.mock
-def test_where_responses_are_offered_they_are_tried_and_have_to_work(has_them: bool) -> None:
-    chunk = {"choices": [{"index": 0, "delta": {"content": "1 2"}, "finish_reason": "stop"}]}
-    whole = {"choices": [{"index": 0, "message": {"content": "OK"}, "finish_reason": "stop"}]}
-    events = sse(
-        {"type": "response.output_text.delta", "delta": "OK"},
-        {"type": "response.completed", "response": {"status": "completed", "output": []}},
-    )
-    streamed = {"Content-Type": "text/event-stream"}
-    respx.get(f"{BASE}/models").mock(return_value=httpx.Response(200, json={"data": [{"id": "m"}]}))
-    respx.post(f"{BASE}/chat/completions").mock(
-        side_effect=lambda request: (
-            httpx.Response(200, headers=streamed, content=sse(chunk))
-            if msgspec.json.decode(request.content)["stream"]
-            else httpx.Response(200, json=whole)
-        )
-    )
-    asked = respx.post(f"{BASE}/responses").mock(
-        return_value=httpx.Response(200, headers=streamed, content=events)
-        if has_them
-        else httpx.Response(404, json={"detail": "Not Found"})
-    )
-    types = "--task-type", "openaiLike", "--task-type", "openaiResponses"
-    result = fairlane("check", "vllm", "--model", "m", "--base-url", BASE, "--json", *types)
-    responses = findings(result)["responses"]
-    assert msgspec.json.decode(asked.calls.last.request.content)["max_output_tokens"] <= 1024
-    assert (result.exit_code, responses["works"]) == ((0, True) if has_them else (1, False))
-    if has_them:
-        assert responses["says"] == "'OK'"
-    else:
-        assert responses["failure"]["code"] == "TYPE_NOT_OFFERED"
 
 
 @respx.mock

@@ -14,10 +14,8 @@ from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
 from fairlane.workers.adapters.dialects.media import media_call
 from fairlane.workers.adapters.dialects.plainly import plain_messages, plain_tools
-from fairlane.workers.adapters.dialects.responses import responses_call
 from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.sdk import Result, Task, TaskError
-from fairlane.workers.tasktypes import RESPONSES
 
 PATHS = {
     "openaiLike": "/chat/completions",
@@ -32,13 +30,13 @@ class OpenAIDialect:
 
     A request that was one of Messages or Responses is said in chat's words alone (`plainly.py`). `renamed` are members that this
     upstream knows by another name only. With `plain_roles`, messages of the role `developer` go out as `system`: older servers
-    know no other. What media are called is in `media.py`; a request of Responses goes out by rules of its own (`responses/`).
+    know no other. What media are called is in `media.py`.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     plain_roles: bool = False
     task_types: tuple[str, ...] = tuple(PATHS)
-    named_types: tuple[str, ...] = (RESPONSES, *MEDIA_PATHS)
+    named_types: tuple[str, ...] = tuple(MEDIA_PATHS)
     models_path: str = "/models"
 
     def headers(self, api_key: str | None) -> dict[str, str]:
@@ -56,8 +54,6 @@ class OpenAIDialect:
             )
         if task.type in MEDIA_PATHS:
             return media_call(task, members, model, secrets.token_hex(16))
-        if task.type == RESPONSES:
-            return responses_call(members, model, stream=task.stream, allowed=allowed)
         stream = task.stream and task.type != "openaiEmbedding"
         body: dict[str, Any] = {**members, "model": model}
         if ANTHROPIC in members and task.type == "openaiLike":

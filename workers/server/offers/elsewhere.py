@@ -14,8 +14,6 @@ from fairlane.workers.tasktypes import covers, takes
 
 KEPT_S = 1.0
 """For so long what they told answers whoever asks before a submission: callers could have it read all the time."""
-LATELY_S = 60.0
-"""And for so long whom it is not to keep waiting: it is read anew meanwhile."""
 SHARED_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
 
@@ -29,8 +27,7 @@ class Elsewhere:
         self._me = me
         self._reading: asyncio.Task[set[_RemoteWorker]] | None = None
         self._kept: set[_RemoteWorker] = set()
-        self._kept_until = -LATELY_S
-        self._keeping: asyncio.Task[None] | None = None
+        self._kept_until = float("-inf")
 
     async def takes(self, grant: Grant, why: Mismatch) -> bool:
         """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
@@ -43,21 +40,6 @@ class Elsewhere:
         """As `Pool.offers`, of the workers elsewhere, as they were a moment ago. Raises StoreError."""
         await self._keep()
         return self._offers(models, task_type)
-
-    async def offered(self, models: Iterable[str] | None, task_type: str) -> bool:
-        """The same without waiting, as they were within a minute. Raises StoreError."""
-        age = asyncio.get_running_loop().time() - self._kept_until
-        if age >= LATELY_S:
-            await self._keep()
-        elif age >= 0 and self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep(), name="workers-elsewhere-lately")
-            self._keeping.add_done_callback(self._on_kept)
-        return self._offers(models, task_type)
-
-    def _on_kept(self, task: "asyncio.Task[None]") -> None:
-        self._keeping = None
-        if not task.cancelled():
-            task.exception()  # whoever asks next reads it again
 
     async def _keep(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -76,9 +58,8 @@ class Elsewhere:
 
     def close(self) -> None:
         """Stop reading."""
-        for task in (self._reading, self._keeping):
-            if task is not None:
-                task.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
 
     async def _kinds(self, pause_s: float = SHARED_S) -> set["_RemoteWorker"]:
         if self._reading is None:
