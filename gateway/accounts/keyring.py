@@ -14,7 +14,6 @@ from fairlane.gateway.accounts.callers import StoredKeys
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.stored import StoredKey, next_end, stored_keys
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.outage import Outage
 from fairlane.queues.loops import end_tasks, run_periodically
 
 log = structlog.get_logger("fairlane.gateway")
@@ -46,9 +45,9 @@ class Keyring:
         self._end_ms = float("inf")
         """When the next secret ends."""
         self._unwritten: set[str] = set()
-        self._outage = Outage()
         self._reading = asyncio.Lock()
         self._write_at = 0.0
+        self._time = asyncio.get_running_loop().time
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -59,8 +58,10 @@ class Keyring:
     async def start(self) -> None:
         """Read all keys, and begin to look. Raises DatabaseUnavailable: without its keys no gateway starts."""
         await self.read()
-        self._write_at = asyncio.get_running_loop().time() + USED_S
-        self._looking = run_periodically("keyring", LOOK_S, self._look, delay_s=LOOK_S)
+        self._write_at = self._time() + USED_S
+        self._looking = run_periodically(
+            "keyring", LOOK_S, self._look, expected=(DatabaseUnavailable,), delay_s=LOOK_S
+        )
 
     async def close(self) -> None:
         """End, and write which keys were used."""
@@ -94,21 +95,12 @@ class Keyring:
         self._changed(held, cut)
 
     async def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            if self._now() * 1000 >= self._end_ms:
-                self._tell()  # what was let in by a secret that ended just now
-            await self.read()
-            if self._store.answers and self._outage.over(loop.time()) is not None:
-                log.info("the database is back")
-            if loop.time() >= self._write_at:
-                self._write_at = loop.time() + USED_S
-                await self._write_used()
-        except DatabaseUnavailable as error:
-            if self._outage.failed(loop.time()):
-                log.warning(
-                    "the database is away: keys stay as they are, changes are refused", error=str(error)
-                )
+        if self._now() * 1000 >= self._end_ms:
+            self._tell()  # what was let in by a secret that ended just now
+        await self.read()
+        if self._time() >= self._write_at:
+            self._write_at = self._time() + USED_S
+            await self._write_used()
 
     async def _write_used(self) -> None:
         """Raises DatabaseUnavailable; then they are written with the next ones."""

@@ -35,11 +35,6 @@ class KeyStore:
         self._database = database
         self._collation = "BINARY" if database.dialect == "sqlite" else "C"
 
-    @property
-    def answers(self) -> bool:
-        """Whether the database does what it is asked for, as far as is known: what cannot be written counts, too."""
-        return self._database.trouble is None
-
     async def version(self) -> int:
         """Moves with every change of a key."""
         return int(await look_at(self._database, VERSION))

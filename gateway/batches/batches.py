@@ -146,7 +146,7 @@ class Batches:
 
     async def _cancel(self, batch_id: str, owner: Owner | None) -> Batch:
         await self._find(batch_id, owner)
-        await self._store.cancel(batch_id, now_ms(), owner)
+        await self._store.cancel(batch_id, now_ms())
         self._hurry()
         return await self._find(batch_id, owner)
 

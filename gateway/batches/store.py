@@ -71,7 +71,7 @@ class BatchStore:
     async def add(self, batch: Batch, most: int, file_until: int = 0) -> None:
         """A new batch; the file that it reads does not expire before `file_until`. Raises TooMany where its owner has `most` that
         have not ended. Of those that have, the oldest go where there are more than MOST_KEPT."""
-        async with self._database.writing(CHANGE_S, batch.owner) as connection:
+        async with self._database.writing(CHANGE_S) as connection:
             await one_at_a_time(connection, batch.owner)
             unended = select(func.count()).where(_of(batch.owner), _unended())
             if int(await connection.scalar(unended) or 0) >= most:
@@ -85,7 +85,7 @@ class BatchStore:
         wanted = select(batches).where(batches.c.id == batch_id)
         if owner is not None:
             wanted = wanted.where(_of(owner))
-        async with self._database.reading(CHANGE_S, owner) as connection:
+        async with self._database.reading(CHANGE_S) as connection:
             row = (await connection.execute(wanted)).mappings().one_or_none()
         return None if row is None else _batch(row)
 
@@ -111,14 +111,14 @@ class BatchStore:
             wanted = wanted.where(batches.c.key_id == key_id)
         if user:
             wanted = wanted.where(batches.c.user_name == user)
-        async with self._database.reading(CHANGE_S, owner) as connection:
+        async with self._database.reading(CHANGE_S) as connection:
             rows = (await connection.execute(wanted)).mappings().all()
         return [_batch(row) for row in rows]
 
-    async def cancel(self, batch_id: str, now_ms: int, owner: Owner | None) -> None:
+    async def cancel(self, batch_id: str, now_ms: int) -> None:
         """Have a batch of an owner cancelled that has something to run still. One that is being finished, or has ended, stays as
         it is."""
-        async with self._database.writing(CHANGE_S, owner) as connection:
+        async with self._database.writing(CHANGE_S) as connection:
             await _cancel(connection, batches.c.id == batch_id, now_ms)
 
     async def cancel_of(self, user: str, until: int, now_ms: int) -> tuple[int, int]:

@@ -5,32 +5,30 @@ import contextlib
 import secrets
 import sqlite3
 import time
-import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
-from weakref import WeakSet
 
+import structlog
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from fairlane.gateway.database import schema
 from fairlane.gateway.database.address import Address, File, Server
-from fairlane.gateway.database.errors import DatabaseCrowded, DatabaseSlow, DatabaseUnavailable
-from fairlane.gateway.database.sqlite import FileConnection, make_file
+from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
+from fairlane.gateway.database.sqlite import BUSY_S, Closing, make_file
 from fairlane.gateway.database.tables import HEAD
 from fairlane.queues.clock import now_ms
-from fairlane.streaming.turns import Caller, Turns
+
+log = structlog.get_logger("fairlane.gateway")
 
 CONNECT_S = 5.0
 POOL_S = 5.0
 """How long a transaction waits for a connection."""
 DEADLINE_S = 15.0
 """Of one transaction."""
-CLOSE_S = 2.0
-"""How long SQLite may take, when all is over, for what was interrupted."""
 CONNECTIONS = 4
 """Of a process at most: no task waits for SQL. PostgreSQL must allow as many, and REPORTS, for each process of each replica."""
 REPORTS = 2
@@ -39,6 +37,8 @@ REPORT_S = 5.0
 """The deadline of a report."""
 UPGRADE_S = 600.0
 """How long migrations may take, and others wait for them."""
+LOG_S = 60.0
+"""An outage is logged at most once in this time."""
 
 _WRITES = "fairlane_writes"
 _LOOK_AFTER = 100_000
@@ -59,26 +59,23 @@ class Trouble:
 
 
 class Database:
-    """One database. Made without a connection; they come when they are needed and go with `close`."""
+    """One database. It connects when a transaction needs a connection; `close` disconnects."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._threads: WeakSet[Thread] = WeakSet()
-        """In which SQLite works, one for each connection. Those of a call that was interrupted are still at it."""
-        self._engine = _engine(address, CONNECTIONS, self._threads)
-        self._reports = _engine(address, REPORTS, self._threads)
+        self._engine = _engine(address, CONNECTIONS)
+        self._reports = _engine(address, REPORTS)
         self._writing = self._engine.execution_options(**{_WRITES: True})
-        self._places = Turns(CONNECTIONS)
-        """Who asks often waits for himself: the pool has one line for all."""
-        self._writers = Turns(1) if isinstance(address, File) else None
-        """A file has one writer at a time. Ours come one after the other, with a connection only in their turn: SQLite lets
-        those who wait look again now and then, so one that writes without a pause would keep others out."""
+        self._write_lock = asyncio.Lock() if isinstance(address, File) else contextlib.nullcontext()
+        """SQLite has one writer at a time and polls for its lock: our writers queue here, without a connection."""
+        self._log_from = 0.0
+        self._logged = False
         self.dialect = self._engine.dialect.name
         """sqlite or postgresql."""
         self.trouble: Trouble | None = None
-        """Why it does not do what it is asked for; None while it does."""
+        """Why transactions fail now; None while they succeed."""
         self.identifier = ""
-        """Names the database, from its start on."""
+        """Identifies the database, once it has started."""
 
     async def start(self) -> None:
         """Bring the schema to this program's; a file is made where there is none. Raises DatabaseError with a sentence."""
@@ -100,35 +97,21 @@ class Database:
             return await connection.run_sync(schema.revision)
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for engine in (self._reports, self._engine):
             await engine.dispose()
-        if self._threads:
-            await asyncio.to_thread(_wait_for, [*self._threads])
 
     def reading(
-        self, deadline_s: float = DEADLINE_S, whose: Caller = None
+        self, deadline_s: float = DEADLINE_S
     ) -> contextlib.AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction that sees one state and changes nothing. `whose`: for which caller; None: for the gateway, or its
-        operators. They have their turns. Raises DatabaseUnavailable."""
-        return self._transaction(self._engine, deadline_s, whose)
-
-    @contextlib.asynccontextmanager
-    async def reading_in_turn(self, turns: asyncio.Semaphore, what: str) -> AsyncIterator[AsyncConnection]:
-        """The same when it is its turn, of `what`: with that it takes no longer than a report."""
-        try:
-            async with asyncio.timeout(REPORT_S) as limit, turns, self.reading(REPORT_S) as connection:
-                yield connection
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise DatabaseUnavailable(f"no answer from {what} within {REPORT_S:.0f} s") from error
+        """Open a transaction that sees one state and changes nothing. Raises DatabaseUnavailable."""
+        return self._transaction(self._engine, deadline_s)
 
     @contextlib.asynccontextmanager
     async def reporting(self, deadline_s: float = REPORT_S) -> AsyncIterator[AsyncConnection]:
-        """The same for what may take long, on connections of its own: at the deadline the database stops, too.
+        """The same for long queries, on separate connections: at the deadline the database stops, too.
 
-        Raises DatabaseUnavailable, and of its kinds DatabaseSlow at the deadline.
+        Raises DatabaseUnavailable; DatabaseSlow at the deadline.
         """
         end = time.monotonic() + deadline_s
         try:
@@ -144,61 +127,57 @@ class Database:
             raise DatabaseSlow(f"{self.address}: no report within {deadline_s:.0f} s") from error
 
     def writing(
-        self, deadline_s: float = DEADLINE_S, whose: Caller = None
+        self, deadline_s: float = DEADLINE_S
     ) -> contextlib.AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction that is committed at the end of the block, whole or not at all. `whose`: see `reading`.
+        """Open a transaction that is committed at the end of the block, whole or not at all.
 
-        Raises DatabaseUnavailable; then it may be committed all the same, so what is written must bear to be written again.
+        Raises DatabaseUnavailable; the transaction may be committed all the same, so repeating the write must be harmless.
         """
-        return self._transaction(self._writing, deadline_s, whose)
+        return self._transaction(self._writing, deadline_s)
 
     @contextlib.asynccontextmanager
-    async def _transaction(
-        self, engine: AsyncEngine, deadline_s: float, whose: Caller = None
-    ) -> AsyncIterator[AsyncConnection]:
+    async def _transaction(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
         try:
-            async with self._begun(engine, deadline_s, whose) as connection:
+            async with self._begun(engine, deadline_s) as connection:
                 yield connection
         except DatabaseUnavailable as error:
-            _empty_frames(error)
-            if engine is not self._reports and not isinstance(error, DatabaseCrowded):
-                self._note(error, writes=engine is self._writing)
+            if engine is not self._reports:
+                self._failed(error, writes=engine is self._writing)
             raise
         if self.trouble is not None and (engine is self._writing or not self.trouble.writes):
-            self.trouble = None
+            self._recovered(self.trouble)
 
-    def _note(self, error: DatabaseUnavailable, *, writes: bool) -> None:
+    def _failed(self, error: DatabaseUnavailable, *, writes: bool) -> None:
         before = self.trouble
         if before is None or (writes and not before.writes):
             since_ms = now_ms() if before is None else before.since_ms
             self.trouble = Trouble(since_ms, str(error), writes)
+        if not self._logged and time.monotonic() >= self._log_from:
+            self._logged, self._log_from = True, time.monotonic() + LOG_S
+            log.error(
+                "the database is unavailable: tasks continue, and their records wait in Redis", why=str(error)
+            )
+
+    def _recovered(self, trouble: Trouble) -> None:
+        self.trouble = None
+        if self._logged:
+            self._logged = False
+            log.info(
+                "the database is available again", after_s=round((now_ms() - trouble.since_ms) / 1000, 1)
+            )
 
     @contextlib.asynccontextmanager
-    async def _turn_of(self, engine: AsyncEngine, whose: Caller) -> AsyncIterator[None]:
-        async with contextlib.AsyncExitStack() as turns:
-            if engine is self._writing and self._writers is not None:
-                await turns.enter_async_context(self._writers.of(whose))
-            if engine is not self._reports:
-                await turns.enter_async_context(self._places.of(whose))
-            yield
-
-    @contextlib.asynccontextmanager
-    async def _begun(
-        self, engine: AsyncEngine, deadline_s: float, whose: Caller
-    ) -> AsyncIterator[AsyncConnection]:
-        """One transaction, what the drivers raise told as DatabaseUnavailable."""
-        in_turn = connected = False
+    async def _begun(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
+        """One transaction; the drivers' failures become DatabaseUnavailable."""
+        connected = False
+        lock = self._write_lock if engine is self._writing else contextlib.nullcontext()
         try:
-            async with asyncio.timeout(deadline_s) as limit, self._turn_of(engine, whose):
-                in_turn = True
-                async with engine.begin() as connection:
-                    connected = True
-                    yield connection
+            async with asyncio.timeout(deadline_s) as limit, lock, engine.begin() as connection:
+                connected = True
+                yield connection
         except TimeoutError as error:
             if connected and not limit.expired():
                 raise  # the block's own
-            if not in_turn:
-                raise DatabaseCrowded(f"{self.address}: no turn within {deadline_s:.0f} s") from error
             seconds = deadline_s if limit.expired() else CONNECT_S
             what = "answer" if connected else "connection"
             raise DatabaseUnavailable(f"{self.address}: no {what} within {seconds:.0f} s") from error
@@ -210,10 +189,9 @@ class Database:
             raise DatabaseUnavailable(f"{self.address}: {_why(error)}") from error
 
 
-def _engine(address: Address, connections: int, threads: WeakSet[Thread]) -> AsyncEngine:
-    """`threads`: takes those of its connections, where they have some."""
+def _engine(address: Address, connections: int) -> AsyncEngine:
     pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": POOL_S}
-    pool["hide_parameters"] = True  # else what callers asked stands in the log with a statement that failed
+    pool["hide_parameters"] = True  # else the log of a failed statement holds callers' data
     if isinstance(address, Server):
         return create_async_engine(
             URL.create(
@@ -237,24 +215,15 @@ def _engine(address: Address, connections: int, threads: WeakSet[Thread]) -> Asy
             },
             **pool,
         )
-    path = address.path
-
-    def connect() -> FileConnection:
-        connection = FileConnection(path)
-        threads.add(connection.thread)
-        return connection
-
-    url = URL.create("sqlite+aiosqlite", database=str(path))
-    engine = create_async_engine(url, async_creator=connect, **pool)
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=str(address.path)),
+        # transactions are begun by statements: the driver would begin none for reads
+        connect_args={"timeout": BUSY_S, "isolation_level": None, "factory": Closing},
+        **pool,
+    )
+    event.listen(engine.sync_engine, "connect", _set_pragmas)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
-
-
-def _wait_for(threads: list[Thread]) -> None:
-    """What they still bring to the event loop needs it: it is closed once nobody brings anything, or CLOSE_S later."""
-    end = time.monotonic() + CLOSE_S
-    for thread in threads:
-        thread.join(max(end - time.monotonic(), 0))
 
 
 def _make_file(file: File) -> None:
@@ -267,25 +236,17 @@ def _make_file(file: File) -> None:
         raise DatabaseUnavailable(f"{file}: {error}") from error
 
 
+def _set_pragmas(connection: DBAPIConnection, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
 def _begin(connection: Connection) -> None:
-    """A transaction that writes takes the lock at once: one that finds out later that it must write fails without waiting."""
+    """Begin a transaction. A writer locks the file immediately: a lock that is needed later fails without waiting."""
     writes = connection.get_execution_options().get(_WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _empty_frames(error: BaseException) -> None:
-    """SQLAlchemy's frames through which this came, and what it comes from, are over and hold nothing any more: of those that look
-    at an exception some hold it themselves, and each transaction that failed left hundreds of objects to the collector. What it
-    comes from knows no frames any more: context managers of Python 3.13, which are not over yet, hold it, too."""
-    cause: BaseException | None = error
-    while cause is not None:
-        for frame, _ in traceback.walk_tb(cause.__traceback__):
-            if str(frame.f_globals.get("__name__")).startswith("sqlalchemy."):
-                with contextlib.suppress(RuntimeError):  # one that is not over
-                    frame.clear()
-        if cause is not error:
-            cause.__traceback__ = None
-        cause = cause.__cause__ or cause.__context__
 
 
 def _is_of_data(error: exc.DBAPIError) -> bool:

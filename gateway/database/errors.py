@@ -13,9 +13,5 @@ class DatabaseSlow(DatabaseUnavailable):
     """What was asked for takes longer than it may; it is stopped, and others are answered."""
 
 
-class DatabaseCrowded(DatabaseUnavailable):
-    """Its turn did not come in time: nothing was asked of the database, and nothing is known of it."""
-
-
 class DatabaseRefused(DatabaseError):
     """It answers, and cannot be used as it is: the gateway does not start."""

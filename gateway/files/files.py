@@ -399,12 +399,12 @@ class Files:
 
     @contextlib.asynccontextmanager
     async def _reading(self, who: object) -> AsyncIterator[AsyncConnection]:
-        async with self._turn(self._reads, who), self._database.reading(REPORT_S, who) as connection:
+        async with self._turn(self._reads, who), self._database.reading(REPORT_S) as connection:
             yield connection
 
     @contextlib.asynccontextmanager
     async def _writing(self, who: object) -> AsyncIterator[AsyncConnection]:
-        async with self._turn(self._writes, who), self._database.writing(REPORT_S, who) as connection:
+        async with self._turn(self._writes, who), self._database.writing(REPORT_S) as connection:
             yield connection
 
     @contextlib.asynccontextmanager

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 
 from fairlane import __version__
 from fairlane.gateway.process.asking import USAGE_EXIT
-from fairlane.gateway.process.loading import loading
 
 INTERRUPTED_EXIT = 130
 
@@ -55,8 +54,7 @@ class _Loaded(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, attribute = COMMANDS[name]
-        with loading():
-            found = getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
         around = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         if isinstance(found, typer.Typer):
             around.add_typer(found, name=name)

@@ -11,7 +11,6 @@ from msgspec import to_builtins
 
 from fairlane.gateway.accounts.openmode import who_gets_in
 from fairlane.gateway.process.asking import Config
-from fairlane.gateway.process.loading import loading
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.settings import Settings, load_settings, settings_table, without_secrets
 
@@ -41,8 +40,7 @@ def serve(
     `fairlane check --markdown` explains them all. SIGTERM and Ctrl-C let running tasks finish, SIGHUP reads
     keys and limits again.
     """
-    with loading():
-        from fairlane.gateway.process.start import run  # noqa: PLC0415 (the server, for this command only)
+    from fairlane.gateway.process.start import run  # noqa: PLC0415 (the server, for this command only)
 
     flags: dict[str, Any] = {
         "host": host,
@@ -66,8 +64,7 @@ def serve(
 
 def demo(port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port on loopback.")] = 8080) -> None:
     """Run a gateway with two simulated models, to try it out; leaves nothing behind."""
-    with loading():
-        from fairlane.gateway.process.demo import run_demo  # noqa: PLC0415 (the server, for this command only)
+    from fairlane.gateway.process.demo import run_demo  # noqa: PLC0415 (the server, for this command only)
 
     raise typer.Exit(run_demo(port))
 

@@ -22,7 +22,7 @@ from fairlane.gateway.connections.http import HttpConnection
 from fairlane.gateway.connections.sockets import notice_vanished_peers
 from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.gateway.metrics.siblings import Siblings
-from fairlane.gateway.process.memory import giving_back, settle_memory
+from fairlane.gateway.process.memory import settle_memory
 from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
@@ -214,8 +214,7 @@ async def serve(
         if updates is not None:
             loop.add_reader(updates.fileno(), lambda: begin(take_over(updates.recv())))
         settle_memory()
-        async with giving_back():
-            await server.serve(sockets=sockets)
+        await server.serve(sockets=sockets)
 
 
 async def read_again(reload: Reload, before: Settings) -> Settings | RefusedReload:

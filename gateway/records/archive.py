@@ -7,7 +7,6 @@ writes that; only then Redis may forget it (archived.lua). So whoever dies in be
 Redis had to drop for want of room before (`max_retained_bytes`, told by the sweep) is not archived.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
@@ -37,8 +36,6 @@ PURGED_AT_ONCE = 50
 """Their answers may be large."""
 MOST_EARLY = 100
 """Ends that one process looks at again each second."""
-AT_ONCE = 2
-"""Polls that look into the archive at the same time; others wait in line."""
 
 
 class Archive(Outbox):
@@ -172,7 +169,6 @@ class ArchiveReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def find(self, task_id: str, *, with_request: bool = False) -> Archived | None:
         """How a task ended; None where that is not known. `with_request`: also what was asked, where it is kept."""
@@ -182,7 +178,7 @@ class ArchiveReader:
             *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer),
             *(request, columns.enqueued),
         )
-        async with self._database.reading_in_turn(self._turns, "the archive") as connection:
+        async with self._database.reporting() as connection:
             row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
         return None if row is None else Archived(*row)
 

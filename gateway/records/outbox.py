@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import DEADLINE_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.outage import Outage
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks, set_within
@@ -84,7 +83,6 @@ class Outbox:
         """There was none: what is in the outbox is still to be looked at."""
         self._left_from = b"0-0"
         self._look_for_left_at = 0.0
-        self._outage = Outage()
         self._hurry = asyncio.Event()
         self._caught_up: set[asyncio.Future[None]] = set()
         self._closing = False
@@ -134,19 +132,11 @@ class Outbox:
                     pause = 0
             except StoreError:
                 pass  # which is told elsewhere
-            except DatabaseUnavailable as error:
-                if self._outage.failed(self._now()):
-                    log.error(
-                        "the database takes no records: they wait in Redis, and tasks go on until outbox_max_entries wait",
-                        replica=self._replica,
-                        why=str(error),
-                    )
+            except DatabaseUnavailable:
                 pause = AGAIN_S
             except Exception:  # entries stay where they are, and are tried again
                 log.exception("cannot carry records to SQL", replica=self._replica)
                 pause = AGAIN_S
-            if self._database.trouble is None and (away_s := self._outage.over(self._now())) is not None:
-                log.info("the database takes records again", replica=self._replica, away_s=round(away_s, 1))
             if pause:
                 _answer(waiting)
             await set_within(self._hurry, pause)

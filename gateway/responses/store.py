@@ -1,6 +1,5 @@
 """Kept responses in SQL: found, listed, deleted, and forgotten when their time is over."""
 
-import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.responses.rows import Row, Turn
 
-AT_ONCE = 2
-"""Readings at the same time; others wait in line, so that keys and records find a connection."""
 PURGED_AT_ONCE = 50
 """Their content may be large."""
 
@@ -62,7 +59,6 @@ class ResponseStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def row(self, task_id: str, now_ms: int) -> Row | None:
         """A response that is kept."""
@@ -121,7 +117,7 @@ class ResponseStore:
         return rows, f"{rows[-1].created}.{rows[-1].task_id}" if len(found) > limit else None
 
     def _reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._database.reading_in_turn(self._turns, "what is kept")
+        return self._database.reporting()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,13 @@ class Webhooks:
 
     async def page(self, caller: Caller) -> dict[str, Any]:
         """All of them, and how many there may be."""
-        async with self._database.reading(whose=_owner(caller)) as connection:
+        async with self._database.reading() as connection:
             rows = await store.all_of(connection, _owner(caller))
         return {"webhooks": [shown(row) for row in rows], "most": self._settings().max_per_caller}
 
     async def show(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """One of them."""
-        async with self._database.reading(whose=_owner(caller)) as connection:
+        async with self._database.reading() as connection:
             return shown(_found(await store.find(connection, webhook, _owner(caller))))
 
     async def deliveries(
@@ -76,7 +76,7 @@ class Webhooks:
 
     async def delivery(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
         """One of those, with its last attempts."""
-        async with self._database.reading(whose=_owner(caller)) as connection:
+        async with self._database.reading() as connection:
             row = _found(await store.find(connection, webhook, _owner(caller)))
             found = await store.delivery(connection, webhook, delivery)
         if found is None:
@@ -114,7 +114,7 @@ class Webhooks:
             **dict.fromkeys(("off_why", "error", "claim"), ""),
             **dict.fromkeys(("fails", "waiting", "missed", "not_before"), 0),
         }
-        async with self._database.writing(whose=_owner(caller)) as connection:
+        async with self._database.writing() as connection:
             await store.one_at_a_time(connection, owner)
             if await store.count(connection, owner) >= settings.max_per_caller:
                 sentence = f"You have {settings.max_per_caller} webhooks: remove one first"
@@ -139,7 +139,7 @@ class Webhooks:
             values["events"] = _checked_events(fields["events"])
         if "note" in fields:
             values["note"] = fields["note"]
-        async with self._database.writing(whose=_owner(caller)) as connection:
+        async with self._database.writing() as connection:
             row = _found(await store.find(connection, webhook, owner, change=True))
             on = fields.get("enabled", row.off_since is None)
             if not on and row.off_since is None:
@@ -155,7 +155,7 @@ class Webhooks:
 
     async def remove(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """Remove one with what it has told; a request under way may still come."""
-        async with self._database.writing(whose=_owner(caller)) as connection:
+        async with self._database.writing() as connection:
             _found(await store.find(connection, webhook, _owner(caller), change=True))
             await store.remove(connection, webhook, self._now_ms())
         return {"id": webhook, "removed": True}
@@ -164,7 +164,7 @@ class Webhooks:
         """Another secret, told this once. The one before signs besides for a time: a request then has two signatures."""
         now, owner, secret = self._now_ms(), _owner(caller), new_secret()
         until = now + (KEEP_SECRET_MS if keep_ms is None else keep_ms)
-        async with self._database.writing(whose=_owner(caller)) as connection:
+        async with self._database.writing() as connection:
             row = _found(await store.find(connection, webhook, owner, change=True))
             values = {"secret": secret, "changed": now, "old_secret": "", "old_until": 0}
             if until > now:
@@ -175,7 +175,7 @@ class Webhooks:
     async def test(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """Have one tell an event of type `webhook.test`; its delivery."""
         now = self._now_ms()
-        async with self._database.writing(whose=_owner(caller)) as connection:
+        async with self._database.writing() as connection:
             row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
             if await store.tested(connection, webhook, now - LEAST_PAUSE_MS):
                 raise _too_soon("It was tested just now")
@@ -194,7 +194,7 @@ class Webhooks:
         """Send one again, and now; if it had ended, with all the time that it had at first. A receiver that fails is asked in
         LEAST_PAUSE_MS, and no more often, however many are sent again: its rest would be over with each call."""
         now = self._now_ms()
-        async with self._database.writing(whose=_owner(caller)) as connection:
+        async with self._database.writing() as connection:
             row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
             found = await store.delivery(connection, webhook, delivery)
             if found is None:

@@ -1,8 +1,7 @@
 """Asks the child process whether a schema is one, and whether texts match it.
 
-It is started when it is first needed, and anew when it was ended. One question at a time, keys in turns, and their users: who
-asks much waits for himself, and a key of many users for itself. Each question has a deadline, so that nobody waits for ever,
-whatever was asked.
+It is started when it is first needed, and again after it has ended. One question at a time; keys take turns, and each question
+has a deadline.
 """
 
 import asyncio
@@ -16,8 +15,8 @@ from typing import Literal, NamedTuple
 import msgspec
 import structlog
 
+from fairlane.queues.semaphore import FairSemaphore
 from fairlane.streaming.structured.wanted import LENGTH, MAX_TEXT_BYTES
-from fairlane.streaming.turns import GroupedTurns
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -29,8 +28,6 @@ ANSWER_S = 10.0
 PATIENCE_S = 30.0
 MOST_KNOWN = 4096
 SMALL_BYTES = 64 * 1024
-MOST_SLOW, SLOW_S, MOST_USERS = 3, 600.0, 1024
-"""A user with so many questions within so long that took too long is not asked for any more; so many users are remembered."""
 MAX_ANSWER_BYTES = 1 << 20
 _PROGRAM = "fairlane.streaming.structured.child"
 
@@ -46,9 +43,6 @@ FINE = Verdict("")
 TOO_SLOW = Verdict("schema", "it takes too long, or too much memory, to compare anything with it")
 LATE = Verdict("unknown", "nobody had the time to look at it")
 TOO_LONG = Verdict("text", f"it is longer than the {MAX_TEXT_BYTES} bytes that are looked at")
-TOO_OFTEN = Verdict(
-    "schema", "several of your schemas took too long, or too much memory: come back in ten minutes"
-)
 NO_CHILD = Verdict("unknown", "the process that looks at it cannot be started")
 _read = msgspec.msgpack.Decoder(tuple[Literal["", "schema", "text"], str]).decode
 
@@ -58,11 +52,9 @@ class Checker:
 
     def __init__(self, cpu_s: float = CPU_S) -> None:
         self._cpu_s = cpu_s
-        self._turns = GroupedTurns()
+        self._semaphore = FairSemaphore(1)
         self._child: asyncio.subprocess.Process | None = None
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
-        self._slow: OrderedDict[str, list[float]] = OrderedDict()
-        """When questions of a user took too long."""
         self._closed = asyncio.Event()
 
     def start(self) -> None:
@@ -75,8 +67,6 @@ class Checker:
 
     async def schema(self, schema: bytes, user: str) -> Verdict:
         """Whether it is a schema that texts can be compared with. What is known is told at once."""
-        if self._was_slow(user):
-            return TOO_OFTEN
         name = hashlib.sha256(schema).digest()
         known = self._known.get(name)
         if known is None:
@@ -102,30 +92,18 @@ class Checker:
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
-    def _was_slow(self, user: str) -> bool:
-        since = asyncio.get_running_loop().time() - SLOW_S
-        return sum(at > since for at in self._slow.get(user, ())) >= MOST_SLOW
-
-    def _note_slow(self, user: str) -> None:
-        times = self._slow.pop(user, [])
-        self._slow[user] = [*times, asyncio.get_running_loop().time()][-MOST_SLOW:]
-        if len(self._slow) > MOST_USERS:
-            self._slow.popitem(last=False)
-
     async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
         """Wait for its turn, and ask. Nobody waits longer for a turn than PATIENCE_S."""
         key = user.partition("/")[0]  # (the users of a delegating key are named behind it)
         async with contextlib.AsyncExitStack() as turn:
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    await turn.enter_async_context(self._turns.of(key, user))
+                    await turn.enter_async_context(self._semaphore.hold(key))
             except TimeoutError:
                 return LATE
             return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
 
     async def _ask_now(self, question: bytes, user: str) -> Verdict:
-        if self._was_slow(user):  # those before it in the line were his, too
-            return TOO_OFTEN
         if self._closed.is_set():
             return NO_CHILD
         try:
@@ -141,7 +119,6 @@ class Checker:
             if self._closed.is_set() or (code == -signal.SIGKILL and not isinstance(error, TimeoutError)):
                 return LATE  # somebody else has ended it
             log.warning("a schema or an answer took too long, or too much memory, to be checked", user=user)
-            self._note_slow(user)
             return LATE if isinstance(error, TimeoutError) else TOO_SLOW
         except BaseException:  # nobody waits any more: its answer must not be taken for the next one's
             await self._end()

@@ -13,9 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
-from weakref import WeakSet
 
 from sqlalchemy.dialects.sqlite.aiosqlite import SQLiteDialect_aiosqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -71,8 +69,8 @@ def share_compiled_statements() -> None:
     compiled: LRUCache[Any, Any] = LRUCache(_COMPILED_AT_MOST)
     own = database._engine
 
-    def engine(address: Address, connections: int, threads: WeakSet[Thread]) -> AsyncEngine:
-        made = own(address, connections, threads)
+    def engine(address: Address, connections: int) -> AsyncEngine:
+        made = own(address, connections)
         if isinstance(address, File):
             made.sync_engine._compiled_cache = compiled
         return made

@@ -10,7 +10,6 @@ from tests.support.databases import Postgres, running_postgres
 from tests.support.records import KEYS, NOON, carry_all, carrying, entry, put, tasks_in
 from tests.support.serving import until
 
-from fairlane.gateway.database import outage
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MEASURES, usage, usage_changes, usage_sums, usage_users
@@ -304,56 +303,19 @@ async def stopped_and_started(redis_url: str, server: Postgres) -> None:
         await carry_all(outbox)
         server.stop()
         await put(link, entry("b"), entry("c"))
-        for _ in range(2):
-            with pytest.raises(DatabaseUnavailable):
-                await outbox.carry()
         with capture_logs() as logs:
+            for _ in range(2):
+                with pytest.raises(DatabaseUnavailable):
+                    await outbox.carry()
             outbox.start()
             await until(lambda: bool(logs))
             server.start()
             await until(lambda: len(logs) > 1)
         await outbox.close()
         assert [line["log_level"] for line in logs] == ["error", "info"]
-        assert logs[1]["event"] == "the database takes records again"
+        assert logs[1]["event"] == "the database is available again"
         assert await tasks_in(database) == ["a", "b", "c"]
         assert await left_in(link) == 0
-
-
-async def test_a_database_that_takes_some_transactions_and_not_others_is_told_to_take_no_records_once(
-    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
-    monkeypatch.setattr(outage, "STEADY_S", 1000.0)
-    async with carrying(redis_url, database_url) as (outbox, database, link):
-        outbox.look_s = 0.01
-        begun, tried, well = database._begun, 0, False
-
-        def every_second(*args: Any) -> Any:
-            nonlocal tried
-            tried += 1
-            if tried % 2 and not well:
-                raise DatabaseUnavailable("too many clients")
-            return begun(*args)
-
-        async def empty() -> bool:
-            return await left_in(link) == 0
-
-        monkeypatch.setattr(database, "_begun", every_second)
-        with capture_logs() as logs:
-            outbox.start()
-            for name in "abcd":
-                await put(link, entry(name))
-                await until(empty)
-            well = True
-            monkeypatch.setattr(outage, "STEADY_S", 0.0)
-            await until(lambda: len(logs) > 1)
-            await outbox.close()
-        assert [line["event"].partition(":")[0] for line in logs] == [
-            "the database takes no records",
-            "the database takes records again",
-        ]
-        monkeypatch.undo()
-        assert await tasks_in(database) == ["a", "b", "c", "d"]
 
 
 async def test_records_are_kept_for_their_time(database: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.streaming.structured.checker import FINE, LATE, NO_CHILD, TOO_LONG, TOO_OFTEN, TOO_SLOW, Checker
+from fairlane.streaming.structured.checker import FINE, LATE, NO_CHILD, TOO_LONG, TOO_SLOW, Checker
 from fairlane.streaming.structured.wanted import MAX_TEXT_BYTES
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +96,7 @@ async def test_what_takes_too_much_memory_is_no_end(checker: Checker) -> None:
 async def test_who_does_not_wait_any_more_leaves_no_answer_to_the_next(checker: Checker) -> None:
     await checker.schema(STRING, "u")
     asking = asyncio.create_task(checker.texts(endless(), [b'"1"'], "u"))
-    while not checker._turns.taken:
+    while checker._semaphore._free:
         await asyncio.sleep(0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -134,17 +134,9 @@ async def test_without_a_process_nobody_knows(checker: Checker, monkeypatch: pyt
     assert await checker.texts(STRING, [b'"1"'], "u") == NO_CHILD
 
 
-async def test_who_is_slow_again_and_again_holds_up_nobody(hasty: Checker) -> None:
-    for name in "abc":
-        assert await hasty.texts(endless(name), [b'"1"'], "slow") == TOO_SLOW
-    assert await hasty.texts(endless("d"), [b'"1"'], "slow") == TOO_OFTEN
-    assert await hasty.schema(STRING, "slow") == TOO_OFTEN
-    assert await hasty.texts(STRING, [b'"\\"a\\""'], "u") == FINE
-
-
 async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlane.streaming.structured.checker.PATIENCE_S", 0)
-    async with checker._turns.of("another", "another"):
+    async with checker._semaphore.hold("another"):
         assert await checker.schema(STRING, "u") == LATE
         assert await checker.texts(STRING, [b'"1"'], "u") == LATE
 
@@ -152,7 +144,7 @@ async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch:
 async def test_a_process_that_somebody_kills_blames_no_schema(checker: Checker) -> None:
     await checker.schema(STRING, "u")
     asking = asyncio.create_task(checker.texts(endless("killed"), [b'"1"'], "u"))
-    while not checker._turns.taken:
+    while checker._semaphore._free:
         await asyncio.sleep(0)
     assert checker._child is not None
     checker._child.kill()
