@@ -72,7 +72,6 @@ from fairlane.gateway.store.configuration import ConfigurationWatch
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
 from fairlane.gateway.tasks.allowances import Allowances
-from fairlane.gateway.tasks.attachments import Attachments
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
@@ -231,7 +230,6 @@ class Gateway:
             minutes.refused,
             records.balances.load,
             checker,
-            self.dispatcher.slots.look,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
@@ -280,7 +278,6 @@ class Gateway:
             *(self.database, storage_of(settings), lambda: current.settings.files),
             failed=self.metrics.storage_failed,
         )
-        attachments = Attachments(files, bodies)
         batch_store = BatchStore(self.database)
         models = Models(
             current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
@@ -288,7 +285,6 @@ class Gateway:
         tools = Tools(
             *(current, bodies, submit, cancel, self.scheduler, results),
             files=files,
-            attachments=attachments,
             store=batch_store,
             metrics=self.metrics,
         )
@@ -314,7 +310,6 @@ class Gateway:
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
             responses=responses,
             files=files,
-            attachments=attachments,
         )
 
         # what operators see and do

@@ -181,14 +181,12 @@ class Scheduler:
         named: bool = False,
         upstream: str = "",
         chain: ChainStart | None = None,
-        looked_at: int | None = None,
     ) -> asyncio.Future[Any]:
         """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply.
 
         `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
         worker. With a `chain` the task is the first stage of one, and the id is the chain's: it is refused as one task is, and
         held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
-        `looked_at`: bytes of a payload that the task does not have yet: nothing is queued or taken, and `seen` reads the reply.
         """
         limits = self.limits
         return self._link.run(
@@ -201,7 +199,7 @@ class Scheduler:
             task.timeout_ms,
             -task.wait_ms if task.whole_wait else task.wait_ms,
             task.linger_ms,
-            task.payload if looked_at is None else b"",
+            task.payload,
             self.replica,
             want,
             nonce,
@@ -217,7 +215,6 @@ class Scheduler:
             task.quota,
             task.idempotency,
             upstream,
-            b"" if looked_at is None else looked_at,
             *_start_of(chain, limits),
             *_record_of(task),
         )
@@ -260,15 +257,6 @@ class Scheduler:
         if outcome == "no_balance":
             return Refused(outcome, unknown=(reply[1].decode(), reply[2].decode()))
         return Refused(outcome)
-
-    @classmethod
-    def seen(cls, reply: Any) -> Known | Refused | None:
-        """What `submit` answered of a task that was only looked at; None: it would be accepted."""
-        if reply[0] == b"fine":
-            return None
-        answer = cls.submitted(reply)
-        assert not isinstance(answer, Submitted)
-        return answer
 
     async def allowance(self, user: str, key_limits: str, user_limits: str) -> list[Allowed]:
         """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""

@@ -115,16 +115,6 @@ class TaskSpec(msgspec.Struct):
     """Whoever submits it does so by this id until it is answered, and was not asked for it just now: a submission of unknown
     outcome is not taken back, and a refusal is none of its caller's."""
 
-    known: "Known | None" = None
-    """What its idempotency key was seen to name: that is its answer, and it is not submitted."""
-
-    def count_as(self, other: "TaskSpec") -> None:
-        """Take this to be as large as another one: what that was found to be accepted with, or to name."""
-        self.known = other.known
-        self.estimated_input, self.most_input = other.estimated_input, other.most_input
-        if self.otherwise is not None and other.otherwise is not None:
-            self.otherwise.count_as(other.otherwise)
-
     def become(self, other: "TaskSpec") -> None:
         """Take over another plan: what runs, where, for how long and at whose cost."""
         for name in _OF_A_PLAN:

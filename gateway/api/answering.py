@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -14,7 +14,6 @@ from fairlane.gateway.calls.intake import Options, check_metadata
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
-from fairlane.gateway.tasks.attachments import Asker, Size
 from fairlane.gateway.tasks.making import make
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
@@ -79,14 +78,13 @@ def task_of(
     *,
     wait: bool = True,
     task_id: str = "",
-    files: int = 0,
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. `task_id`, `files`: as
-    `make` has them. Raises ApiError."""
+    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. `task_id`: as
+    `make` has it. Raises ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
     options = options_of(request, stream=stream, wait=wait)
-    task = make(tasks.current, caller, task_type, body, fields, options, said, task_id, files)
+    task = make(tasks.current, caller, task_type, body, fields, options, said, task_id)
     trace(request, task)
     return task
 
@@ -146,42 +144,6 @@ async def in_steps(
     """What the last of these steps yields, which say a body in other words, with so many bytes `beside` it. Those of a large one
     are taken in its turn."""
     return await tasks.bodies.take_steps(body, steps, beside=beside, caller=request.opener)
-
-
-class Look:
-    """The look at a task before the files are read that its request names."""
-
-    __slots__ = ("_make", "_seen", "_tasks")
-
-    def __init__(
-        self, tasks: Tasks, make: Callable[[Members, Sequence[bytes], Size], Awaitable[TaskSpec]]
-    ) -> None:
-        """`make`: the task of a request that has nothing in place of its files, which take so many bytes."""
-        self._tasks = tasks
-        self._make = make
-        self._seen: TaskSpec | None = None
-
-    async def __call__(self, fields: Members, history: Sequence[bytes], size: Size) -> bool:
-        """Whether the files are needed: not by a task that its idempotency key names. Raises ApiError as it would be refused now,
-        and StoreError."""
-        task = await self._make(fields, history, size)
-        task.known = await self._tasks.submit.look(task, size.least)
-        for one in (task, task.otherwise):
-            if one is not None:
-                one.payload = b""
-        self._seen = task
-        return task.known is None
-
-    def seen(self, task: TaskSpec) -> TaskSpec:
-        """The same task with the files: it is what was looked at, where it was, so it is not refused for being larger."""
-        if self._seen is not None:
-            task.count_as(self._seen)
-        return task
-
-    def asker(self, request: Request, owner: Caller, said: Said | None) -> Asker:
-        """On whose behalf the files are read."""
-        most = self._tasks.settings.max_body_bytes
-        return Asker(owner, request.opener, most, self, named=said is not None)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

@@ -1,25 +1,19 @@
 """OpenAI's surface: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
 
-import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from functools import partial
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, Look, answer, task_of
+from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.messages import model_info, model_page
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
 from fairlane.gateway.errors import model_not_found
-from fairlane.gateway.tasks.attachments import MARK, Size
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.queues.ids import new_task_id
-from fairlane.queues.tasks import TaskSpec
 
 
 def chat_completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
@@ -63,20 +57,7 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> A
     body, fields = await read_json(tasks, request)
     wanted = read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    stream = wanted.streamed is not None
-    make = partial(task_of, tasks, caller, request, wanted.task_type)
-    if read is not read_chat or MARK not in body:  # of most that is all that is looked for
-        return Asking(make(body, fields, said, stream), wanted.streamed, wanted.whole)
-    task_id = new_task_id(time.time_ns() // 1_000_000)
-
-    async def without(fields: Members, _: Sequence[bytes], size: Size) -> TaskSpec:
-        return make(object_of(fields), fields, said, stream, task_id=task_id, files=size.least)
-
-    look = Look(tasks, without)
-    whole = await tasks.attachments.in_chat(look.asker(request, caller.named(fields), said), fields)
-    if whole is not fields:
-        fields, body = whole, object_of(whole)
-    task = look.seen(make(body, fields, said, stream, task_id=task_id))
+    task = task_of(tasks, caller, request, wanted.task_type, body, fields, said, wanted.streamed is not None)
     return Asking(task, wanted.streamed, wanted.whole)
 
 

@@ -10,17 +10,15 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, Look, answer, in_steps, task_of
+from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.kept_responses import follow
-from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag
-from fairlane.gateway.calls.responses.request import Asked, chat_steps, wish_steps
+from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
-from fairlane.gateway.tasks.attachments import NO_FILES, Size
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import result_gone
 from fairlane.gateway.tasks.tasks import Tasks
@@ -48,41 +46,15 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     owner = caller.named(fields)
     history: Sequence[bytes] = await kept.history(owner, previous, most) if previous is not None else ()
     known = await kept.referenced(owner, wishes.references, most)
-    said_input, before = fields.get("input"), len(fields.get("input") or b"")
     task_id = new_task_id(time.time_ns() // 1_000_000)
-
-    async def make(
-        fields: Members, history: Sequence[bytes], size: Size = NO_FILES
-    ) -> tuple[TaskSpec, Asked]:
-        steps = chat_steps(
-            fields,
-            stream=stream,
-            store=keeps,
-            most=most,
-            history=history,
-            known=known,
-            kept_input=said_input,
-            files=size.most,
-        )
-        beside = (
-            sum(map(len, history)) + sum(map(len, known.values())) + len(fields.get("input") or b"") - before
-        )
-        asked = await in_steps(tasks, request, body, steps, beside=beside)
-        return task_of(
-            *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
-            wait=not background,
-            task_id=task_id,
-            files=size.least,
-        ), asked
-
-    async def without(fields: Members, history: Sequence[bytes], size: Size) -> TaskSpec:
-        return (await make(fields, history, size))[0]
-
-    look = Look(tasks, without)
-    task, asked = await make(
-        *await tasks.attachments.in_responses(look.asker(request, owner, said), fields, history)
+    steps = chat_steps(fields, stream=stream, store=keeps, most=most, history=history, known=known)
+    beside = sum(map(len, history)) + sum(map(len, known.values()))
+    asked = await in_steps(tasks, request, body, steps, beside=beside)
+    task = task_of(
+        *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
+        wait=not background,
+        task_id=task_id,
     )
-    look.seen(task)
     keep = None
     if keeps:
         keep = kept.to_keep(task, wishes, echo=asked.echo, input_items=asked.input_items)

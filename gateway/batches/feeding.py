@@ -15,7 +15,6 @@ from fairlane.gateway.batches.work import Work, in_work
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker
-from fairlane.gateway.tasks.attachments import MARK, Size
 from fairlane.gateway.tasks.making import make
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
@@ -129,30 +128,12 @@ class Feed:
         try:
             asked = await led.asked_in(line)
             custom_id = asked.custom_id
-            names = MARK in line.text
-            # what a leader before has submitted needs its files no more, whatever has become of them
-            known = names and led.resumed and await led.tools.scheduler.tops([task_id]) != [None]
-            if names and not known:
-                model = model_in(await led.tools.bodies.parse(asked.body, caller=led.opener))
-                if self._held.rests(For(model), time.monotonic()):  # before any is read
-                    self._held.add(line, For(model))
-                    return
-            seen: TaskSpec | None = None
-
-            async def look(request: Request, size: Size) -> bool:
-                nonlocal seen
-                seen = self._task(line, task_id, caller, request, size.least)
-                await led.tools.submit.look(seen, size.least)
-                return True
-
-            request = await led.read(asked, None if known else caller, look)
+            request = await led.read(asked)
             model = model_in(request.fields)
-            if seen is None and self._held.rests(For(model), time.monotonic()):
+            if self._held.rests(For(model), time.monotonic()):
                 self._held.add(line, For(model))
                 return
             task = self._task(line, task_id, caller, request)
-            if seen is not None:
-                task.count_as(seen)
             await led.tools.submit(task)
         except StoreError:
             self._hold(line, ANYTHING, AGAIN_S, "STORE_UNAVAILABLE")
@@ -176,13 +157,13 @@ class Feed:
             for one in (ANYTHING, For(model), of):
                 self._held.goes_on(one, time.monotonic())
 
-    def _task(self, line: Line, task_id: str, caller: Caller, request: Request, files: int = 0) -> TaskSpec:
+    def _task(self, line: Line, task_id: str, caller: Caller, request: Request) -> TaskSpec:
         batch, current, now = self._led.batch, self._led.tools.current, now_ms()
         task_type, payload, fields = request.task_type, request.payload, request.fields
         caller = caller.named(fields)
         metadata = b'{"batch":"%b","line":%d}' % (batch.id.encode(), line.number)
         options = Options(wait=False, mode="batch", metadata=metadata, on_v1=True)
-        task = make(*(current, caller, task_type, payload, fields, options), task_id=task_id, files=files)
+        task = make(*(current, caller, task_type, payload, fields, options), task_id=task_id)
         left_ms = max(batch.expires - now, 1000)
         for one in (task, task.otherwise):
             if one is not None:

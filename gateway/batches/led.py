@@ -17,12 +17,11 @@ from fairlane.gateway.batches.reading import FileLines, Pace, asked_in, longest_
 from fairlane.gateway.batches.splitting import Line
 from fairlane.gateway.batches.standing import Standing
 from fairlane.gateway.batches.store import NOTHING_UNDER_WAY, BatchStore
-from fairlane.gateway.batches.surfaces import READERS, Look, Reading, Request
+from fairlane.gateway.batches.surfaces import READERS, Reading, Request
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.tasks.attachments import Attachments
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.queues.clock import now_ms
@@ -59,7 +58,6 @@ class Tools:
     scheduler: Scheduler
     results: Results
     files: Files
-    attachments: Attachments
     store: BatchStore
     metrics: Metrics
     working: Turns = field(default_factory=lambda: Turns(WORKED_ON_AT_ONCE))
@@ -168,11 +166,10 @@ class Led:
         """What a line asks for. Raises Unfit, and ApiError."""
         return await asked_in(line, self.batch.endpoint, self.tools.bodies, self.opener)
 
-    def read(self, asked: Asked, caller: Caller | None, look: Look | None = None) -> Awaitable[Request]:
-        """The request of a line, with the files of `caller` that it names; None: the task is known, and
-        needs them no more. Raises what its call would be refused with."""
+    def read(self, asked: Asked) -> Awaitable[Request]:
+        """Return the request of a line. Raise what its call would be rejected with."""
         tools, most = self.tools, self.tools.current.settings.max_body_bytes
-        reading = Reading(tools.bodies, tools.attachments, caller, self.opener, most, look)
+        reading = Reading(tools.bodies, self.opener, most)
         return READERS[self.batch.endpoint](asked.body, reading)
 
     # ---- how it goes ----------

@@ -107,7 +107,7 @@ async def _know(led: Led, work: Work, line: Line) -> None:
     """A line is in work, as was found."""
     try:
         asked = await led.asked_in(line)
-        read = partial(led.read, asked, None)
+        read = partial(led.read, asked)
         request = await led.until_answered(read)
     except (Unfit, ApiError):
         return

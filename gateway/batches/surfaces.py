@@ -1,14 +1,12 @@
 """The calls that a batch may be made over: how a line's body is read, by the same pieces as the calls themselves."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Bodies, Members
-from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.intake import read_flag
 from fairlane.gateway.calls.openai import (
     CHAT,
@@ -22,7 +20,6 @@ from fairlane.gateway.calls.openai import (
 )
 from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.tasks.attachments import NO_FILES, Asker, Attachments, Size
 from fairlane.streaming.turns import Caller as Opener
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
@@ -44,34 +41,14 @@ class Request(NamedTuple):
     """Bytes of it that `view` holds."""
 
 
-Look = Callable[[Request, Size], Awaitable[bool]]
-"""Looks at a request that has nothing in place of its files, which take so many bytes, before they are read. Whether they are
-needed; raises for what would be refused all the same."""
-
-
 class Reading(NamedTuple):
     """What is needed to read a line's body."""
 
     bodies: Bodies
-    attachments: Attachments
-    caller: Caller | None
-    """Whose files are read; None: nobody needs them, and none is read."""
     opener: Opener
     """Whose turn a large one is."""
     most: int
     """Bytes that a request may have."""
-    look: Look | None = None
-
-    def asker(self, made: Callable[[Members, Size], Awaitable[Request]]) -> Asker:
-        """On whose behalf the files are read that a request names. `made`: the request with these members."""
-        look = self.look
-        if look is None:
-            return Asker(self.caller, self.opener, self.most)
-
-        async def look_at(fields: Members, _: Sequence[bytes], size: Size) -> bool:
-            return await look(await made(fields, size), size)
-
-        return Asker(self.caller, self.opener, self.most, look_at)
 
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
@@ -79,14 +56,7 @@ async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
     wanted = read(fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
-
-    async def made(members: Members, _: Size = NO_FILES) -> Request:
-        payload = bytes(body) if members is fields else object_of(members)
-        return Request(wanted.task_type, payload, members, wanted.whole)
-
-    if read is not read_chat:
-        return await made(fields)
-    return await made(await reading.attachments.in_chat(reading.asker(made), fields))
+    return Request(wanted.task_type, bytes(body), fields, wanted.whole)
 
 
 async def _responses(body: Raw, reading: Reading) -> Request:
@@ -101,16 +71,10 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-
-    async def made(members: Members, size: Size = NO_FILES) -> Request:
-        steps = chat_steps(members, stream=False, most=reading.most, files=size.most)
-        beside = len(bytes(members.get("input") or b""))
-        asked = await reading.bodies.take_steps(bytes(body), steps, beside=beside, caller=reading.opener)
-        view = partial(ResponsesBodyView, echo=asked.echo)
-        return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
-
-    whole, _ = await reading.attachments.in_responses(reading.asker(made), fields, ())
-    return await made(whole)
+    steps = chat_steps(fields, stream=False, most=reading.most)
+    asked = await reading.bodies.take_steps(bytes(body), steps, caller=reading.opener)
+    view = partial(ResponsesBodyView, echo=asked.echo)
+    return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
 
 
 def _cannot_stream() -> ApiError:

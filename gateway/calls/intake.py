@@ -210,18 +210,19 @@ def make_task(
     options: Options,
     own: tuple[str, ...] = (),
     tell_model: bool = False,
-    files: int = 0,
 ) -> TaskSpec:
-    """A task as the scheduler takes it. Raises ApiError(400) for options that make no sense, and (403) for those that a token
+    (
+        """A task as the scheduler takes it. Raises ApiError(400) for options that make no sense, and (403) for those that a token
     does not allow. `own`: members of `fields` that are no part of the payload. `tell_model`: a payload of OpenAI's that names
-    no model is given the task's, so that whoever reads the payload alone runs no other. `files`: bytes of data that the payload
-    will have besides."""
+    no model is given the task's, so that whoever reads the payload alone runs no other."""
+        ""
+    )
     claims = caller.claims
     if claims is not None:
         options.priority = fixed("priority", options.priority, claims.priority)
         options.mode = fixed("mode", options.mode, claims.mode)
         options.timeout = at_most("timeout", options.timeout, claims.timeout)
-    made = _Made(settings, caller, task_id, task_type, options, own, tell_model, files)
+    made = _Made(settings, caller, task_id, task_type, options, own, tell_model)
     other = plan.otherwise
     spare = dict(fields) if other and other.rule else fields
     task = made.of(plan, payload, fields)
@@ -244,7 +245,6 @@ class _Made(msgspec.Struct, frozen=True):
     options: Options
     own: tuple[str, ...]
     tell_model: bool
-    files: int
 
     def of(self, plan: Plan, payload: bytes, fields: Members) -> TaskSpec:
         """The task of one plan."""
@@ -279,7 +279,7 @@ class _Made(msgspec.Struct, frozen=True):
         # a wish that is none is refused, whatever the answer is to be
         if answer or options.repair is not None:
             repair = _repair(settings, rule, options.repair) and answer != ""
-        text = text_bytes(task_type, payload, fields) + self.files
+        text = text_bytes(task_type, payload, fields)
         return TaskSpec(
             id=self.task_id,
             model=plan.model,

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from msgspec import Raw
+
 from fairlane.gateway.calls.bodies import Members, value_of
 from fairlane.gateway.calls.intake import check_choices, read_flag
+from fairlane.gateway.calls.reading import MOST_PARTS, NULL, is_null
 from fairlane.gateway.errors import bad_request
-from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.jsontext import count_parts, items, kind_of, members
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
@@ -32,6 +35,7 @@ def read_chat(fields: Members) -> Wanted:
     """Of POST /v1/chat/completions."""
     if "messages" not in fields or kind_of(fields["messages"]) != "[":
         raise bad_request("messages must be a list of messages", "messages")
+    _refuse_file_ids(fields["messages"])
     check_choices(fields)
     return Wanted("openaiLike", _streamed(ChatStreamView, fields), ChatBodyView)
 
@@ -52,6 +56,25 @@ def read_embedding(fields: Members) -> Wanted:
     if encoding not in ("float", "base64"):
         raise bad_request("encoding_format must be float or base64", "encoding_format")
     return Wanted("openaiEmbedding", None, partial(EmbeddingBodyView, encoding_format=encoding))
+
+
+def _refuse_file_ids(messages: Raw) -> None:
+    """Raise ApiError(400) for a part that names a file by its id, which no worker knows."""
+    if b'"file_id"' not in bytes(messages):
+        return
+    if count_parts(messages, MOST_PARTS) > MOST_PARTS:
+        raise bad_request(f"messages has more than {MOST_PARTS} items", "messages")
+    for number, message in enumerate(items(messages) or ()):
+        content = (members(message) or {}).get("content")
+        if count_parts(content, MOST_PARTS) > MOST_PARTS:
+            raise bad_request(f"a message has more than {MOST_PARTS} parts", "messages")
+        for index, part in enumerate(items(content) or ()):
+            file = members((members(part) or {}).get("file")) or {}
+            if not is_null(file.get("file_id", NULL)):
+                place = f"messages[{number}].content[{index}].file.file_id"
+                raise bad_request(
+                    f"{place}: models here read no files by ids: put the data into file_data", place
+                )
 
 
 def _streamed(

@@ -47,10 +47,10 @@ Shape = TypeVar("Shape")
 class Budget:
     """How many parts a request may still have, and how long its texts may become."""
 
-    def __init__(self, most_bytes: int, known_bytes: int = 0) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._left = MOST_PARTS
         self._most_bytes = most_bytes
-        self._bytes = known_bytes
+        self._bytes = 0
 
     def grow(self, size: int) -> None:
         """Count so many bytes of what is read. Raises ApiError(413) where they are more than a request may have."""

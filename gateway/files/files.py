@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -172,11 +172,6 @@ class Files:
         if found is None:
             raise not_found(file_id)
         return found
-
-    async def find_all(self, owner: Owner, file_ids: Collection[str]) -> Sequence[FileRow]:
-        """Those of these files that are there, and the owner's; some hundred ids at most."""
-        async with self._reading(owner) as connection:
-            return await rows.read_all(connection, file_ids, owner, self._now())
 
     async def list(
         self,

@@ -10,7 +10,7 @@ that leads to it, also when a gateway died in between, and nobody ever has to li
 one expires; of a deleted one the bytes are removed (again).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, update
@@ -176,14 +176,6 @@ async def read(connection: AsyncConnection, file_id: str, owner: Owner | None, n
         wanted = wanted.where(_of(owner))
     found = (await connection.execute(wanted)).one_or_none()
     return None if found is None else _row(found)
-
-
-async def read_all(
-    connection: AsyncConnection, file_ids: Collection[str], owner: Owner, now: int
-) -> Sequence[FileRow]:
-    """Those of these files that are there, and the owner's."""
-    wanted = _rows().where(_ready(now), _of(owner), files.c.id.in_(file_ids))
-    return [_row(row) for row in await connection.execute(wanted)]
 
 
 async def page(

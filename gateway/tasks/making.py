@@ -21,10 +21,9 @@ def make(
     options: Options,
     said: Said | None = None,
     task_id: str = "",
-    files: int = 0,
 ) -> TaskSpec:
     """The task of a body of OpenAI's, whose members are `fields`, for a caller whom it has named (`Caller.named`). `task_id`: the
-    one that it is to have; '': a new one. `files`: as `make_task` has it. Raises ApiError."""
+    one that it is to have; '': a new one. Raises ApiError."""
     name = read_model(fields, caller.only_model)
     check_model(caller, name)
     task_id = task_id or new_task_id(time.time_ns() // 1_000_000)
@@ -38,7 +37,6 @@ def make(
         fields=fields,
         options=options,
         tell_model=True,
-        files=files,
     )
     name_task(task, said)
     return task

@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from copy import copy
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
@@ -27,7 +26,6 @@ from fairlane.streaming.structured.checker import Checker
 from fairlane.streaming.structured.wanted import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
 
-Accepted = TypeVar("Accepted")
 LARGE = 64 * 1024
 """Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
 others.
@@ -53,9 +51,8 @@ class Submit:
         note_refused: Callable[[str], None],
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
-        look: Callable[[TaskSpec, int], Awaitable[Known | Refused | None]],
     ) -> None:
-        """`queue`, `look`: those of `Slots`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`.
+        """`queue`: that of `Slots`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`.
         `schemas`: looks at those that answers are to match."""
         self._queue = queue
         self._hub = hub
@@ -66,17 +63,6 @@ class Submit:
         self._note_refused = note_refused
         self._load_balance = load_balance
         self._schemas = schemas
-        self._look = look
-
-    async def look(self, task: TaskSpec, size: int) -> Known | None:
-        """Before files are read for a task, whose payload has so many bytes of them then: raise as it would be refused now; the
-        task that its idempotency key names, which needs none of them. Nothing is taken."""
-        await self._check(task, None)
-        seen = copy(task)  # it may become another one
-        answer = await self._offer(seen, None, lambda task, _: self._look(task, len(task.payload) + size))
-        if isinstance(answer, Refused):
-            raise self._refused(answer, seen)
-        return answer
 
     def __call__(
         self,
@@ -108,9 +94,7 @@ class Submit:
         if feed is not None:
             feed.begun = False
         try:
-            answer: Submitted | Known | Refused | None = task.known
-            if answer is None:
-                answer = await self._offer(task, chain, self._send)
+            answer = await self._offer(task, chain)
         finally:
             if feed is not None:
                 feed.begin()
@@ -170,18 +154,13 @@ class Submit:
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 
-    async def _offer(
-        self,
-        task: TaskSpec,
-        chain: Submission | None,
-        send: Callable[[TaskSpec, ChainStart | None], Awaitable[Accepted | Known | Refused]],
-    ) -> Accepted | Known | Refused:
-        """Queue a task by `send`; where it cannot be paid in the queue that it may fall to, and where the store must be told
+    async def _offer(self, task: TaskSpec, chain: Submission | None) -> Submitted | Known | Refused:
+        """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told
         first what there is, once more."""
         payload, start = task.payload, chain.start if chain else None
         for _ in range(MOST_OFFERS):
             try:
-                answer = await send(task, start)
+                answer = await self._send(task, start)
             except StoreError:
                 self._note(task, "store_unavailable")
                 raise

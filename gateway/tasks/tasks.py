@@ -14,7 +14,6 @@ from fairlane.gateway.going import Going
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.tasks.allowances import Allowances
-from fairlane.gateway.tasks.attachments import Attachments
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
@@ -50,7 +49,6 @@ class Tasks:
     gate: Gate
     responses: Responses
     files: Files
-    attachments: Attachments
 
     @property
     def settings(self) -> Settings:

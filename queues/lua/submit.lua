@@ -11,11 +11,10 @@
 -- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, for how long it is remembered, ms, which part of its user's
 --          period it takes, us (0: it is not counted), and that period, ms ('': none)
 -- ARGV[24]  upstream of that worker
--- ARGV[25]  bytes of a payload that is not sent: whether the task would be accepted with it is told, and nothing is taken ('': it is sent)
--- ARGV[26…] how many arguments say what chain it begins (chains.lua; 0: none), and these
+-- ARGV[25…] how many arguments say what chain it begins (chains.lua; 0: none), and these
 -- ARGV     behind them further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
---          {'fine'} it would be accepted | {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
+--          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
 --          {'unavailable', retry ms} the breakers of all its upstreams are open |
 --          {'outbox_full'} what ended is not recorded yet, so no more is begun |
@@ -36,8 +35,8 @@ script('submit', nil, function(ARGV)
   local replica, want, nonce, grant_ms = ARGV[10], num(ARGV[11]), ARGV[12], num(ARGV[13])
   local default_length, byte_limit, follow = num(ARGV[14]), num(ARGV[15]), ARGV[16]
   local worker, by_name, most_unrecorded = ARGV[17], ARGV[18], tonumber(ARGV[19])
-  local upstream, looked_at, first_field = ARGV[24], ARGV[25] ~= '', 27 + ARGV[26]
-  local chain = first_field > 27 and chains.read_start(ARGV, 27, first_field - 1)
+  local upstream, first_field = ARGV[24], 26 + ARGV[25]
+  local chain = first_field > 26 and chains.read_start(ARGV, 26, first_field - 1)
   local parts = chain and chain.parts or {}
   local limited, quota = ARGV[20] ~= '' or ARGV[21] ~= '', ARGV[22]
 
@@ -45,7 +44,6 @@ script('submit', nil, function(ARGV)
   if call('EXISTS', key) == 1 then
     local known = load(id)
     if known.st == 'gone' then return { 'cancelled' } end
-    if looked_at then return { 'fine' } end -- it is accepted already
     local where = known.st == 'queued' and place(id, known) or NOWHERE
     return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m, known.an or known.m }
   end
@@ -157,15 +155,10 @@ script('submit', nil, function(ARGV)
     used = keys.uses(used)
     if num(call('GET', used)) >= num(uses) then return refusal({ 'used_up', num(uses) }) end
   end
-  local bytes, large = looked_at and num(ARGV[25]) or #payload, nil
+  local bytes, large = #payload, nil
   if chain then bytes, large = chains.bytes_at_start(chain, payload) end
   if not stores(u, bytes, byte_limit, large) then
     return refusal({ 'full_bytes', math.max(math.ceil(interval_of(q, m, lane.drain, lane.mean_ms)), 1) })
-  end
-
-  if looked_at then
-    chains.count_bytes(u, bytes, 0)
-    return { 'fine' }
   end
 
   if not parts[1] then call('SET', keys.payload(id), payload) end

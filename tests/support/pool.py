@@ -96,21 +96,8 @@ class Pool:
         **more: Any,
     ) -> Submitted | Known | Refused:
         spec = self.spec(task_id, model, **more)
-        is_new = chain is None and not self.world.connection.call(
-            "EXISTS", self.world.keys("task", id=task_id)
-        )
-        seen = self.look(spec, want) if is_new else None
         reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1", chain=chain)
-        answer = self.scheduler.submitted(reply.result())
-        if is_new:
-            assert seen == (None if isinstance(answer, Submitted) else answer), "what was seen before"
-        return answer
-
-    def look(self, spec: TaskSpec, want: int = 0, size: int | None = None) -> Known | Refused | None:
-        """Whether a task would be accepted; with a payload of so many bytes."""
-        nonce = self.scheduler.nonce()
-        size = len(spec.payload) if size is None else size
-        return self.scheduler.seen(self.scheduler.submit(spec, want, nonce, "w1", looked_at=size).result())
+        return self.scheduler.submitted(reply.result())
 
     def start(
         self, task_id: str, model: str = "m", *, of: int = 3, parts: Sequence[bytes] = (), **more: Any

@@ -76,13 +76,6 @@ class Slots:
         reply.add_done_callback(partial(self._on_submitted, task.id, task.again, worker, want, done))
         return done
 
-    async def look(self, task: TaskSpec, size: int) -> Known | Refused | None:
-        """What `submit` would answer now, were the payload of the task of so many bytes; None: it would be accepted. Nothing is
-        taken. Raises StoreError."""
-        worker = self.pool.pick(task.model, task.task_type)
-        reply = self._submit(task, worker, 0 if worker is None else 1, looked_at=size)
-        return self._scheduler.seen(await reply)
-
     def _submit(self, task: TaskSpec, worker: Worker | None, want: int, **more: Any) -> asyncio.Future[Any]:
         nonce, scheduler = self._scheduler.nonce(), self._scheduler
         if worker is None:

@@ -304,10 +304,7 @@ def _file(part: shapes.InputFile, place: str) -> bytes:
 
 def _check_id(raw: Raw, place: str, instead: str) -> None:
     if not is_null(raw):
-        raise refused(
-            f"{place}.file_id",
-            f"must be the id of a file that was brought to POST /v1/files, with nothing beside it in {instead}",
-        )
+        raise refused(f"{place}.file_id", f"is not known to models here: send the data itself, in {instead}")
 
 
 def _check_caller(item: shapes.Called, place: str) -> None:

@@ -126,17 +126,13 @@ def chat_steps(
     most: int = MOST_BYTES,
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
-    kept_input: Raw | None = None,
-    files: int = 0,
 ) -> Iterator[Asked | None]:
     """The chat request of a Responses request, in steps, between which others may run: of a large request each takes a part of
     its time. The last one yields it.
 
     `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
     `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
-    `Wishes.references` names. `kept_input`: the input as it is kept, where that is another one (files by their ids).
-    `files`: bytes that the request will have besides, of files that are not in it yet. Raises ApiError: 400 that names what
-    cannot be said, 413 for more than `most` bytes.
+    `Wishes.references` names. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
     """
     said, known = said_of(fields), known or {}
     check_names(said)
@@ -147,7 +143,7 @@ def chat_steps(
     chat: Members = {}
     if "model" in said:
         chat["model"] = said["model"]
-    budget = Budget(most, files)
+    budget = Budget(most)
     conversation = Conversation(budget, known)
     if "instructions" in said:
         conversation.add_instructions(said["instructions"])
@@ -181,11 +177,11 @@ def chat_steps(
     told = whole_echo(echo)
     yield None
     payload = object_of(chat)
-    if len(payload) + files > most:
+    if len(payload) > most:
         raise too_large(most)
     kept: list[bytes] = []
     if store:
-        yield from kept_steps(said["input"] if kept_input is None else kept_input, known, kept)
+        yield from kept_steps(said["input"], known, kept)
     yield Asked(chat, payload, told, b"[%b]" % b",".join(kept))
 
 

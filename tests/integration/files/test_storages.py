@@ -1,7 +1,6 @@
 """The storages: a directory, and a bucket of a real S3-compatible server. Both keep the same promises."""
 
 import asyncio
-import base64
 import contextlib
 import os
 from collections.abc import Callable
@@ -149,29 +148,6 @@ async def test_a_gateway_with_a_bucket(buckets: Buckets, gateway: Make, tmp_path
         await talk.http.delete(url)
         await nothing_left(talk.served, tmp_path)
         assert buckets.names("gateway") == ["fairlane-storage"]
-
-
-async def test_a_call_names_a_file_in_a_bucket(buckets: Buckets, gateway: Make) -> None:
-    data = b"%PDF-1.7 " + os.urandom(6 * MIB)
-    part = {"type": "file", "file": {}}
-    body = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
-    async with (
-        gateway(files=FilesSettings(storage=buckets.storage("named"))) as talk,
-        talk.worker2(["m"]) as worker,
-    ):
-        told = await upload(talk.http, data, "letter.pdf")
-        part["file"] = {"file_id": told["id"]}
-        call = talk.later(talk.http.post("/v1/chat/completions", json=body))
-        task = await worker.take()
-        (seen,) = task["payload"]["messages"][0]["content"]
-        assert base64.b64decode(seen["file"]["file_data"].partition("base64,")[2]) == data
-        assert seen["file"]["filename"] == "letter.pdf"
-        await worker.answer(task, result={"content": "read"})
-        assert (await call).status_code == 200
-        buckets.store().delete(f"named/{told['id']}")
-        answer = await talk.http.post("/v1/chat/completions", json=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "FILE_NOT_FOUND")
-        assert answer.json()["error"]["param"] == "messages[0].content[0].file.file_id"
 
 
 async def test_replicas_share_a_storage_or_say_that_they_do_not(gateway: Make, tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.limits import Allowed, Left, pack, tightest
-from fairlane.queues.naming import pack as name_pack
-from fairlane.queues.tasks import Known, Reached, Refused, State, Submitted
+from fairlane.queues.tasks import Reached, Refused, State, Submitted
 
 MINUTE, DAY = 60_000, 86_400_000
 
@@ -36,12 +35,6 @@ class Callers:
         if isinstance(answer, Submitted) and task not in self.accepted:
             self.accepted.append(task)
         return answer
-
-    def look(self, user: str = "acme/bob", **more: Any) -> Known | Refused | None:
-        """Whether a task would be accepted."""
-        size, want = more.pop("size", None), more.pop("want", 0)
-        more |= {"user": user, "key_limits": self.limits, "user_limits": self.user_limits}
-        return self.pool.look(self.pool.spec("looked at", **more), want, size)
 
     def burst(self, most: int = 1000, **more: Any) -> int:
         """How many are accepted at once."""
@@ -533,86 +526,3 @@ def test_what_is_left_without_a_task_is_told_as_beside_one(world: World) -> None
         assert isinstance(answer, Submitted)
         allowed = drive(world.scheduler("r1").allowance(user, callers.limits, callers.user_limits))
         assert tightest(allowed) == answer.standing
-
-
-@pytest.mark.parametrize("number", [1, 7, 100])
-def test_whether_a_task_would_be_refused_can_be_seen_before_it_is_submitted(
-    world: World, number: int
-) -> None:
-    callers = Callers(world, users={"requests_per_day": number}, requests_per_minute=number + 1)
-    for _ in range(number):
-        assert callers.look() is None
-        assert isinstance(callers.submit(), Submitted)
-    answer = refused(callers.submit())
-    assert callers.look() == answer
-    world.advance(answer.retry_ms)
-    assert callers.look() is None
-    assert isinstance(callers.submit(), Submitted)
-
-
-@pytest.mark.parametrize("estimated_input", [500, 900, 5000])
-def test_also_one_that_takes_more_tokens_than_are_left(world: World, estimated_input: int) -> None:
-    callers = Callers(world, tokens_per_minute=1000)
-    assert isinstance(callers.submit(estimated_input=300, max_output=1), Submitted)
-    asks = {"estimated_input": estimated_input, "max_output": 1}
-    seen = callers.look(**asks)
-    answer = callers.submit(**asks)
-    if estimated_input + 1 <= 699:
-        assert seen is None
-        assert isinstance(answer, Submitted)
-        return
-    assert seen == refused(answer)
-    world.advance(seen.retry_ms)
-    assert callers.look(**asks) is None
-    assert isinstance(callers.submit(**asks), Submitted)
-
-
-def test_an_idempotency_key_names_a_task_of_the_same_request(world: World) -> None:
-    callers = Callers(world)
-    mine = name_pack("N", "F", 60_000)
-    assert callers.look(idempotency=mine) is None
-    assert isinstance(callers.submit(task="mine", idempotency=mine), Submitted)
-    known = callers.look(idempotency=mine)
-    assert isinstance(known, Known)
-    assert known.task_id == "mine"
-    other = callers.look(idempotency=name_pack("N", "F2", 60_000))
-    assert isinstance(other, Refused)
-    assert other.reason == "other", "another request"
-    assert callers.look(idempotency=name_pack("M", "F", 60_000)) is None, "another key"
-
-
-def test_a_look_takes_nothing_and_leaves_nothing(world: World) -> None:
-    callers = Callers(world, users={"requests_per_minute": 1}, requests_per_minute=3, tokens_per_day=10_000)
-    callers.submit("acme/eve")
-    before = Snapshot(world).by_kind
-    asks = {"idempotency": name_pack("N", "F", 60_000, 10, 60_000), "uses": "1 60000 some"}
-    for payload in (b"{}", b"x" * 100_000):
-        assert callers.look(payload=payload, want=1, **asks) is None
-    assert Snapshot(world).by_kind == before
-    assert isinstance(callers.submit(**asks), Submitted)
-
-
-def test_a_look_at_one_that_was_accepted_refuses_nothing(world: World) -> None:
-    """Who submits a task again by its id is answered as before, whatever his limits are by now."""
-    callers = Callers(world, requests_per_minute=1)
-    assert isinstance(callers.submit(task="looked at"), Submitted)
-    assert isinstance(callers.submit(), Refused)
-    assert callers.look() is None
-    assert isinstance(callers.submit(task="looked at"), Submitted)
-    callers.pool.cancel("never came", tombstone_ms=60_000)
-    seen = callers.pool.look(callers.pool.spec("never came"))
-    assert isinstance(seen, Refused)
-    assert seen.reason == "cancelled"
-
-
-def test_a_look_knows_whether_the_store_has_room_for_what_it_is_not_given(world: World) -> None:
-    callers = Callers(world)
-    room = callers.pool.scheduler.limits.max_queued_bytes
-    assert callers.look(size=room) is None
-    seen = callers.look(size=room + 1)
-    assert isinstance(seen, Refused)
-    assert seen.reason == "full_bytes"
-    assert isinstance(callers.submit(payload=b"x" * 20_000), Submitted)
-    seen = callers.look(size=(room - 20_000) // 2 + 1)
-    assert isinstance(seen, Refused), "one user's large bodies leave half of the room to others"
-    assert callers.look("acme/eve", size=room - 20_000) is None
