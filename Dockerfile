@@ -29,7 +29,7 @@ VOLUME /var/lib/fairlane
 EXPOSE 8080
 # A gateway's. Run a worker with --no-healthcheck, and either with --stop-timeout 45: Docker's 10 s end tasks that would finish.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
-  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health/live', timeout=2)"]
+  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/livez', timeout=2)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["fairlane"]
 CMD ["serve"]

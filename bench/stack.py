@@ -288,7 +288,7 @@ async def running(
 async def _ready(stack: Stack) -> bool:
     if stack.gateway.process.returncode is not None:
         raise stack.gateway.ended("the gateway")
-    return (await call(stack.port, "GET", "/health/ready")).startswith(b"HTTP/1.1 200")
+    return (await call(stack.port, "GET", "/readyz")).startswith(b"HTTP/1.1 200")
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s: float = READY_S) -> None:

@@ -30,7 +30,6 @@ from fairlane.gateway.api import (
     changes,
     endpoints,
     health,
-    hot,
     keys,
     metrics,
     operators,
@@ -44,7 +43,8 @@ from fairlane.gateway.api import (
     webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
-from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid, refusal_schemas
+from fairlane.gateway.api.framing import REQUEST, components, describe_proofs, invalid
+from fairlane.gateway.api.raw_routes import RAW_ROUTES
 from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -101,8 +101,10 @@ ABOUT = """Submit work to models that are shared fairly, and read it as it comes
 def _calls() -> Calls:
     """All calls: the same for each application."""
     calls = Calls()
-    for route in hot.ROUTES:
-        call = Call(route.path_format, route.access, route.call, route.submits, route.any_method)
+    for route in RAW_ROUTES:
+        call = Call(
+            route.path.replace(":path}", "}"), route.access, route.call, route.submits, route.any_method
+        )
         calls.add(route.method, route.path, call)
     for router, access in ROUTERS:
         for context in iter_route_contexts(router.routes):
@@ -130,7 +132,6 @@ class App(FastAPI):
         self.gateway = gateway
         self.calls = _calls()
         self._document: asyncio.Task[bytes] | None = None
-        self.router.routes.extend(hot.ROUTES)
         for router, _ in ROUTERS:
             # `include_router` would make each route again, for every application: 50 ms within the first call of a router
             self.router.routes.extend(router.routes)
@@ -139,15 +140,11 @@ class App(FastAPI):
         """The document of all calls, with the events of a task. Made anew: `document` keeps it."""
         self.openapi_schema = None
         document = super().openapi()
-        schemas = document["components"]["schemas"]
-        schemas |= hot.stream_schemas() | refusal_schemas()
+        for route in RAW_ROUTES:
+            entry = document["paths"].setdefault(route.path.replace(":path}", "}"), {})
+            entry[route.method.lower()] = route.operation()
+        document["components"]["schemas"] = components()
         describe_proofs(document)
-        for name in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(name, None)
-        for path in document["paths"].values():
-            for operation in path.values():
-                if "HTTPValidationError" in str(operation["responses"].get("422")):
-                    del operation["responses"]["422"]  # what FastAPI would answer, and we do not
         return document
 
     async def document(self) -> bytes:

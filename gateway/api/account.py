@@ -4,14 +4,14 @@ from fastapi import Request as Framed
 from fastapi import Response
 
 from fairlane import __version__
-from fairlane.gateway.api.framing import TheCaller, answer, keyed_router
-from fairlane.gateway.api.models.account import Account
+from fairlane.gateway.api.answers import Account
+from fairlane.gateway.api.framing import TheCaller, answer, described, keyed_router
 from fairlane.gateway.settings import MODES
 
 router = keyed_router("account")
 
 
-@router.get("/api/caller", response_model=Account)
+@router.get("/api/caller", **described("caller.get", "Get the caller of this request", Account))
 async def caller(request: Framed, caller: TheCaller) -> Response:
     """As whom this request counts, and what it could name instead.
 

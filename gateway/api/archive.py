@@ -1,18 +1,19 @@
 """What the archive has of a task, with its content: for admins."""
 
 import msgspec
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
-from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, answer, refusals
-from fairlane.gateway.api.models.archive import ArchivedTask
+from fairlane.gateway.api.answers import ArchivedTask
+from fairlane.gateway.api.framing import TheCaller, TheOperator, answer, described, keyed_router
 from fairlane.gateway.errors import ApiError
 
-router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 404, 429, 503)
+router = keyed_router("operators")
+
+
+@router.get(
+    "/api/admin/archive/{task_id}",
+    **described("admin.archive.get", "Get the stored result of a task", ArchivedTask),
 )
-
-
-@router.get("/api/admin/archive/{task_id}", response_model=ArchivedTask)
 async def archived(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
     """How an async task ended that is archived, whoever's it is: what a poll is answered, and the request where it is kept.
 

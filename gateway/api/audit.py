@@ -4,16 +4,20 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.framing import TheCaller, TheOperator, answer, keyed_router
-from fairlane.gateway.api.models.audit import Audit, RefusalPage
+from fairlane.gateway.api.answers import AuditEntry, Refusal
+from fairlane.gateway.api.framing import TheCaller, TheOperator, answer, described, keyed_router
 from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
+from fairlane.gateway.api.schemas import listed
 from fairlane.gateway.records.audit import WantedActs
 from fairlane.gateway.records.refusals import WantedRefusals
 
-router = keyed_router("operators", exact=True, reports=True)
+router = keyed_router("operators")
 
 
-@router.get("/api/admin/audit", response_model=Audit)
+@router.get(
+    "/api/admin/audit",
+    **described("admin.audit.list", "List audit log entries", listed("entries", AuditEntry)),
+)
 async def audit(
     operator: TheOperator,
     caller: TheCaller,
@@ -34,7 +38,10 @@ async def audit(
     return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
 
 
-@router.get("/api/admin/refusals", response_model=RefusalPage)
+@router.get(
+    "/api/admin/refusals",
+    **described("admin.rejections.list", "List rejected calls", listed("refusals", Refusal)),
+)
 async def refused(
     operator: TheOperator,
     caller: TheCaller,

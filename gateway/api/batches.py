@@ -1,10 +1,12 @@
 """Batches: OpenAI's calls, and the operators' own."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
+from pydantic import BaseModel, ConfigDict, Field
 
+from fairlane.gateway.api.answers import AnyBatch
 from fairlane.gateway.api.framing import (
     KEY,
     TheActor,
@@ -12,26 +14,43 @@ from fairlane.gateway.api.framing import (
     TheCaller,
     TheOperator,
     answer,
+    described,
+    failed,
     keyed_router,
-    refusals,
 )
-from fairlane.gateway.api.hot.describing import with_limits
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.batches import AnyBatch, Batch, BatchList, BatchPage, NewBatch
 from fairlane.gateway.api.queries import Count, Filter
+from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
 from fairlane.gateway.batches.batch import UNENDED, Status, told, told_to_operators
 from fairlane.gateway.batches.batches import Batches
+from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_PAIRS
+from fairlane.gateway.calls.openai import CHAT
 from fairlane.gateway.errors import bad_request
+
+
+class OutputExpiry(BaseModel):
+    """When the output and error files are deleted."""
+
+    model_config = ConfigDict(extra="forbid")
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=LEAST_EXPIRY_S, le=MOST_EXPIRY_S)
+
+
+class NewBatch(BaseModel):
+    """A batch to be created."""
+
+    model_config = ConfigDict(extra="forbid")
+    input_file_id: str = Field(description="a file of the purpose `batch`")
+    endpoint: str = Field(description="the call that each line is a request of", examples=[CHAT])
+    completion_window: str = Field(description="a number and s, m, h or d", examples=["24h"])
+    metadata: dict[str, str] | None = Field(default=None, max_length=MOST_PAIRS)
+    output_expires_after: OutputExpiry | None = None
+
 
 UNENDED_WORD = "unended"
 MOST_OF_PAGE = 100
 After = Annotated[str, Query(max_length=64, pattern=r"^(batch_[0-9a-f]{1,32})?$")]
 
-router = APIRouter(
-    tags=["openai"],
-    dependencies=[Depends(KEY)],
-    responses=with_limits(refusals(400, 401, 403, 404, 429, 503, openai=True)),
-)
+router = APIRouter(tags=["openai"], dependencies=[Depends(KEY)], responses=failed(OpenAIError))
 operators = keyed_router("operators")
 
 
@@ -43,12 +62,7 @@ async def _batches(request: Framed) -> Batches:
 TheBatches = Annotated[Batches, Depends(_batches)]
 
 
-@router.post(
-    "/v1/batches",
-    response_model=Batch,
-    responses=with_limits(refusals(404, 408, 413, 415, 429, 503, 507, openai=True, files=True)),
-    openapi_extra=body_of(NewBatch),
-)
+@router.post("/v1/batches", **described("batches.create", "Create a batch", OBJECT, body=NewBatch))
 async def create(batches: TheBatches, caller: TheCaller, body: TheBody) -> Response:
     """Makes a batch of the lines of a file, each a request of one of /v1/chat/completions, /v1/completions, /v1/embeddings and
     /v1/responses with a `custom_id`. They are worked off as tasks of the caller's batch queue, a window of them at a time.
@@ -58,7 +72,7 @@ async def create(batches: TheBatches, caller: TheCaller, body: TheBody) -> Respo
     return answer(told(await batches.create(caller, await body.fields())))
 
 
-@router.get("/v1/batches", response_model=BatchList)
+@router.get("/v1/batches", **described("batches.list", "List batches", OBJECT))
 async def page(
     batches: TheBatches,
     caller: TheCaller,
@@ -73,20 +87,22 @@ async def page(
     return answer({**listed, **ends, "has_more": more})
 
 
-@router.get("/v1/batches/{batch_id}", response_model=Batch)
+@router.get("/v1/batches/{batch_id}", **described("batches.get", "Get a batch", OBJECT))
 async def show(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
     """How a batch stands."""
     return answer(told(await batches.find(caller, batch_id)))
 
 
-@router.post("/v1/batches/{batch_id}/cancel", response_model=Batch)
+@router.post("/v1/batches/{batch_id}/cancel", **described("batches.cancel", "Cancel a batch", OBJECT))
 async def cancel(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
     """Ends a batch early: what waits or runs of it is cancelled, what has been answered stands in its files. One that has ended
     stays as it is."""
     return answer(told(await batches.cancel(caller, batch_id)))
 
 
-@operators.get("/api/admin/batches", response_model=BatchPage)
+@operators.get(
+    "/api/admin/batches", **described("admin.batches.list", "List all batches", listed("batches", AnyBatch))
+)
 async def page_of_all(
     batches: TheBatches,
     state: Annotated[str, Query(description=f"a status, or `{UNENDED_WORD}`")] = "",
@@ -104,7 +120,9 @@ async def page_of_all(
     return answer({"batches": rows, "next": found[-1].id if more else None})
 
 
-@operators.post("/api/admin/batches/{batch_id}/cancel", response_model=AnyBatch, responses=refusals(404))
+@operators.post(
+    "/api/admin/batches/{batch_id}/cancel", **described("admin.batches.cancel", "Cancel any batch", AnyBatch)
+)
 async def cancel_any(batches: TheBatches, operator: TheOperator, actor: TheActor, batch_id: str) -> Response:
     """Ends anybody's batch early, as its caller would."""
     before = await batches.find_any(batch_id)

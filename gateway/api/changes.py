@@ -2,24 +2,26 @@
 
 from fastapi import Response
 
+from fairlane.gateway.api.answers import ChangeDetail, ChangeMade, ChangeShown
 from fairlane.gateway.api.framing import (
     TheActor,
     TheBody,
     TheCaller,
     TheOperator,
     answer,
+    described,
     keyed_router,
-    refusals,
 )
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.changes import ChangeDetail, ChangeList, ChangeMade, ChangeShown
+from fairlane.gateway.api.schemas import fields, json, rows
 from fairlane.gateway.operator.changing import ChangeUpdate, NewChange
 
-router = keyed_router("operators", exact=True)
-CHANGE = refusals(404, 408, 409, 413, 415)
+router = keyed_router("operators")
 
 
-@router.get("/api/admin/changes", response_model=ChangeList)
+@router.get(
+    "/api/admin/changes",
+    **described("admin.changes.list", "List overrides", fields(changes=rows(ChangeShown))),
+)
 async def changes(operator: TheOperator) -> Response:
     """The changes of settings that wait or hold, and the last that did, the newest first; 200 are kept.
 
@@ -30,9 +32,7 @@ async def changes(operator: TheOperator) -> Response:
 
 
 @router.get(
-    "/api/admin/changes/{change_id}",
-    response_model=ChangeDetail,
-    responses=refusals(404, 429, 503, reports=True),
+    "/api/admin/changes/{change_id}", **described("admin.changes.get", "Get an override", ChangeDetail)
 )
 async def show(operator: TheOperator, caller: TheCaller, change_id: str) -> Response:
     """One change, with what became of the tasks on its two sides: those that have ended, over its whole life.
@@ -46,10 +46,14 @@ async def show(operator: TheOperator, caller: TheCaller, change_id: str) -> Resp
 
 @router.post(
     "/api/admin/changes",
-    response_model=ChangeMade,
-    status_code=201,
-    responses=CHANGE,
-    openapi_extra=body_of(NewChange),
+    **described(
+        "admin.changes.create",
+        "Create an override",
+        ChangeMade,
+        body=NewChange,
+        status=201,
+        responses={200: {"content": json(ChangeMade)}},
+    ),
 )
 async def create(operator: TheOperator, actor: TheActor, body: TheBody, check: bool = False) -> Response:
     """Changes settings now or from a time on, until a time or until it is taken back; on every replica within about a second.
@@ -64,22 +68,26 @@ async def create(operator: TheOperator, actor: TheActor, body: TheBody, check: b
 
 @router.patch(
     "/api/admin/changes/{change_id}",
-    response_model=ChangeShown,
-    responses=CHANGE,
-    openapi_extra=body_of(ChangeUpdate),
+    **described("admin.changes.update", "Update an override", ChangeShown, body=ChangeUpdate),
 )
 async def alter(operator: TheOperator, actor: TheActor, body: TheBody, change_id: str) -> Response:
     """Gives a change another share of the tasks, or another end. Who was among fewer is among more, too."""
     return answer(await operator.changes.alter(change_id, await body.fields(), actor))
 
 
-@router.post("/api/admin/changes/{change_id}/keep", response_model=ChangeShown, responses=CHANGE)
+@router.post(
+    "/api/admin/changes/{change_id}/keep",
+    **described("admin.changes.promote", "Promote an override to all tasks", ChangeShown),
+)
 async def keep(operator: TheOperator, actor: TheActor, change_id: str) -> Response:
     """Lets a change hold for all tasks, without an end, until it is taken back."""
     return answer(await operator.changes.keep(change_id, actor))
 
 
-@router.post("/api/admin/changes/{change_id}/take-back", response_model=ChangeShown, responses=CHANGE)
+@router.post(
+    "/api/admin/changes/{change_id}/take-back",
+    **described("admin.changes.roll_back", "Roll back an override", ChangeShown),
+)
 async def take_back(operator: TheOperator, actor: TheActor, change_id: str) -> Response:
     """Ends a change, or lets it not begin: what holds without it holds again. A second call makes no difference.
 

@@ -2,19 +2,25 @@
 
 from fastapi import Response
 
-from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, keyed_router, refusals
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.endpoints import EndpointDone, EndpointList, EndpointRemoved, EndpointShown
+from fairlane.gateway.api.answers import EndpointDone, EndpointShown
+from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.schemas import INTEGER, NULLABLE, STRING, fields, rows
 from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoint
 
 MAX_BODY_BYTES = 64 * 1024
 """Headers that are set may be long."""
 
-router = keyed_router("operators", exact=True)
-CHANGE = refusals(404, 408, 409, 413, 415)
+router = keyed_router("operators")
 
 
-@router.get("/api/admin/endpoints", response_model=EndpointList)
+@router.get(
+    "/api/admin/endpoints",
+    **described(
+        "admin.endpoints.list",
+        "List endpoints",
+        fields(now=INTEGER, endpoints=rows(EndpointShown), databaseAway=NULLABLE),
+    ),
+)
 async def endpoints(operator: TheOperator) -> Response:
     """The endpoints of the configuration and those that were added while running, by name, each with its line.
 
@@ -24,7 +30,9 @@ async def endpoints(operator: TheOperator) -> Response:
     return answer(await operator.endpoints.page())
 
 
-@router.get("/api/admin/endpoints/{name}", response_model=EndpointShown, responses=refusals(404))
+@router.get(
+    "/api/admin/endpoints/{name}", **described("admin.endpoints.get", "Get an endpoint", EndpointShown)
+)
 async def show(operator: TheOperator, name: str) -> Response:
     """One endpoint, with its line."""
     return answer(await operator.endpoints.show(name))
@@ -32,10 +40,7 @@ async def show(operator: TheOperator, name: str) -> Response:
 
 @router.post(
     "/api/admin/endpoints",
-    response_model=EndpointDone,
-    status_code=201,
-    responses=CHANGE,
-    openapi_extra=body_of(NewEndpoint),
+    **described("admin.endpoints.create", "Create an endpoint", EndpointDone, body=NewEndpoint, status=201),
 )
 async def create(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Adds an endpoint, on all replicas within about a second. It is kept in the SQL database."""
@@ -44,16 +49,17 @@ async def create(operator: TheOperator, actor: TheActor, body: TheBody) -> Respo
 
 @router.patch(
     "/api/admin/endpoints/{name}",
-    response_model=EndpointDone,
-    responses=CHANGE,
-    openapi_extra=body_of(EndpointUpdate),
+    **described("admin.endpoints.update", "Update an endpoint", EndpointDone, body=EndpointUpdate),
 )
 async def change(operator: TheOperator, actor: TheActor, body: TheBody, name: str) -> Response:
     """Changes what is given of an endpoint that was added; null takes it back to its default. What waits goes by it."""
     return answer(await operator.endpoints.change(name, await body.fields(MAX_BODY_BYTES), actor))
 
 
-@router.delete("/api/admin/endpoints/{name}", response_model=EndpointRemoved, responses=CHANGE)
+@router.delete(
+    "/api/admin/endpoints/{name}",
+    **described("admin.endpoints.delete", "Delete an endpoint", fields(name=STRING, waiting=INTEGER)),
+)
 async def remove(operator: TheOperator, actor: TheActor, name: str) -> Response:
     """Removes an endpoint that was added. Requests under way go on; `waiting`: tasks that wait for it, and are not begun."""
     return answer(await operator.endpoints.remove(name, actor))

@@ -1,7 +1,6 @@
-"""What FastAPI's routes are given, and how the hot calls appear in its document."""
+"""The dependencies of FastAPI's routes, and how the routes appear in the OpenAPI document."""
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -9,15 +8,12 @@ from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter
 
-from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.models.base import REF
-from fairlane.gateway.api.models.messages import AnthropicError
-from fairlane.gateway.api.models.refusals import NativeError, OpenAIError
+from fairlane.gateway.api.schemas import REF, Error, body_of, json, json_text
 from fairlane.gateway.calls.bodies import Bodies, parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
@@ -155,93 +151,54 @@ def answer(body: Any, headers: Mapping[str, str] = NO_STORE, status: int = 200) 
     return Response(encoded, status, media_type="application/json", headers=dict(headers))
 
 
-CODES: Mapping[int, Sequence[str]] = {
-    401: ("UNAUTHORIZED", "TOKEN_EXPIRED"),
-    403: ("FORBIDDEN",),
-    429: ("TOO_MANY_CALLS", "TOO_MANY_AHEAD"),
-    503: ("STORE_UNAVAILABLE", "DATABASE_UNAVAILABLE", "TOO_MANY_CONNECTIONS"),
-}
-"""Of the refusals of any call."""
-CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
-    403: ("TOKEN_USED_UP",),
-    410: ("IDEMPOTENCY_RESULT_GONE",),
-    422: ("IDEMPOTENCY_KEY_REUSED",),
-    429: ("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL", "TOO_MANY_IDEMPOTENCY_KEYS"),
-    503: (
-        "QUEUE_FULL",
-        "WAIT_TOO_LONG",
-        "NO_WORKER",
-        "MODEL_UNAVAILABLE",
-        "OUTBOX_FULL",
-        "GATEWAY_STOPPING",
-        "BUSY",
-    ),
-    529: ("QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_TOO_BUSY"),
-}
-"""And of a submission besides."""
-CODES_OF_REPORT: Mapping[int, Sequence[str]] = {503: ("REPORT_TOO_LONG",)}
-"""And of what the SQL database is asked for at length."""
-CODES_OF_FILES: Mapping[int, Sequence[str]] = {
-    404: ("FILE_NOT_FOUND", "FILES_OFF"),
-    429: ("TOO_MANY_FILES",),
-    503: ("STORAGE_UNAVAILABLE", "FILE_LOST", "BUSY"),
-    507: ("STORAGE_FULL",),
-}
-"""And of what brings, tells or reads files, or makes a batch of one."""
-REFUSALS = (NativeError, OpenAIError, AnthropicError)
-"""The shapes that refusals have, of which the document has one each."""
-OPENAI_CODES = {
-    "RATE_LIMITED": "rate_limit_exceeded",
-    "INSUFFICIENT_QUOTA": "insufficient_quota",
-    "UNAUTHORIZED": "invalid_api_key",
-}
-"""What these are called on /v1."""
+def components() -> dict[str, Any]:
+    """Return the components of the document: the structs of schemas and answers, and the events of a task."""
+    from fairlane.gateway.api import answers, events, schemas  # noqa: PLC0415 - for the document alone
 
-
-def refusals(
-    *statuses: int,
-    openai: bool = False,
-    submits: bool = False,
-    reports: bool = False,
-    files: bool = False,
-    model: Any = None,
-) -> dict[int | str, dict[str, Any]]:
-    """The answers of a call that are refusals, for the document: of some the codes, too. `model`: if it is none of ours, nor
-    OpenAI's."""
-    model = model or (OpenAIError if openai else NativeError)
-    more = CODES_OF_SUBMIT if submits else CODES_OF_REPORT if reports else CODES_OF_FILES if files else {}
-    told: dict[int | str, dict[str, Any]] = {status: _of_shape(model) for status in sorted(statuses)}
-    for status in told.keys() & (CODES.keys() | more.keys()):
-        codes = [*CODES.get(int(status), ()), *more.get(int(status), ())]
-        names = (OPENAI_CODES.get(code, code) if openai else code for code in codes)
-        where = "details.error_code" if model is AnthropicError else "code"
-        told[status]["description"] = f"`{where}`: {', '.join(names)}"
-    return told
-
-
-def keyed_router(tag: str, *, exact: bool = False, reports: bool = False) -> APIRouter:
-    """Calls that want a key where keys are configured. `exact`: they refuse parameters of the query that they do not have;
-    `reports`: the SQL database is asked at length."""
-    proofs = [Depends(KEY), EXACT] if exact else [Depends(KEY)]
-    return APIRouter(
-        tags=[tag], dependencies=proofs, responses=refusals(400, 401, 403, 429, 503, reports=reports)
+    structs = [
+        one
+        for module in (schemas, answers)
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Struct) and one.__module__ == module.__name__
+    ]
+    _, parts = msgspec.json.schema_components(structs, ref_template=REF)
+    native = TypeAdapter(events.NativeEvent).json_schema(
+        mode="serialization", ref_template=REF.replace("name", "model")
     )
+    of_events = native.pop("$defs")
+    for schema in of_events.values():
+        members = schema.get("properties", {})
+        if "event" in members:  # a frame's data is text, which is JSON
+            members["data"] = json_text(members["data"])
+    return {**parts, **of_events, "NativeEvent": native}
 
 
-def _of_shape(model: Any) -> dict[str, Any]:
-    """An answer of a shape. FastAPI would make the shape anew for each answer: a fifth of a second in all."""
-    if model not in REFUSALS:
-        return {"model": model}
-    return {"content": {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}}
+def described(
+    id_: str,
+    summary: str,
+    answer: Any = None,
+    *,
+    body: type[BaseModel] | None = None,
+    status: int = 200,
+    content: Mapping[str, Any] = {},
+    **more: Any,
+) -> dict[str, Any]:
+    """Return a route's description. `answer`: a struct or a JSON schema; `content`: answers of other types."""
+    whole: dict[str, Any] = {**(json(answer) if answer else {}), **content}
+    entry: dict[str, Any] = {"responses": {str(status): {"content": whole}}}
+    if body:
+        entry["requestBody"] = {"required": True, "content": json(body_of(body))}
+    return {"operation_id": id_, "summary": summary, "status_code": status, "openapi_extra": entry, **more}
 
 
-def refusal_schemas() -> dict[str, Any]:
-    """The parts of the document that refusals name."""
-    _, definitions = TypeAdapter.json_schemas(
-        [(model.__name__, "serialization", TypeAdapter[Any](model)) for model in REFUSALS], ref_template=REF
-    )
-    schemas: dict[str, Any] = definitions["$defs"]
-    return schemas
+def failed(error: type[Struct]) -> dict[int | str, dict[str, Any]]:
+    """Return the entry of the answers that report an error in this shape."""
+    return {"default": {"description": "An error", "content": json(error)}}
+
+
+def keyed_router(tag: str) -> APIRouter:
+    """Return a router of calls that want a key where keys are configured. They reject unknown parameters of the query."""
+    return APIRouter(tags=[tag], dependencies=[Depends(KEY), EXACT], responses=failed(Error))
 
 
 def invalid(error: RequestValidationError) -> ApiError:
@@ -250,46 +207,3 @@ def invalid(error: RequestValidationError) -> ApiError:
     name = str(detail["loc"][-1])
     sentence = str(detail["msg"]).removeprefix("Input ").removeprefix("Value error, ")
     return bad_request(f"{name} {sentence[:200]}", name)
-
-
-Handler = Callable[..., Awaitable[None]]
-
-
-class HotRoute(APIRoute):
-    """A call that is raw ASGI: found and carried out before FastAPI, which describes it only.
-
-    `call(tasks, caller, request)` answers. `parameters`: path, query and headers, annotated as FastAPI wants them; `body`: the
-    body's model. `any_method`: others answer the same, and are not described. `description`, like the rest, is FastAPI's: what a
-    caller reads in the document.
-    """
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        call: Handler,
-        access: Access,
-        *,
-        submits: bool = False,
-        any_method: bool = False,
-        body: type[BaseModel] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        **described: Any,
-    ) -> None:
-        self.method = method
-        self.call = call
-        self.access = access
-        self.submits = submits
-        self.any_method = any_method
-
-        async def endpoint(**_: Any) -> None:
-            raise NotImplementedError("the application finds hot calls before FastAPI")
-
-        signature = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
-            for name, annotation in {**(parameters or {}), **({"body": body} if body else {})}.items()
-        ]
-        endpoint.__name__ = call.__name__
-        endpoint.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-        proofs = [] if access is Access.OPEN else [Depends(KEY)]
-        super().__init__(path, endpoint, methods=[method], dependencies=proofs, **described)

@@ -4,36 +4,29 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from fairlane import __version__
-from fairlane.gateway.api.framing import TheHealth, answer
-from fairlane.gateway.api.models.health import Live, NotReady, Ready, Version
+from fairlane.gateway.api.framing import TheHealth, answer, described
+from fairlane.gateway.api.schemas import INTEGER, STRING, fields, json
 from fairlane.gateway.errors import at_most_a_minute, retry_headers
 
 router = APIRouter(tags=["health"])
-MISSING: dict[int | str, dict[str, Any]] = {503: {"model": NotReady}}
+READY = fields(status=STRING, workers=INTEGER)
+NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {
+        "description": "What is missing",
+        "content": json(fields(status=STRING, missing={"type": "array", "items": STRING})),
+    }
+}
 
 
-@router.head("/livez", operation_id="livez_head", response_model=None)
-@router.get("/livez", operation_id="livez", response_model=Live)
-@router.head("/health/live", operation_id="live_head", response_model=None)
-@router.get("/health/live", operation_id="live", response_model=Live)
+@router.head("/livez", operation_id="health.live_head", summary="Check liveness")
+@router.get("/livez", **described("health.live", "Check liveness", fields(status=STRING)))
 async def live() -> Response:
     """The process answers."""
     return answer({"status": "live"}, {})
 
 
-@router.get("/version", operation_id="version", response_model=Version)
-async def version() -> Response:
-    """The release that answers."""
-    return answer({"version": __version__}, {})
-
-
-@router.head("/health", operation_id="health_head", response_model=None, responses={503: {}})
-@router.get("/health", operation_id="health", response_model=Ready, responses=MISSING)
-@router.head("/readyz", operation_id="readyz_head", response_model=None, responses={503: {}})
-@router.get("/readyz", operation_id="readyz", response_model=Ready, responses=MISSING)
-@router.head("/health/ready", operation_id="ready_head", response_model=None, responses={503: {}})
-@router.get("/health/ready", operation_id="ready", response_model=Ready, responses=MISSING)
+@router.head("/readyz", operation_id="health.ready_head", summary="Check readiness", responses={503: {}})
+@router.get("/readyz", **described("health.ready", "Check readiness", READY, responses=NOT_READY))
 async def ready(health: TheHealth) -> Response:
     """Whether it may be given traffic: 200, or 503 with what is missing."""
     store, missing = health.store, health.missing()

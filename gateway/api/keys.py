@@ -6,29 +6,30 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
+from fairlane.gateway.api.answers import KeyChanged, KeyDetail, KeyMade, KeyRevoked, KeyShown
 from fairlane.gateway.api.framing import (
-    EXACT,
     TheActor,
     TheBody,
     TheCaller,
     TheOperator,
     answer,
+    described,
     keyed_router,
-    refusals,
 )
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.keys import KeyChanged, KeyDetail, KeyMade, KeyPage, KeyRevoked
 from fairlane.gateway.api.queries import Count
+from fairlane.gateway.api.schemas import INTEGER, NULLABLE, listed
 from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotation, no_key
 
 ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 OneOf = Annotated[Kind | None, Query(description="`caller` or `worker`")]
 
 router = keyed_router("operators")
-CHANGE = refusals(404, 408, 409, 413, 415)
 
 
-@router.get("/api/admin/keys", response_model=KeyPage)
+@router.get(
+    "/api/admin/keys",
+    **described("admin.keys.list", "List keys", listed("keys", KeyShown, now=INTEGER, databaseAway=NULLABLE)),
+)
 async def list_keys(
     operator: TheOperator,
     kind: OneOf = None,
@@ -46,7 +47,7 @@ async def list_keys(
     return answer(await operator.keys.page(after, limit, kind, text.lower()))
 
 
-@router.get("/api/admin/keys/{key_id}", response_model=KeyDetail, responses=refusals(404))
+@router.get("/api/admin/keys/{key_id}", **described("admin.keys.get", "Get a key", KeyDetail))
 async def show_key(
     operator: TheOperator,
     key_id: str,
@@ -66,12 +67,7 @@ async def show_key(
 
 
 @router.post(
-    "/api/admin/keys",
-    response_model=KeyMade,
-    status_code=201,
-    responses=refusals(408, 409, 413, 415),
-    openapi_extra=body_of(NewKey),
-    dependencies=[EXACT],
+    "/api/admin/keys", **described("admin.keys.create", "Create a key", KeyMade, body=NewKey, status=201)
 )
 async def create_key(operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody) -> Response:
     """Makes a key, or a token for workers, that holds on all replicas within a second. Its `secret` is told this once.
@@ -83,11 +79,7 @@ async def create_key(operator: TheOperator, caller: TheCaller, actor: TheActor, 
 
 
 @router.patch(
-    "/api/admin/keys/{key_id}",
-    response_model=KeyChanged,
-    responses=CHANGE,
-    openapi_extra=body_of(KeyChange),
-    dependencies=[EXACT],
+    "/api/admin/keys/{key_id}", **described("admin.keys.update", "Update a key", KeyChanged, body=KeyChange)
 )
 async def change_key(
     operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
@@ -101,10 +93,7 @@ async def change_key(
 
 @router.post(
     "/api/admin/keys/{key_id}/rotate",
-    response_model=KeyMade,
-    responses=CHANGE,
-    openapi_extra=body_of(Rotation),
-    dependencies=[EXACT],
+    **described("admin.keys.rotate", "Replace the secret of a key", KeyMade, body=Rotation),
 )
 async def rotate_key(
     operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
@@ -116,10 +105,7 @@ async def rotate_key(
 
 @router.post(
     "/api/admin/keys/{key_id}/revoke",
-    response_model=KeyRevoked,
-    responses=CHANGE,
-    openapi_extra=body_of(Revocation),
-    dependencies=[EXACT],
+    **described("admin.keys.revoke", "Revoke a key", KeyRevoked, body=Revocation),
 )
 async def revoke_key(
     operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str

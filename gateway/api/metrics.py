@@ -4,15 +4,18 @@ import asyncio
 import importlib
 from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
-from fairlane.gateway.api.framing import KEY, NO_STORE, TheRequest, TheScrape, refusals
+from fairlane.gateway.api.framing import NO_STORE, TheRequest, TheScrape, described, keyed_router
 
-router = APIRouter(tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429))
+router = keyed_router("operators")
 TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": TEXT}})
+@router.get(
+    "/metrics",
+    **described("metrics", "Get the metrics for Prometheus", content=TEXT, response_class=Response),
+)
 async def metrics(scrape: TheScrape, request: TheRequest) -> Response:
     """The metrics of all processes of this gateway, for Prometheus. With Redis or the database down: without
     what these say."""

@@ -1,13 +1,22 @@
 """The operators' calls: what they see, search, change, cancel and drain."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Query, Response
 from fastapi import Request as Framed
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from fairlane.gateway.access import Entrance
+from fairlane.gateway.api.answers import (
+    History,
+    ModelChanged,
+    OperatorState,
+    QueueChanged,
+    Task,
+    TaskDetail,
+    TopUsers,
+)
 from fairlane.gateway.api.framing import (
-    EXACT,
     Body,
     TheActor,
     TheBody,
@@ -15,25 +24,19 @@ from fairlane.gateway.api.framing import (
     TheOperator,
     TheRequest,
     answer,
+    described,
     keyed_router,
-    refusals,
 )
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.breakers import BreakerChange, BreakerChanged
-from fairlane.gateway.api.models.history import History
-from fairlane.gateway.api.models.native import Cancelled
-from fairlane.gateway.api.models.settings import ModelChange, ModelChanged, QueueChange, QueueChanged
-from fairlane.gateway.api.models.state import Drained, OperatorState
-from fairlane.gateway.api.models.tasks import AllCancelled, FoundTasks, TaskDetail
-from fairlane.gateway.api.models.users import TopUsers
 from fairlane.gateway.api.queries import Count
+from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, Cancelled, fields, listed
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import NOBODY
+from fairlane.gateway.operator.bodies import optional
 from fairlane.gateway.operator.breakers import force
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.search import FILTERS, describe
-from fairlane.gateway.operator.settings import check_name
+from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable, check_name
 from fairlane.queues.actor import Actor
 from fairlane.queues.chains import chain_of
 from fairlane.queues.clock import now_ms
@@ -45,13 +48,34 @@ from fairlane.web.history.ranges import RANGES
 
 MAX_VALUE = 256
 
+
+class BreakerChange(BaseModel):
+    """How an operator sets a circuit breaker."""
+
+    model: str
+    upstream: str = Field("", description="as the state names it; empty: workers that name none")
+    breaker: Literal["open", "closed", "auto"] = Field(description="`auto`: the gateway opens and closes it")
+
+
+def _change(kind: Configured) -> type[BaseModel]:
+    members = optional(ENTRY[kind], changeable(kind)) | {PAUSED: (bool | None, None)}
+    return create_model(f"{kind.title()}Change", __config__=ConfigDict(extra="forbid"), **members)
+
+
+QueueChange = _change("queue")
+ModelChange = _change("model")
+
+
 router = keyed_router("operators")
 
 Filter = Annotated[str, Query(max_length=MAX_VALUE)]
 TIME = r"^[0-9]{0,15}$"
 
 
-@router.get("/api/admin/state", response_model=OperatorState)
+@router.get(
+    "/api/admin/state",
+    **described("admin.state", "Get the state of queues, models, workers and replicas", OperatorState),
+)
 async def state(operator: TheOperator, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
     """Queues, models, workers, counts, replicas, and the newest tasks."""
     return answer(await operator.state.read(tasks))
@@ -89,9 +113,12 @@ class Pictures(Response):
 
 @router.get(
     "/api/admin/feed",
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    response_class=Pictures,
-    status_code=200,
+    **described(
+        "admin.feed",
+        "Stream the state",
+        content={"text/event-stream": {"schema": STRING}},
+        response_class=Pictures,
+    ),
 )
 async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Response:
     """Server-sent events: once a second an event `state` with what GET /api/admin/state says without its tasks, and more.
@@ -102,7 +129,7 @@ async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Re
     return Pictures(operator, framed.app.gateway.entrance, request)
 
 
-@router.get("/api/admin/history", response_model=History)
+@router.get("/api/admin/history", **described("admin.history", "Get rates and latencies over time", History))
 async def history(
     operator: TheOperator,
     span: Annotated[str, Query(alias="range", json_schema_extra={"enum": [*RANGES]})] = "1h",
@@ -128,7 +155,7 @@ async def history(
     return answer(await operator.history.read(span, kind, name))
 
 
-@router.get("/api/admin/users", response_model=TopUsers)
+@router.get("/api/admin/users", **described("admin.users.list", "List the busiest users", TopUsers))
 async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200), Count] = 10) -> Response:
     """Users with the most waiting tasks; of equal ones those with the most running tasks, then with the most tokens.
 
@@ -139,7 +166,9 @@ async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200)
     return answer(await operator.top_users(limit))
 
 
-@router.get("/api/admin/tasks", response_model=FoundTasks)
+@router.get(
+    "/api/admin/tasks", **described("admin.tasks.list", "Search tasks", listed("tasks", Task, now=INTEGER))
+)
 async def find_tasks(
     operator: TheOperator,
     caller: TheCaller,
@@ -179,7 +208,10 @@ async def find_tasks(
 
 
 @router.post(
-    "/api/admin/tasks/cancel", response_model=AllCancelled, responses=refusals(500), dependencies=[EXACT]
+    "/api/admin/tasks/cancel",
+    **described(
+        "admin.tasks.cancel_all", "Cancel the tasks that match", fields(cancelled=INTEGER, more=BOOLEAN)
+    ),
 )
 async def cancel_all(
     operator: TheOperator,
@@ -208,7 +240,7 @@ async def cancel_all(
     return answer({"cancelled": len(cancelled), "more": more})
 
 
-@router.get("/api/admin/tasks/{task_id}", response_model=TaskDetail, responses=refusals(404))
+@router.get("/api/admin/tasks/{task_id}", **described("admin.tasks.get", "Get a task", TaskDetail))
 async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
     """Everything of a task but its payload and output. `streamUrl` is a link to its events, null when they are no longer kept.
 
@@ -221,7 +253,9 @@ async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Respon
     return answer(shown | {"streamUrl": operator.links.url(task_id) if kept else None})
 
 
-@router.post("/api/admin/tasks/{task_id}/cancel", response_model=Cancelled, responses=refusals(404, 500))
+@router.post(
+    "/api/admin/tasks/{task_id}/cancel", **described("admin.tasks.cancel", "Cancel a task", Cancelled)
+)
 async def cancel(operator: TheOperator, actor: TheActor, task_id: str) -> Response:
     """Ends a task, whoever's it is; also fine when it has ended. Written to the audit record."""
     record = await operator.poll.record(task_id)
@@ -229,7 +263,12 @@ async def cancel(operator: TheOperator, actor: TheActor, task_id: str) -> Respon
     return answer({"taskId": task_id, "status": state}, {"x-task-id": task_id})
 
 
-@router.post("/api/admin/workers/{worker_id}/drain", response_model=Drained, responses=refusals(404, 500))
+@router.post(
+    "/api/admin/workers/{worker_id}/drain",
+    **described(
+        "admin.workers.drain", "Drain a worker", fields(workerId=STRING, replica=STRING, draining=BOOLEAN)
+    ),
+)
 async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Response:
     """No more tasks for this worker; what it runs goes on.
 
@@ -241,15 +280,14 @@ async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Respo
     return answer(answered)
 
 
-CHANGE = refusals(404, 408, 413, 415)
-
-
 @router.post(
     "/api/admin/breakers",
-    response_model=BreakerChanged,
-    responses=CHANGE,
-    openapi_extra=body_of(BreakerChange),
-    dependencies=[EXACT],
+    **described(
+        "admin.breakers.set",
+        "Set a circuit breaker",
+        fields(model=STRING, upstream=STRING, breaker=STRING, before=STRING),
+        body=BreakerChange,
+    ),
 )
 async def force_breaker(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Has the breaker of an upstream of a model open or closed, on every replica, or lets it go by itself again.
@@ -261,10 +299,7 @@ async def force_breaker(operator: TheOperator, actor: TheActor, body: TheBody) -
 
 @router.patch(
     "/api/admin/queues/{name}",
-    response_model=QueueChanged,
-    responses=CHANGE,
-    openapi_extra=body_of(QueueChange),
-    dependencies=[EXACT],
+    **described("admin.queues.update", "Update a queue", QueueChanged, body=QueueChange),
 )
 async def change_queue(
     operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
@@ -273,15 +308,12 @@ async def change_queue(
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, body, "queue", name, check=check)
+    return await _update(operator, actor, body, "queue", name, check=check)
 
 
 @router.patch(
     "/api/admin/models/{name:path}",
-    response_model=ModelChanged,
-    responses=CHANGE,
-    openapi_extra=body_of(ModelChange),
-    dependencies=[EXACT],
+    **described("admin.models.update", "Update a model", ModelChanged, body=ModelChange),
 )
 async def change_model(
     operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
@@ -290,10 +322,10 @@ async def change_model(
 
     With `check` nothing is changed, only refused if it would be.
     """
-    return await _change(operator, actor, body, "model", name, check=check)
+    return await _update(operator, actor, body, "model", name, check=check)
 
 
-async def _change(
+async def _update(
     operator: Operator, actor: Actor, body: Body, kind: Configured, name: str, *, check: bool
 ) -> Response:
     check_name(operator.current.settings, kind, name)

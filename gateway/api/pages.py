@@ -5,11 +5,12 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api.framing import TheRequest, answer, refusals
+from fairlane.gateway.api.framing import TheRequest, answer, described, failed
+from fairlane.gateway.api.schemas import OBJECT, Error
 from fairlane.gateway.errors import ApiError
 from fairlane.web.pages import PAGES, TYPES
 
-router = APIRouter(tags=["pages"], responses=refusals(403, 404))
+router = APIRouter(tags=["pages"], responses=failed(Error))
 FILES: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {
@@ -19,12 +20,12 @@ FILES: dict[int | str, dict[str, Any]] = {
     304: {},
 }
 STATIC_FILES = "/static/{file:path}"
-SAYS = {
-    "/": "The playground: a web page to try the gateway.",
-    "/dashboard": "The dashboard: a web page for operators.",
-    "/docs": "The web page of all calls, drawn from `/openapi.json`.",
-    "/favicon.ico": "The icon of the pages.",
-    STATIC_FILES: "A file of the pages. Browsers ask each time whether theirs is still the same (ETag, 304).",
+DESCRIPTIONS = {
+    "/": ("playground", "Get the playground"),
+    "/dashboard": ("dashboard", "Get the dashboard"),
+    "/docs": ("docs", "Get the API reference, drawn from `/openapi.json`"),
+    "/favicon.ico": ("favicon", "Get the icon"),
+    STATIC_FILES: ("files", "Get a file of the pages"),
 }
 
 
@@ -45,14 +46,15 @@ for _path in (*PAGES, STATIC_FILES):
             _path,
             page,
             methods=[_method],
-            description=SAYS[_path],
-            operation_id=f"{_path.partition('{')[0].strip('/') or 'playground'}_{_method.lower()}",
+            summary=DESCRIPTIONS[_path][1],
+            description=DESCRIPTIONS[_path][1],
+            operation_id=f"pages.{DESCRIPTIONS[_path][0]}{'_head' if _method == 'HEAD' else ''}",
             response_class=Response,
             responses=FILES,
         )
 
 
-@router.get("/openapi.json", response_model=dict[str, Any])
+@router.get("/openapi.json", **described("pages.openapi", "Get this document", OBJECT))
 async def document(request: Framed) -> Response:
     """This document."""
     return answer(await request.app.document(), {"cache-control": "no-cache"})

@@ -4,18 +4,18 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
+from fairlane.gateway.api.answers import LedgerEntry, QuotaGranted, QuotaShown
 from fairlane.gateway.api.framing import (
     TheActor,
     TheBody,
     TheOperator,
     TheRequest,
     answer,
+    described,
     keyed_router,
-    refusals,
 )
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.quota import Ledger, QuotaGranted, QuotaPage
 from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, Until, between
+from fairlane.gateway.api.schemas import INTEGER, NULLABLE, json, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.operator.quota import NewGrant, read_subject
 from fairlane.queues.clock import now_ms
@@ -28,7 +28,7 @@ COLUMNS = (
 )
 """Of the ledger as CSV."""
 
-router = keyed_router("operators", exact=True, reports=True)
+router = keyed_router("operators")
 KeyId = Annotated[
     str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$", description="The id of a key that pays for its tasks.")
 ]
@@ -42,7 +42,12 @@ User = Annotated[
 After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
 
 
-@router.get("/api/admin/quota", response_model=QuotaPage, responses=refusals(404))
+@router.get(
+    "/api/admin/quota",
+    **described(
+        "admin.quota.list", "List balances", listed("rows", QuotaShown, now=INTEGER, databaseAway=NULLABLE)
+    ),
+)
 async def standings(
     operator: TheOperator,
     key: KeyId = "",
@@ -63,10 +68,14 @@ async def standings(
 
 @router.post(
     "/api/admin/quota/grants",
-    response_model=QuotaGranted,
-    status_code=201,
-    responses={200: {"model": QuotaGranted}, **refusals(404, 408, 409, 413, 415)},
-    openapi_extra=body_of(NewGrant),
+    **described(
+        "admin.quota.grant",
+        "Grant credits",
+        QuotaGranted,
+        body=NewGrant,
+        status=201,
+        responses={200: {"content": json(QuotaGranted)}},
+    ),
 )
 async def grant(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Grants credits to a key or a user, which stay until they are used; less than 0 takes some back. On all replicas at once.
@@ -79,7 +88,12 @@ async def grant(operator: TheOperator, actor: TheActor, body: TheBody) -> Respon
     return answer(done, status=201 if done["new"] else 200)
 
 
-@router.get("/api/admin/quota/ledger", response_model=Ledger, responses=CSV)
+@router.get(
+    "/api/admin/quota/ledger",
+    **described(
+        "admin.quota.ledger", "List ledger entries", listed("rows", LedgerEntry, now=INTEGER), content=CSV
+    ),
+)
 async def ledger(
     operator: TheOperator,
     request: TheRequest,

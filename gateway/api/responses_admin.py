@@ -4,16 +4,20 @@ from typing import Annotated, Literal
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.framing import TheOperator, answer, keyed_router
-from fairlane.gateway.api.models.responses import KeptResponsePage
+from fairlane.gateway.api.answers import KeptResponse
+from fairlane.gateway.api.framing import TheOperator, answer, described, keyed_router
 from fairlane.gateway.api.queries import Count, Filter, Plain
+from fairlane.gateway.api.schemas import listed
 from fairlane.gateway.responses.store import Wanted
 
-router = keyed_router("operators", exact=True, reports=True)
+router = keyed_router("operators")
 Ended = Literal["", "unfinished", "completed", "incomplete", "failed", "cancelled"]
 
 
-@router.get("/api/admin/responses", response_model=KeptResponsePage)
+@router.get(
+    "/api/admin/responses",
+    **described("admin.responses.list", "List stored responses", listed("responses", KeptResponse)),
+)
 async def responses(
     operator: TheOperator,
     user: Filter = "",

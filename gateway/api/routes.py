@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 from fastapi import Request as Framed
 from fastapi import Response
+from pydantic import BaseModel, Field
 
+from fairlane.gateway.api.answers import Rendered, RouteList
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.api.framing import TheCaller, TheRequest, answer, keyed_router, refusals
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.routes import PromptRequest, Rendered, RouteList
+from fairlane.gateway.api.framing import TheCaller, TheRequest, answer, described, keyed_router
 from fairlane.gateway.calls.bodies import value_of
 from fairlane.gateway.calls.intake import Options, make_task
 from fairlane.gateway.calls.prompts import fill_in, told_of_template
@@ -46,7 +46,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
     }
 
 
-@router.get("/api/routes", response_model=RouteList)
+@router.get("/api/routes", **described("routes.list", "List routes, templates and chains", RouteList))
 async def routes(request: Framed, caller: TheCaller) -> Response:
     """The routes that this caller may name as `model` or `template`, with what each comes to for the caller's tier; the
     templates and chains, with the variables that they take."""
@@ -65,14 +65,22 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
     return answer({"routes": listed, "templates": templates, "chains": chains})
 
 
-operators = keyed_router("operators", exact=True)
+operators = keyed_router("operators")
+
+
+class PromptRequest(BaseModel):
+    """A template and the values of its variables."""
+
+    template: str
+    variables: dict[str, Any] | None = None
+    locale: str | None = None
+    model: str | None = Field(None, description="of a template that is no route")
+    tier: str | None = Field(None, description="default: the tier of the key")
 
 
 @operators.post(
     "/api/admin/templates/render",
-    response_model=Rendered,
-    responses=refusals(404, 408, 413, 415),
-    openapi_extra=body_of(PromptRequest),
+    **described("admin.templates.render", "Fill in a template", Rendered, body=PromptRequest),
 )
 async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Response:
     """What a task of a template would send to its model, for a tier: the body, and which model and queue. No task is made."""

@@ -14,7 +14,7 @@ from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reports import in_pieces
 
 Form = Annotated[str, Query(alias="format", json_schema_extra={"enum": ["json", "csv", ""]})]
-CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+CSV = {"text/csv": {"schema": {"type": "string"}}}
 
 _FORMULA = re.compile(r"(^|[;,|\t\r\n])(?=\s*[=+\-@])")
 

@@ -6,9 +6,10 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.framing import TheCaller, TheRequest, TheUsage, answer, keyed_router
-from fairlane.gateway.api.models.usage import UsageReport, UsedTasks
+from fairlane.gateway.api.answers import UsageReport, UsedTask
+from fairlane.gateway.api.framing import TheCaller, TheRequest, TheUsage, answer, described, keyed_router
 from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, TheFilters, Until, between, given
+from fairlane.gateway.api.schemas import INTEGER, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import bad_request
@@ -24,8 +25,8 @@ from fairlane.gateway.records.reports import (
 )
 from fairlane.queues.clock import now_ms
 
-router = keyed_router("operators", exact=True, reports=True)
-own = keyed_router("account", exact=True, reports=True)
+router = keyed_router("operators")
+own = keyed_router("account")
 
 MOST_ROWS = 10_000
 MOST_OWN_ROWS = 1000
@@ -33,7 +34,7 @@ MOST_TASKS = 1000
 By = Annotated[str, Query(description=f"One to three of {', '.join(DIMENSIONS)}, with commas between.")]
 
 
-@router.get("/api/admin/usage", response_model=UsageReport, responses=CSV)
+@router.get("/api/admin/usage", **described("admin.usage", "Get a usage report", UsageReport, content=CSV))
 async def usage(
     usage: TheUsage,
     caller: TheCaller,
@@ -55,7 +56,12 @@ async def usage(
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 
 
-@router.get("/api/admin/usage/tasks", response_model=UsedTasks, responses=CSV)
+@router.get(
+    "/api/admin/usage/tasks",
+    **described(
+        "admin.usage.tasks", "List usage records", listed("tasks", UsedTask, now=INTEGER), content=CSV
+    ),
+)
 async def tasks(
     usage: TheUsage,
     caller: TheCaller,
@@ -80,7 +86,7 @@ async def tasks(
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
-@own.get("/api/usage", response_model=UsageReport, responses=CSV)
+@own.get("/api/usage", **described("usage", "Get your own usage", UsageReport, content=CSV))
 async def own_usage(
     usage: TheUsage,
     caller: TheCaller,

@@ -2,20 +2,16 @@
 
 from fastapi import Response
 
-from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, keyed_router, refusals
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.users import Forgotten
+from fairlane.gateway.api.answers import Forgotten
+from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, described, keyed_router
 from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.forget import ForgottenUser
 
-router = keyed_router("operators", exact=True)
+router = keyed_router("operators")
 
 
 @router.post(
-    "/api/admin/users/forget",
-    response_model=Forgotten,
-    responses=refusals(408, 413, 415, 500),
-    openapi_extra=body_of(ForgottenUser),
+    "/api/admin/users/forget", **described("admin.users.erase", "Erase a user", Forgotten, body=ForgottenUser)
 )
 async def forget(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids

@@ -6,38 +6,34 @@ from fastapi import Depends, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
+from fairlane.gateway.api.answers import (
+    OwnedDelivery,
+    OwnedWebhook,
+    WebhookDelivery,
+    WebhookDeliveryDetail,
+    WebhookMade,
+    WebhookShown,
+    WebhookSwitchedOff,
+)
 from fairlane.gateway.api.framing import (
     TheActor,
     TheBody,
     TheCaller,
     TheOperator,
     answer,
+    described,
     keyed_router,
-    refusals,
-)
-from fairlane.gateway.api.models.base import body_of
-from fairlane.gateway.api.models.webhooks import (
-    AllWebhookDeliveries,
-    AllWebhooks,
-    WebhookDeliveries,
-    WebhookDelivery,
-    WebhookDeliveryDetail,
-    WebhookList,
-    WebhookMade,
-    WebhookRemoved,
-    WebhookShown,
-    WebhookSwitchedOff,
 )
 from fairlane.gateway.api.queries import Count, Filter
+from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, rows
 from fairlane.gateway.operator.bodies import Note, read_body
 from fairlane.gateway.webhooks.store import Cursor
 from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, Webhooks
 
 DAY_MS = 24 * 3_600_000
 
-router = keyed_router("webhooks", exact=True)
-operators = keyed_router("operators", exact=True, reports=True)
-CHANGE = refusals(404, 408, 409, 413, 415)
+router = keyed_router("webhooks")
+operators = keyed_router("operators")
 
 State = Annotated[Literal["waiting", "delivered", "failed"] | None, Query()]
 After = Annotated[str, Query(pattern=r"^([0-9]{1,15}-wh_[0-9a-f]{32})?$")]
@@ -89,7 +85,10 @@ async def _webhooks(request: Framed) -> Webhooks:
 TheWebhooks = Annotated[Webhooks, Depends(_webhooks)]
 
 
-@router.get("/api/webhooks", response_model=WebhookList)
+@router.get(
+    "/api/webhooks",
+    **described("webhooks.list", "List webhooks", fields(webhooks=rows(WebhookShown), most=INTEGER)),
+)
 async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller) -> Response:
     """The caller's webhooks, the oldest first, and how many there may be (`most`)."""
     return answer(await webhooks.page(caller))
@@ -97,10 +96,7 @@ async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller) -> Response:
 
 @router.post(
     "/api/webhooks",
-    response_model=WebhookMade,
-    status_code=201,
-    responses=refusals(408, 409, 413, 415),
-    openapi_extra=body_of(NewWebhook),
+    **described("webhooks.create", "Create a webhook", WebhookMade, body=NewWebhook, status=201),
 )
 async def create_webhook(webhooks: TheWebhooks, caller: TheCaller, body: TheBody) -> Response:
     """Makes a webhook: from now on requests tell its URL of ends, those of tasks that run already, too. Its `secret`, with
@@ -110,7 +106,7 @@ async def create_webhook(webhooks: TheWebhooks, caller: TheCaller, body: TheBody
     return answer(made, status=201)
 
 
-@router.get("/api/webhooks/{webhook_id}", response_model=WebhookShown, responses=refusals(404))
+@router.get("/api/webhooks/{webhook_id}", **described("webhooks.get", "Get a webhook", WebhookShown))
 async def show_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
     """One of the caller's webhooks. `failing`: nothing was taken since then; `waiting`: deliveries that are owed; `missed`:
     ends of which it tells nothing, as 10,000 deliveries were owed."""
@@ -119,9 +115,7 @@ async def show_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str
 
 @router.patch(
     "/api/webhooks/{webhook_id}",
-    response_model=WebhookShown,
-    responses=CHANGE,
-    openapi_extra=body_of(WebhookChange),
+    **described("webhooks.update", "Update a webhook", WebhookShown, body=WebhookChange),
 )
 async def change_webhook(
     webhooks: TheWebhooks, caller: TheCaller, body: TheBody, webhook_id: str
@@ -133,7 +127,10 @@ async def change_webhook(
     return answer(await webhooks.change(caller, webhook_id, fields))
 
 
-@router.delete("/api/webhooks/{webhook_id}", response_model=WebhookRemoved, responses=refusals(404))
+@router.delete(
+    "/api/webhooks/{webhook_id}",
+    **described("webhooks.delete", "Delete a webhook", fields(id=STRING, removed=BOOLEAN)),
+)
 async def remove_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
     """Removes a webhook, with its log. What it still owes is not sent; a request under way may still come."""
     return answer(await webhooks.remove(caller, webhook_id))
@@ -141,9 +138,7 @@ async def remove_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: s
 
 @router.post(
     "/api/webhooks/{webhook_id}/rotate",
-    response_model=WebhookMade,
-    responses=CHANGE,
-    openapi_extra=body_of(NewSecret),
+    **described("webhooks.rotate", "Replace the secret of a webhook", WebhookMade, body=NewSecret),
 )
 async def rotate_webhook(
     webhooks: TheWebhooks, caller: TheCaller, body: TheBody, webhook_id: str
@@ -156,9 +151,7 @@ async def rotate_webhook(
 
 @router.post(
     "/api/webhooks/{webhook_id}/test",
-    response_model=WebhookDelivery,
-    status_code=202,
-    responses=refusals(404, 409),
+    **described("webhooks.test", "Send a test event", WebhookDelivery, status=202),
 )
 async def test_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
     """Has a webhook tell an event of type `webhook.test` with its own id, whatever its `events`. What became of it, its
@@ -168,8 +161,7 @@ async def test_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str
 
 @router.get(
     "/api/webhooks/{webhook_id}/deliveries",
-    response_model=WebhookDeliveries,
-    responses=refusals(404, 503, reports=True),
+    **described("webhooks.deliveries.list", "List deliveries", listed("deliveries", WebhookDelivery)),
 )
 async def list_deliveries(
     webhooks: TheWebhooks,
@@ -188,8 +180,7 @@ async def list_deliveries(
 
 @router.get(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}",
-    response_model=WebhookDeliveryDetail,
-    responses=refusals(404),
+    **described("webhooks.deliveries.get", "Get a delivery", WebhookDeliveryDetail),
 )
 async def show_delivery(
     webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, delivery_id: str
@@ -200,9 +191,7 @@ async def show_delivery(
 
 @router.post(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
-    response_model=WebhookDelivery,
-    status_code=202,
-    responses=refusals(404, 409),
+    **described("webhooks.deliveries.redeliver", "Send a delivery again", WebhookDelivery, status=202),
 )
 async def redeliver(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, delivery_id: str) -> Response:
     """Sends a delivery again, under the same `webhook-id`, also one that was taken; one that waits is sent now."""
@@ -212,7 +201,10 @@ async def redeliver(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, d
 # ---- operators' ----------
 
 
-@operators.get("/api/admin/webhooks", response_model=AllWebhooks)
+@operators.get(
+    "/api/admin/webhooks",
+    **described("admin.webhooks.list", "List all webhooks", listed("webhooks", OwnedWebhook)),
+)
 async def all_webhooks(
     operator: TheOperator,
     caller: TheCaller,
@@ -224,7 +216,10 @@ async def all_webhooks(
     return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
 
 
-@operators.get("/api/admin/webhooks/deliveries", response_model=AllWebhookDeliveries)
+@operators.get(
+    "/api/admin/webhooks/deliveries",
+    **described("admin.webhooks.deliveries.list", "List all deliveries", listed("deliveries", OwnedDelivery)),
+)
 async def all_deliveries(
     operator: TheOperator,
     caller: TheCaller,
@@ -240,7 +235,8 @@ async def all_deliveries(
 
 
 @operators.post(
-    "/api/admin/webhooks/{webhook_id}/off", response_model=WebhookSwitchedOff, responses=refusals(404)
+    "/api/admin/webhooks/{webhook_id}/off",
+    **described("admin.webhooks.disable", "Disable a webhook", WebhookSwitchedOff),
 )
 async def switch_off(operator: TheOperator, actor: TheActor, webhook_id: str) -> Response:
     """Switches a webhook off, whoever's it is. Its owner reads that in `offWhy`, and may switch it on again: to keep it from

@@ -589,16 +589,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("GET", "/metrics"): _fixed("GET", "/metrics", "ops"),
     ("GET", "/api/admin/users"): _fixed("GET", "/api/admin/users", "ops"),
     ("POST", "/api/admin/tasks/cancel"): _fixed("POST", "/api/admin/tasks/cancel?user=nobody", "ops"),
-    **{
-        (method, path): _fixed(method, path)
-        for path in ("/livez", "/readyz", "/health")
-        for method in ("GET", "HEAD")
-    },
-    ("GET", "/version"): _fixed("GET", "/version"),
-    ("GET", "/health/live"): _fixed("GET", "/health/live"),
-    ("GET", "/health/ready"): _fixed("GET", "/health/ready"),
-    ("HEAD", "/health/live"): _fixed("HEAD", "/health/live"),
-    ("HEAD", "/health/ready"): _fixed("HEAD", "/health/ready"),
+    **{(method, path): _fixed(method, path) for path in ("/livez", "/readyz") for method in ("GET", "HEAD")},
     **{
         (method, path): _fixed(method, path)
         for path in ("/", "/dashboard", "/docs", "/favicon.ico")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.hostile.cast import ROGUE_WORKER, secret
 
 EACH = 4
-GET = b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 POST = (
     b"POST /api/openai HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer %b\r\n"
     % (secret("mallory").encode())
@@ -26,8 +26,8 @@ HEAD_S, WORKER_S, BODY_S, IDLE_S = 15.0, 25.0, 40.0, 90.0
 
 KINDS: dict[str, tuple[tuple[bytes, ...], float]] = {
     "nothing": ((), HEAD_S),
-    "half a head": ((b"GET /health/live HTTP/1.1\r\nHo",), HEAD_S),
-    "a head that never ends": ((b"GET /health/live HTTP/1.1\r\n", *[b"X: y\r\n"] * 200), HEAD_S),
+    "half a head": ((b"GET /livez HTTP/1.1\r\nHo",), HEAD_S),
+    "a head that never ends": ((b"GET /livez HTTP/1.1\r\n", *[b"X: y\r\n"] * 200), HEAD_S),
     "a body that never comes": ((POST + b"Content-Length: 100\r\n\r\n{",), BODY_S),
     "trailers that never end": (
         (POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", *[b"X: y\r\n"] * 200),

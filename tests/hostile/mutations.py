@@ -650,7 +650,7 @@ def departures(rng: random.Random, known: Known) -> Plan:
         model = {"model": rng.choice((one.body["model"], ROGUE))} if "model" in one.body else {}
         padding = {"padding": "x" * 300_000} if rng.random() < 0.02 else {}
         one = replace(one, body={**one.body, **model, **padding})
-    more = [b"G", b"\r\n", b"GET /health/live HTTP/1.1\r\n"] if rng.random() < 0.3 else []
+    more = [b"G", b"\r\n", b"GET /livez HTTP/1.1\r\n"] if rng.random() < 0.3 else []
     return Plan(
         "departures",
         [one.bytes(), *more[: rng.randint(0, 1)]],

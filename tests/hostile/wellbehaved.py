@@ -214,7 +214,7 @@ class Callers:
             while not self._stop.is_set():
                 began = time.monotonic()
                 try:
-                    good = (await http.get("/health/ready")).status_code == 200
+                    good = (await http.get("/readyz")).status_code == 200
                 except httpx.HTTPError:
                     good = False
                 if not good:

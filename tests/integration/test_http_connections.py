@@ -32,7 +32,7 @@ async def exchange(served: Served, *pieces: bytes) -> bytes:
 
 async def test_too_large_a_head_is_answered_with_431(redis_url: str, tmp_path: Path) -> None:
     async with serving(redis_url, tmp_path) as served:
-        head = b"GET /health/live HTTP/1.1\r\nHost: x\r\n"
+        head = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
         assert b" 431 " in await exchange(
             served, head + b"".join(b"H%d: 1\r\n" % i for i in range(200)) + b"\r\n"
         )
@@ -74,7 +74,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_harms_nobody(
             await until(
                 lambda: not any(f.readers for f in served.gateway.hub.feeds()), "the reader to be cut off"
             )
-            assert (await client.get("/health/live")).status_code == 200
+            assert (await client.get("/livez")).status_code == 200
             lazy.close()
 
 

@@ -81,7 +81,7 @@ class GatewayProcess:
             async def ready() -> bool:
                 assert process.poll() is None, f"the gateway ended at once: {self.log[-2000:]}"
                 with contextlib.suppress(httpx.TransportError):
-                    return (await http.get(f"{self.url}/health/ready")).status_code == 200
+                    return (await http.get(f"{self.url}/readyz")).status_code == 200
                 return False
 
             await until(ready, "the gateway to be ready", START_S)

@@ -19,7 +19,7 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
-HEALTH = request("GET", "/health/live")
+HEALTH = request("GET", "/livez")
 HANDSHAKE = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",

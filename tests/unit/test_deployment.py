@@ -129,7 +129,7 @@ def test_kubernetes_waits_for_the_tasks_and_asks_paths_that_are_there() -> None:
         assert pod["terminationGracePeriodSeconds"] >= before + DRAIN_S + REST_S
         for probe in ("readinessProbe", "livenessProbe"):
             if probe in container:
-                assert container[probe]["httpGet"]["path"] in ("/health/ready", "/health/live")
+                assert container[probe]["httpGet"]["path"] in ("/readyz", "/livez")
                 assert container[probe]["httpGet"]["port"] in [port["name"] for port in container["ports"]]
 
 

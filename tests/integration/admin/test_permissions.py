@@ -83,7 +83,7 @@ async def test_one_that_is_taken_away_is_named_until_it_is_back(
     async with talking(as_fairlane(server), tmp_path) as talk:
         may(server, rule)
         await until(lambda: not talk.served.gateway.link.up)
-        ready = await talk.http.get("/health/ready")
+        ready = await talk.http.get("/readyz")
         assert ready.status_code == 503
         assert "lacks permissions" in ready.json()["missing"][0]
         refused = await talk.http.post("/api/openai", json={"model": "m", "async": True})

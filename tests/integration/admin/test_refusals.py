@@ -163,7 +163,7 @@ async def test_the_longer_redis_is_away_the_later_callers_are_told_to_come_again
             return retry_s(refused) > first
 
         await until(longer, "a longer wait")
-        ready = await talk.http.get("/health/ready")
+        ready = await talk.http.get("/readyz")
         assert int(ready.headers["retry-after"]) >= 1
         for method, path in (("PATCH", "/api/admin/models/m"), ("GET", "/api/admin/users")):
             answer = await talk.http.request(method, path, json={"paused": True})

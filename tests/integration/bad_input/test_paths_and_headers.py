@@ -86,7 +86,7 @@ def test_a_wrong_method_for_a_get_is_a_405_that_says_so(http: httpx.Client, meth
 
 
 def test_health_may_be_asked_by_head(http: httpx.Client) -> None:
-    for path in ("/health/live", "/health/ready"):
+    for path in ("/livez", "/readyz"):
         answer = http.head(path)
         assert (answer.status_code, answer.content) == (200, b"")
 
@@ -307,7 +307,7 @@ def test_what_is_hardly_http_is_refused_or_cut_off_and_never_a_500(
     if answer:
         status = answer.split(b"\r\n", 1)[0]
         assert status.startswith(b"HTTP/1.1 4"), status
-    assert http.get("/health/live").status_code == 200
+    assert http.get("/livez").status_code == 200
 
 
 def test_a_body_that_never_comes_is_a_408(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:

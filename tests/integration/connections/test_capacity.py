@@ -66,7 +66,7 @@ async def test_sockets_that_wait_lock_nobody_out_where_few_files_may_be_open(
             await worker.send(json.dumps({"type": "taskResult", "taskId": task["taskId"], "result": {}}))
 
         async with http_client(gateway.url) as http:
-            assert (await http.get("/health/live")).status_code == 200
+            assert (await http.get("/livez")).status_code == 200
             for worker in workers:
                 working = asyncio.create_task(work(worker))
                 assert (await http.post("/api/openai", json={})).status_code == 200
@@ -118,7 +118,7 @@ async def test_what_is_left_is_kept_for_workers_and_operators(redis_url: str, tm
             status, head = await asyncio.to_thread(late, data)
             assert (status, b"retry-after: 1\r\n" in head) == (503, True)
         operator = {"Authorization": f"Bearer {ADMIN}"}
-        for path in ("/health/live", "/metrics", "/api/admin/state", "/api/caller", "/dashboard"):
+        for path in ("/livez", "/metrics", "/api/admin/state", "/api/caller", "/dashboard"):
             status, _ = await asyncio.to_thread(late, request("GET", path, operator))
             assert status == 200, path
         async with talk.worker(WORKER):

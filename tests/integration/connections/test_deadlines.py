@@ -46,15 +46,15 @@ async def ends(talk: Talk, *pieces: bytes, hold: Callable[[Caller], None] | None
 
 WAITING = {
     "nothing": b"",
-    "a part of a head": b"GET /health/live HTT",
+    "a part of a head": b"GET /livez HTT",
     "line breaks": b"\r\n\r\n",
     "an answered request": HEALTH,
     "a line break after an answer": HEALTH + b"\n",
     "half a request line after an answer": HEALTH + b"GET /hea",
     "half a head after an answer": HEALTH + HEALTH[:-2],
-    "a body that nobody wants": request("GET", "/health/live", {"Content-Length": "5"}) + b"abc",
-    "a chunk that nobody wants": request("GET", "/health/live", CHUNKED) + b"5\r\nab",
-    "a trailer that never ends": request("GET", "/health/live", CHUNKED) + b"0\r\nT: ",
+    "a body that nobody wants": request("GET", "/livez", {"Content-Length": "5"}) + b"abc",
+    "a chunk that nobody wants": request("GET", "/livez", CHUNKED) + b"5\r\nab",
+    "a trailer that never ends": request("GET", "/livez", CHUNKED) + b"0\r\nT: ",
     "a refused request": b"hello\r\n\r\n",
     "two hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     "a body that is too large": request("POST", "/api/openai", {**CHUNKED, "Content-Length": "99999999"}),
@@ -66,7 +66,7 @@ async def test_a_connection_that_waits_is_ended(shared_gateway: Start, what: str
     async with shared_gateway() as talk:
         said = await ends(talk, WAITING[what])
         assert said.count(b"HTTP/1.1 200 ") == (
-            HEALTH in WAITING[what] or b"/health/live HTTP/1.1" in WAITING[what]
+            HEALTH in WAITING[what] or b"/livez HTTP/1.1" in WAITING[what]
         )
 
 
@@ -137,7 +137,7 @@ async def test_requests_sent_ahead_are_answered_in_order(shared_gateway: Start) 
 async def test_the_heads_of_requests_sent_ahead_count_for_themselves(shared_gateway: Start) -> None:
     """All of them together are larger than one may be, and are parsed in one read where that is large enough."""
     async with shared_gateway() as talk:
-        large = request("GET", "/health/live", {"X": "x" * 9000})
+        large = request("GET", "/livez", {"X": "x" * 9000})
         said = await ends(talk, large * 12)
         assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200"] * 12
 

@@ -50,14 +50,14 @@ async def test_trailers_are_no_headers(shared_gateway: Start) -> None:
 async def test_bytes_that_are_no_body_are_cut_off_and_take_no_memory(redis_url: str, tmp_path: Path) -> None:
     async with gateway_process(tmp_path, redis_url) as gateway:
         process = psutil.Process(gateway.pid)
-        begin = request("GET", "/health/live", {"Transfer-Encoding": "chunked"})
+        begin = request("GET", "/livez", {"Transfer-Encoding": "chunked"})
         names = b"".join(b"T%05d: %b\r\n" % (number, b"v" * 20) for number in range(2000))
         floods = {
             "trailers": (begin + b"0\r\n", names),
             "one long trailer": (begin + b"0\r\nT: ", b"v" * 60_000),
             "a chunk extension": (begin + b"1;", b"e" * 60_000),
             "chunk extensions": (begin, chunk(b"x", b";" + b"e" * 500) * 100),
-            "a long head": (b"GET /health/live HTTP/1.1\r\nX: ", b"v" * 60_000),
+            "a long head": (b"GET /livez HTTP/1.1\r\nX: ", b"v" * 60_000),
             "a long first line": (b"GET /", b"v" * 60_000),
             "line breaks": (b"", b"\r\n" * 30_000),
             "requests sent ahead": (b"", HEALTH * 500),
@@ -184,7 +184,7 @@ async def test_heads_that_others_may_read_differently_are_a_400(shared_gateway: 
 
         def call() -> bytes:
             with Caller(talk.served.url) as caller:
-                caller.send(f"POST /health/live HTTP/1.1\r\n{headers}\r\n{{}}".encode())
+                caller.send(f"POST /livez HTTP/1.1\r\n{headers}\r\n{{}}".encode())
                 return caller.rest()
 
         said = await asyncio.to_thread(call)
@@ -205,9 +205,9 @@ async def test_a_request_that_would_upgrade_to_something_else_is_answered_as_it_
                 "HTTP2-Settings": "AAMAAABk",
             }
             with Caller(talk.served.url) as caller:
-                assert caller.ask(request("GET", "/health/live", upgrade))[0] == 200
+                assert caller.ask(request("GET", "/livez", upgrade))[0] == 200
                 assert caller.ask(HEALTH)[0] == 200
-                caller.send(request("GET", "/health/live", upgrade) + HEALTH)
+                caller.send(request("GET", "/livez", upgrade) + HEALTH)
                 assert (caller.answer()[0], caller.answer()[0]) == (200, 200)
 
         await asyncio.to_thread(call)

@@ -47,11 +47,11 @@ def collected() -> Iterator[list[Any]]:
 
 
 def plain(caller: Caller) -> None:
-    assert caller.ask(request("GET", "/health/live", {"Connection": "close"}))[0] == 200
+    assert caller.ask(request("GET", "/livez", {"Connection": "close"}))[0] == 200
 
 
 def kept_alive(caller: Caller) -> None:
-    for path in ("/health/live", "/api/caller", "/dashboard", "/v1/models"):
+    for path in ("/livez", "/api/caller", "/dashboard", "/v1/models"):
         assert caller.ask(request("GET", path))[0] == 200
 
 

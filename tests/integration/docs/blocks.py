@@ -191,7 +191,7 @@ class Desk:
                     if answer.status_code == 200:
                         return any(name in worker["models"] for worker in answer.json()["workers"])
                 return False
-            url = f"{self.url}/health/ready" if kind == "ready" else self.local(ready)
+            url = f"{self.url}/readyz" if kind == "ready" else self.local(ready)
             return self._http.get(url).status_code == 200
         return False
 

@@ -35,7 +35,7 @@ async def answers(url: str, verify: ssl.SSLContext | bool = True) -> None:
 
         async def ready() -> bool:
             with contextlib.suppress(OSError, Exception):  # whatever it is while nginx starts
-                return (await http.get(f"{url}/health/live")).status_code == 200
+                return (await http.get(f"{url}/livez")).status_code == 200
             return False
 
         await until(ready, "nginx to answer")

@@ -82,7 +82,7 @@ async def couple(servers: tuple[Server, Server]) -> AsyncIterator[Couple]:
 
 
 async def ready(talk: Talk) -> bool:
-    return (await talk.http.get("/health/ready")).status_code == 200
+    return (await talk.http.get("/readyz")).status_code == 200
 
 
 async def test_commands_and_messages_go_over_to_the_new_primary(couple: Couple, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
 
 
 async def stopping(http: httpx.AsyncClient) -> bool:
-    return (await http.get("/health/ready")).status_code == 503
+    return (await http.get("/readyz")).status_code == 503
 
 
 async def answer_all(worker: RawWorker) -> None:

@@ -31,7 +31,7 @@ async def test_a_redis_that_came_back_unfit_is_told_with_its_reason(
             store.config_set(setting, value)
             store.client_kill_filter(_type="normal", skipme=True)
             await until(lambda: bool(told(lines, reason)), "the reason in the log")
-            ready = await talk.http.get("/health/ready")
+            ready = await talk.http.get("/readyz")
             assert ready.status_code == 503
             assert reason in ready.json()["missing"][0]
             assert str(own_redis.port) not in ready.text

@@ -65,8 +65,8 @@ async def test_while_redis_is_stopped_new_calls_are_refused_and_streams_wait(
                     refused(await talk.http.post("/api/openai", json={"stream": True}))
                     refused(await talk.http.post("/api/openai", json={"async": True}))
                     refused(await talk.http.get(f"/api/task/{held_id}"))
-                    assert (await talk.http.get("/health/live")).status_code == 200
-                    ready = await talk.http.get("/health/ready")
+                    assert (await talk.http.get("/livez")).status_code == 200
+                    ready = await talk.http.get("/readyz")
                     assert ready.status_code == 503
                     await asyncio.sleep(2)
                 await second.answer(held, "finished while Redis was stopped")
@@ -222,7 +222,7 @@ async def test_a_gateway_waits_for_a_redis_that_is_not_there_yet(own_redis: Serv
 
     async def open_later() -> None:
         async with talking(own_redis.url, tmp_path) as talk:
-            assert (await talk.http.get("/health/ready")).status_code == 200
+            assert (await talk.http.get("/readyz")).status_code == 200
 
     opening = asyncio.create_task(open_later())
     try:

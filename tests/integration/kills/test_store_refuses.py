@@ -30,10 +30,10 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
 ) -> None:
     with own_redis.client() as store, capture_logs() as lines:
         async with talking(own_redis.url, tmp_path) as talk, talk.worker():
-            assert (await talk.http.get("/health/ready")).json().keys() == {"status", "workers"}
+            assert (await talk.http.get("/readyz")).json().keys() == {"status", "workers"}
             store.config_set(setting, value)
             assert (await talk.sync()).json()["code"] == "STORE_UNAVAILABLE"
-            ready = await talk.http.get("/health/ready")
+            ready = await talk.http.get("/readyz")
             assert (ready.status_code, ready.json()["status"]) == (200, "ready")
             assert ready.json()["storeRefuses"].startswith(answer)
             seen = (await talk.state())["store"]

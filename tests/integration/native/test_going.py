@@ -42,7 +42,7 @@ async def test_who_drains_beside_another_replica_says_to_come_again_in_a_second(
             await until(soon, "the look at the others")
             b.sync()
             await other.take()
-            assert (await b.http.get("/health/ready")).status_code == 200
+            assert (await b.http.get("/readyz")).status_code == 200
         await worker.answer(task, {})
         await draining
 
@@ -80,7 +80,7 @@ async def test_what_answers_say_of_the_date_goes_on_while_a_gateway_drains(
         monkeypatch.setattr("uvicorn.server.formatdate", lambda *_, **__: "later")
 
         async def is_later() -> bool:
-            return (await talk.http.get("/health")).headers["date"] == "later"
+            return (await talk.http.get("/readyz")).headers["date"] == "later"
 
         await until(is_later, "the date to go on")
         await worker.answer(task, {})

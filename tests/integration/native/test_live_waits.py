@@ -33,7 +33,7 @@ surfaces = pytest.mark.parametrize(("path", "body"), SURFACES)
 
 
 async def live(talk: Talk) -> None:
-    assert (await talk.http.get("/health/live")).status_code == 200
+    assert (await talk.http.get("/livez")).status_code == 200
 
 
 async def progress(worker: RawWorker, task: dict[str, Any], **fields: Any) -> None:

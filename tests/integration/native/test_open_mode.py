@@ -87,6 +87,6 @@ async def test_an_open_gateway_believes_user_and_tier(shared_gateway: Start) -> 
 
 async def test_health_is_answered_to_anyone(shared_gateway: Start) -> None:
     async with shared_gateway() as talk:
-        for path in ("/health/live", "/health/ready"):
+        for path in ("/livez", "/readyz"):
             answer = await talk.http.get(path, headers={"Host": "evil.example", "Via": "x"})
             assert answer.status_code == 200

@@ -30,12 +30,12 @@ PAGE = "https://app.example"
 
 async def test_health_says_live_and_ready(shared_gateway: Start) -> None:
     async with shared_gateway() as talk:
-        live, ready = await talk.http.get("/health/live"), await talk.http.get("/health/ready")
+        live, ready = await talk.http.get("/livez"), await talk.http.get("/readyz")
         assert (live.status_code, live.json()) == (200, {"status": "live"})
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "workers": 0})
         async with talk.worker():
             await talk.workers(1)
-            assert (await talk.http.get("/health/ready")).json()["workers"] == 1
+            assert (await talk.http.get("/readyz")).json()["workers"] == 1
 
 
 async def test_a_draining_gateway_is_not_ready_and_takes_no_tasks(gateway: Start) -> None:
@@ -45,11 +45,11 @@ async def test_a_draining_gateway_is_not_ready_and_takes_no_tasks(gateway: Start
         waiting = await talk.submit()
         drain = talk.later(talk.served.gateway.drain())
         await until(lambda: talk.served.gateway.tasks.going.begun)
-        ready = await talk.http.get("/health/ready")
+        ready = await talk.http.get("/readyz")
         assert ready.status_code == 503
         assert 1 < int(ready.headers["retry-after"]) <= 10  # what is left of the drain
         assert ready.json() == {"status": "not ready", "missing": ["the gateway is shutting down"]}
-        assert (await talk.http.get("/health/live")).status_code == 200
+        assert (await talk.http.get("/livez")).status_code == 200
         refused = await talk.http.post("/api/openai", json={})
         assert (refused.status_code, refused.json()["code"]) == (503, "GATEWAY_STOPPING")
         assert 1 < int(refused.headers["retry-after"]) <= 10
@@ -180,7 +180,7 @@ async def test_pages_of_other_origins_are_not_let_in(gateway: Start) -> None:
 async def test_every_answer_has_a_request_id(shared_gateway: Start) -> None:
     async with shared_gateway() as talk:
         seen = set()
-        for path in ("/health/live", "/nowhere", "/api/task/x", "/api/admin/state", "/v1/models"):
+        for path in ("/livez", "/nowhere", "/api/task/x", "/api/admin/state", "/v1/models"):
             seen.add((await talk.http.get(path)).headers["x-request-id"])
         assert len(seen) == 5
 

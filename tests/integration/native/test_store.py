@@ -13,9 +13,9 @@ pytestmark = pytest.mark.anyio
 
 async def ready(talk: Talk, status: int) -> None:
     async def answers() -> bool:
-        return (await talk.http.get("/health/ready")).status_code == status
+        return (await talk.http.get("/readyz")).status_code == status
 
-    await until(answers, f"/health/ready to answer {status}")
+    await until(answers, f"/readyz to answer {status}")
 
 
 async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(

@@ -231,7 +231,7 @@ async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_
         stuck = talk.later(talk.http.post("/v1/chat/completions", json=asked(endless)))
         await worker.answer(await worker.take(), message("[]"))
         await until(lambda: talk.served.gateway.checker._turns.taken, "it to be looked at")
-        assert (await talk.http.get("/health/live")).status_code == 200
+        assert (await talk.http.get("/livez")).status_code == 200
         plain = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
         await worker.answer(await worker.take(), message("any text"))
         assert (await plain).status_code == 200

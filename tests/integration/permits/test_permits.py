@@ -154,7 +154,7 @@ async def test_what_is_not_genuine_costs_the_store_nothing(here: Talk) -> None:
         "x" * 5000,
     ]
     link = here.served.gateway.link
-    await here.http.get("/health/live")
+    await here.http.get("/livez")
     asked = []
     run, link.run = link.run, lambda name, *args: (asked.append(name), run(name, *args))[1]  # type: ignore[method-assign]
     try:

@@ -195,7 +195,7 @@ async def test_sigterm_lets_running_streams_finish(redis_url: str, tmp_path: Pat
             await worker.expect("drain", reconnect=True)
 
             async def not_ready() -> bool:
-                return (await callers.client.get("/health/ready")).status_code == 503
+                return (await callers.client.get("/readyz")).status_code == 503
 
             await until(not_ready, "the gateway to say that it is not ready")
             await worker.chunk(task, "after", 2)

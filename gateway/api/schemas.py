@@ -1,0 +1,444 @@
+"""The OpenAPI schemas: what the calls for tasks read and answer, and the shapes of errors.
+
+Bodies of these calls are read member by member (`gateway/calls`), as they may be large; the structs name what is read. Requests
+and answers of OpenAI and Anthropic are described no further than the gateway reads them: their references do that.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from pydantic import BaseModel
+
+from fairlane.gateway.settings.parts import Mode
+from fairlane.queues.tasks import State
+
+REF = "#/components/schemas/{name}"
+Ms = int
+"""Milliseconds; of a time, since 1970."""
+
+
+def says(text: str) -> Meta:
+    """Describe a member."""
+    return Meta(description=text)
+
+
+class Schema(Struct, rename="camel", kw_only=True):
+    """A JSON object of the Fairlane API; members may be added."""
+
+
+def ref(model: type[Struct]) -> dict[str, Any]:
+    """Return a reference to a component of the document."""
+    return {"$ref": REF.format(name=model.__name__)}
+
+
+def listed(name: str, model: type[Schema], **more: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a page of rows, which `name` holds; `next` is the `after` of the next page, null at the end."""
+    return fields(**{name: rows(model), "next": NULLABLE, **more})
+
+
+def rows(model: type[Schema]) -> dict[str, Any]:
+    """Return the schema of a list."""
+    return {"type": "array", "items": ref(model)}
+
+
+def fields(**properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with these members."""
+    return {"type": "object", "required": [*properties], "properties": properties}
+
+
+def json(schema: Any) -> dict[str, Any]:
+    """Return the content of a JSON body: of a struct, or of any schema."""
+    return {"application/json": {"schema": ref(schema) if isinstance(schema, type) else schema}}
+
+
+def json_text(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a text that is JSON of a schema."""
+    return {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of an operator's body, with the models in it where they are used."""
+    schema = model.model_json_schema(ref_template="{model}")
+    inlined: dict[str, Any] = _inlined(schema, schema.pop("$defs", {}))
+    return inlined
+
+
+def _inlined(node: Any, parts: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inlined(one, parts) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        node = {**parts[node["$ref"]], **{name: value for name, value in node.items() if name != "$ref"}}
+    return {name: _inlined(value, parts) for name, value in node.items()}
+
+
+INTEGER = {"type": "integer"}
+STRING = {"type": "string"}
+NULLABLE: dict[str, Any] = {"type": ["string", "null"]}
+BOOLEAN = {"type": "boolean"}
+OBJECT = {"type": "object"}
+
+# ---- requests ----------
+
+Model = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
+IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[!-~]+$")]
+Positive = Annotated[float, Meta(gt=0)]
+Choices = Annotated[int, Meta(ge=1, le=128)]
+ManyTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+
+
+class NativeRequest(Schema, kw_only=True):
+    """Any JSON object; the worker gets the members that the gateway does not read."""
+
+    model: Model | None = None
+    stream: bool | None = None
+    async_: bool | None = field(default=None, name="async")
+    timeout: Annotated[float | None, says("ms")] = None
+    mode: Mode | None = None
+    priority: Annotated[int, Meta(ge=0, le=5)] | None = None
+    on_disconnect: Literal["cancel", "continue"] | None = None
+    result_ttl_ms: Positive | None = None
+    metadata: Any = None
+    repair: Annotated[bool | None, says("retry once if the output does not match its JSON schema")] = None
+    idempotency_key: Annotated[IdempotencyKey | None, says("as the header `Idempotency-Key`")] = None
+
+
+class TaskRequest(NativeRequest, kw_only=True):
+    """A task of any type with a `payload` for its worker; a `template`, which makes the payload; or a `chain` of stages, which is
+    `async` unless `stream` or `async` is given."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
+    payload: Any = None
+    template: Annotated[str | None, says("a route or template of `GET /api/routes`")] = None
+    chain: Annotated[Any, says("a chain of `GET /api/routes`, or an object with `stages`")] = None
+    variables: Annotated[dict[str, Any] | None, says("values of the template's or chain's variables")] = None
+    locale: Annotated[str | None, says("such as `en` or `zh-CN`")] = None
+    url: Annotated[str | None, says("of the types `http` and `permit`: the URL to call")] = None
+    endpoint: Annotated[str | None, says("of these types: the endpoint, if the URL does not name it")] = None
+    method: Annotated[str | None, says("of these types; default: POST with a body, else GET")] = None
+    headers: Annotated[dict[str, Any] | None, says("of type `http`")] = None
+    query: Annotated[dict[str, Any] | None, says("of these types: appended to the URL's query")] = None
+    body: Annotated[Any, says("of type `http`: a text or any other JSON")] = None
+    body_base64: Annotated[str | None, says("of type `http`: bytes")] = None
+
+
+class PlainTask(Struct, kw_only=True):
+    """A request to an endpoint."""
+
+    target_url: Annotated[str, says("the whole URL")]
+    http_method: Annotated[str | None, says("default: POST with a body, else GET")] = None
+    body: Annotated[Any, says("a text, sent as it is")] = None
+    priority: Annotated[int, Meta(ge=0)] | None = None
+    timestamp: Annotated[int, Meta(ge=0, description="ignored")] | None = None
+    task_type: Annotated[Literal["offline", "online"] | None, says("default: offline")] = None
+    idempotencyKey: str | None = None  # noqa: N815 - the same name as in all native calls
+
+
+class ChatRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model
+    messages: list[Any]
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+
+
+class CompletionRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model
+    prompt: Any
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+
+
+class EmbeddingRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model
+    input: Any
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+class ResponsesRequest(Struct, kw_only=True):
+    """See OpenAI's reference. Any worker for chat completions answers it; it rejects members that it does not know."""
+
+    model: Model
+    input: str | list[Any]
+    instructions: str | None = None
+    stream: bool | None = None
+    tools: list[Any] | None = None
+    max_output_tokens: ManyTokens | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+
+
+class CountTokensRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """See Anthropic's reference."""
+
+    model: Model
+    messages: Annotated[list[Any], Meta(min_length=1)]
+    system: str | list[Any] | None = None
+    tools: Annotated[list[Any] | None, says("with an `input_schema`; Anthropic's own are rejected")] = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: Annotated[dict[str, Any] | None, says("`effort`, and `format` with a JSON schema")] = None
+    output_format: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
+    speed: Literal["standard"] | None = None
+
+
+class MessagesRequest(CountTokensRequest, kw_only=True):
+    """See Anthropic's reference. Any worker for chat completions answers it."""
+
+    max_tokens: ManyTokens
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    metadata: Annotated[dict[str, Any] | None, says("`user_id`")] = None
+    service_tier: str | None = None
+    diagnostics: Any = None
+
+
+class ModerationRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model | None = None
+    input: Any
+
+
+class SpeechRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model
+    input: Any
+    response_format: str | None = None
+    stream_format: Literal["audio", "sse"] | None = None
+
+
+class ImageRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model
+    prompt: Any
+    n: Choices | None = None
+    stream: bool | None = None
+
+
+File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+
+
+class TranscriptionForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON."""
+
+    model: Model
+    file: File
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] = "json"
+    stream: bool = False
+
+
+class TranslationForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON."""
+
+    model: Model
+    file: File
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+
+
+class EditForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON. Several images: `image[]`."""
+
+    model: Model
+    image: File
+    prompt: str
+    n: Choices = 1
+    stream: bool = False
+
+
+class VariationForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON."""
+
+    model: Model
+    image: File
+    n: Choices = 1
+
+
+# ---- errors ----------
+
+
+class OpenAIError(Struct, kw_only=True):
+    """Why a call failed, in OpenAI's shape: `message`, `type`, `param` and `code`."""
+
+    error: dict[str, str | None]
+
+
+class AnthropicError(Struct, kw_only=True):
+    """Why a call failed, in Anthropic's shape; `error.details.error_code` is the code."""
+
+    type: Literal["error"]
+    error: dict[str, Any]
+    request_id: str
+
+
+# ---- answers ----------
+
+PlainStatusName = Literal["pending", "processing", "completed", "failed", "cancelled"]
+
+
+class TemplateUsed(Schema, kw_only=True):
+    """What a task's payload was made of. `version` names the template's content."""
+
+    name: str
+    version: str
+    locale: Annotated[str, says("whose messages were used; empty: those for every locale")]
+
+
+class ChainStage(Schema, kw_only=True):
+    """How one stage of a chain stands. `skipped`: its condition was false, or the chain ended before it."""
+
+    name: str
+    status: Literal["waiting", "queued", "executing", "completed", "skipped", "failed", "cancelled"]
+    parts: Annotated[int, says("of one that runs several times, side by side")] = 0
+    parts_done: int = 0
+    usage: Annotated[dict[str, Any] | None, says("tokens, of all its parts")] = None
+
+
+class CurrentStage(Schema, kw_only=True):
+    """The stage that a chain is in, or ended in; `index` from 1."""
+
+    name: str
+    index: int
+    of: int
+
+
+class Accepted(Schema, kw_only=True):
+    """An async task, which waits from now on; or the one that its idempotency key names, as it stands now (`replay`).
+
+    While it waits it has a place, from 1, and how long it may wait: nine times out of ten between low and high. These are null,
+    and it is `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
+    """
+
+    task_id: str
+    status: State
+    position: int = 1
+    estimated_wait_ms: Ms | None = 0
+    estimated_wait_low_ms: Ms | None = 0
+    estimated_wait_high_ms: Ms | None = 0
+    estimating: bool = False
+    poll_after_ms: Ms = 0
+    stream_url: str
+    status_url: str
+    replay: bool = False
+    idem_key: str = ""
+    asked: Annotated[str, says("what its caller named, where another model may run")] = ""
+    model: Annotated[str, says("beside `asked`: the model that it waits for")] = ""
+    template: TemplateUsed | None = None
+    stage_status: Annotated[str, says("of a chain: as its first stage says")] = ""
+    stages: Annotated[list[ChainStage], says("of a chain")] = []
+
+
+class TaskStatus(Schema, kw_only=True):
+    """A task as a poll shows it; which members there are depends on `status`."""
+
+    task_id: str
+    status: State
+    asked: Annotated[str, says("what its caller named, where another model may run")] = ""
+    model: Annotated[str, says("beside `asked`: the model that runs it, or ran it last")] = ""
+    template: TemplateUsed | None = None
+    chain: Annotated[str, says("of a configured chain: its name")] = ""
+    stage_status: str = ""
+    stage: Annotated[CurrentStage | None, says("of a chain")] = None
+    stages: Annotated[list[ChainStage], says("of a chain")] = []
+    results: dict[str, Any] = {}
+    failed_stage: Annotated[str, says("of a chain that failed")] = ""
+    usage: Annotated[dict[str, Any] | None, says("of a chain that has ended: tokens of all stages")] = None
+    metadata: Any = None
+    enqueued_at: Ms = 0
+    position: int = 1
+    estimated_wait_ms: Ms | None = 0
+    estimated_wait_low_ms: Ms | None = 0
+    estimated_wait_high_ms: Ms | None = 0
+    estimating: bool = False
+    poll_after_ms: Ms = 0
+    stream_url: str = ""
+    worker_id: str = ""
+    started_at: Ms = 0
+    permit: Annotated[str, says("to call `url` of `endpoint` with, once, until `expiresAt`")] = ""
+    endpoint: str = ""
+    url: str = ""
+    expires_at: Ms = 0
+    used_at: Annotated[Ms, says("the permit was used then")] = 0
+    result: Any = None
+    completed_at: Ms = 0
+    error: str = ""
+    code: str = ""
+    family: Annotated[str, says("of its code")] = ""
+    retryable: bool = False
+    failed_at: Ms = 0
+    cancelled_at: Ms = 0
+
+
+class Cancelled(Schema, kw_only=True):
+    task_id: str
+    status: State
+
+
+class Error(Schema, kw_only=True):
+    """Why a call failed. `code` names the cause for programs, `error` is a sentence for people."""
+
+    error: str
+    code: str
+    family: Annotated[str, says("of a task that failed: what is to be done, a word for several codes")] = ""
+    model: Annotated[str, says("with NO_WORKER: the model that nobody runs")] = ""
+    task_id: str = ""
+    retry_after_ms: Ms = 0
+    why: Annotated[str, says("for operators: what is wrong with Redis or the database")] = ""
+    fields: Annotated[dict[str, str], says("for operators: setting -> what is wrong with it")] = {}
+    rate_limited: Annotated[bool, says("with RATE_LIMITED: true")] = False
+    retry_after: Annotated[int, says("with RATE_LIMITED: seconds until it would be accepted")] = 0
+    failed_stage: Annotated[str, says("of a chain that failed: in which stage")] = ""
+    results: Annotated[dict[str, Any], says("of a chain that failed: the results of its stages so far")] = {}
+    needed: Annotated[float, says("with INSUFFICIENT_QUOTA: credits that the task may cost")] = 0
+    available: Annotated[float, says("and that are left")] = 0
+
+
+class PlainSubmitted(Struct, kw_only=True):
+    task_id: str
+    task_status: PlainStatusName
+    created_at: Annotated[str, says("RFC 3339; so below")]
+    wait_num: Annotated[int, says("tasks that come before it")]
+
+
+class PlainStatus(Struct, kw_only=True):
+    task_status: PlainStatusName
+    task_result: str
+    wait_num: int
+    wait_time: Annotated[int, says("seconds that it may still wait; -1: nobody can tell yet")]
+    created_at: str
+    started_at: Annotated[str, says("empty: not yet; so below")]
+    ended_at: str
+    http_status: Annotated[int, says("of the endpoint's answer")] = 0
+    task_result_base64: Annotated[str, says("its body, where that is no text")] = ""
+
+
+class PlainCancelled(Struct, kw_only=True):
+    task_id: str
+    task_status: PlainStatusName
+
+
+class LetIn(Schema, kw_only=True):
+    """The request may pass; the header `X-Fairlane-Receipt` is what its end is to be reported with."""
+
+    task_id: str
+
+
+class LeftOff(Schema, kw_only=True):
+    """`ended`: it has ended now; `over`: it had before, or its time was over."""
+
+    status: Literal["ended", "over"]
