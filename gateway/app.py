@@ -43,7 +43,7 @@ from fairlane.gateway.api import (
     webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
-from fairlane.gateway.api.framing import REQUEST, components, describe_proofs, invalid
+from fairlane.gateway.api.framing import REQUEST, complete, components, invalid
 from fairlane.gateway.api.raw_routes import RAW_ROUTES
 from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
@@ -144,7 +144,7 @@ class App(FastAPI):
             entry = document["paths"].setdefault(route.path.replace(":path}", "}"), {})
             entry[route.method.lower()] = route.operation()
         document["components"]["schemas"] = components()
-        describe_proofs(document)
+        complete(document)
         return document
 
     async def document(self) -> bytes:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.schemas import REF, Error, body_of, json, json_text
+from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json, json_text
 from fairlane.gateway.calls.bodies import Bodies, parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
@@ -47,14 +47,28 @@ SIGNED_REQUEST = {
 }
 
 
-def describe_proofs(document: dict[str, Any]) -> None:
-    """Say in a document what stands in place of a key, at each call that wants one."""
+LIMIT_HEADERS = {
+    f"x-ratelimit-{name}-{unit}": {"schema": STRING, "description": f"Where a limit is set: {meaning}"}
+    for unit in ("requests", "tokens")
+    for name, meaning in {
+        "limit": "the limit of which the least is left",
+        "remaining": "how much of it is left",
+        "reset": "the time until all of it is back, such as 12ms, 1.5s, 6m0s",
+    }.items()
+}
+
+
+def complete(document: dict[str, Any]) -> None:
+    """Add to a document the headers of limits on `/v1`, and what each call takes instead of a key."""
     document["components"]["securitySchemes"] |= {
         "signedToken": SIGNED_TOKEN,
         "signedRequest": SIGNED_REQUEST,
     }
-    for path in document["paths"].values():
-        for operation in path.values():
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/v1/"):
+                for one in operation["responses"].values():
+                    one["headers"] = LIMIT_HEADERS
             if "security" in operation:
                 others = (
                     ["signedRequest"]

@@ -24,16 +24,6 @@ from fairlane.gateway.settings import MODES
 
 Json = dict[str, Any]
 
-LIMIT_HEADERS = {
-    f"x-ratelimit-{name}-{unit}": {"schema": STRING, "description": f"Where a limit is set: {meaning}"}
-    for unit in ("requests", "tokens")
-    for name, meaning in {
-        "limit": "the limit of which the least is left",
-        "remaining": "how much of it is left",
-        "reset": "the time until all of it is back, such as 12ms, 1.5s, 6m0s",
-    }.items()
-}
-
 
 def sse(data: Json, *, event: bool = False) -> Json:
     """Return the content of a stream of server-sent events with this data."""
@@ -44,11 +34,6 @@ def sse(data: Json, *, event: bool = False) -> Json:
 def errors(*shapes: Any) -> Json:
     """Return the content of all answers that report an error."""
     return json(shapes[0] if len(shapes) == 1 else {"anyOf": [ref(one) for one in shapes]})
-
-
-def with_limits(answers: Mapping[str, Json]) -> dict[str, Json]:
-    """Return answers that report what is left of the caller's limits."""
-    return {status: {**answer, "headers": LIMIT_HEADERS} for status, answer in answers.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +76,7 @@ class RawRoute:
             "description": self.description or self.summary,
             "parameters": [*in_path, *self.parameters],
             **({"requestBody": {"required": True, "content": self.body}} if self.body else {}),
-            "responses": with_limits(answers) if self.path.startswith("/v1/") else answers,
+            "responses": answers,
             **({} if self.access is Access.OPEN else {"security": [{"key": []}]}),
         }
 
@@ -356,7 +341,7 @@ NATIVE = (
     _task("/api/tasks", native.submit_task, "tasks.create", "Create a task", s.TaskRequest),
     RawRoute(
         *("POST", "/api/submitTask", plain.submit, "queue.submit", "Submit an endpoint request"),
-        description="`offline`: the gateway calls the endpoint. `online`: the client gets a permit to call it.",
+        description="Without `online` the gateway calls the endpoint; with it the client gets a permit to call it.",
         submits=True,
         tag="native",
         parameters=(IDEMPOTENCY_KEY,),

@@ -271,6 +271,36 @@ class VariationForm(Struct, kw_only=True):
 
 # ---- errors ----------
 
+CODES = {
+    400: ("INVALID_REQUEST",),
+    401: ("UNAUTHORIZED", "TOKEN_EXPIRED", "LINK_INVALID"),
+    403: ("FORBIDDEN", "TOKEN_USED_UP"),
+    404: ("MODEL_NOT_FOUND", "TASK_NOT_FOUND", "FILE_NOT_FOUND", "FILES_OFF"),
+    410: ("IDEMPOTENCY_RESULT_GONE",),
+    422: ("IDEMPOTENCY_KEY_REUSED",),
+    429: (
+        *("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL", "TOO_MANY_CALLS", "TOO_MANY_AHEAD"),
+        *("TOO_MANY_IDEMPOTENCY_KEYS", "TOO_MANY_FILES"),
+    ),
+    503: (
+        *(
+            "QUEUE_FULL",
+            "WAIT_TOO_LONG",
+            "NO_WORKER",
+            "MODEL_UNAVAILABLE",
+            "OUTBOX_FULL",
+            "GATEWAY_STOPPING",
+            "BUSY",
+        ),
+        *("STORE_UNAVAILABLE", "DATABASE_UNAVAILABLE", "TOO_MANY_CONNECTIONS", "REPORT_TOO_LONG"),
+        *("STORAGE_UNAVAILABLE", "FILE_LOST"),
+    ),
+    507: ("STORAGE_FULL",),
+}
+"""The codes of rejections, by HTTP status. `/v1` has OpenAI's names of three: `rate_limit_exceeded`, `insufficient_quota` and
+`invalid_api_key`; failed tasks have the codes of `queues/failures.py`."""
+REJECTIONS = "; ".join(f"{status}: {', '.join(codes)}" for status, codes in CODES.items())
+
 
 class OpenAIError(Struct, kw_only=True):
     """Why a call failed, in OpenAI's shape: `message`, `type`, `param` and `code`."""
@@ -393,7 +423,7 @@ class Error(Schema, kw_only=True):
     """Why a call failed. `code` names the cause for programs, `error` is a sentence for people."""
 
     error: str
-    code: str
+    code: Annotated[str, says(f"of a failed task, or of a rejection: {REJECTIONS}")]
     family: Annotated[str, says("of a task that failed: what is to be done, a word for several codes")] = ""
     model: Annotated[str, says("with NO_WORKER: the model that nobody runs")] = ""
     task_id: str = ""
