@@ -35,7 +35,6 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.opening import storage_of
-from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
@@ -413,7 +412,7 @@ class Gateway:
             trimming,
             archive,
             sender,
-            FileSweep(files),
+            files,
             minutes,
             checker,
             self.dispatcher,

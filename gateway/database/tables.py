@@ -457,15 +457,6 @@ files = Table(
 )
 """See `files/rows.py`."""
 
-file_totals = Table(
-    "file_totals",
-    metadata,
-    Column("id", BigInteger, primary_key=True, autoincrement=False),
-    *(_number(name) for name in ("files", "bytes", "counted")),
-    comment="How many files there are, and their bytes: one row",
-)
-"""Changed with each row of `files`, so nobody counts those while others wait. `counted`: when they were counted last, ms."""
-
 # ---- batches (gateway/batches/) ----------
 
 batches = Table(

@@ -1,17 +1,23 @@
-"""Files in a directory, of this machine or mounted there: the storage that needs nothing else.
-
-A disk may be unmounted at any moment, and leaves an empty directory, or none. So nothing is written or removed but in one that
-has the mark.
-"""
+"""Files in a directory, local or mounted: the storage that needs nothing else. Blocking calls run in a few threads."""
 
 import contextlib
+import errno
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import TypeVar
 
-from fairlane.gateway.files.storage import MARK, PIECE, CutOff
-from fairlane.gateway.files.threads import OpenFile, Threads
+from anyio import CapacityLimiter, to_thread
+
+from fairlane.gateway.files.storage import MARK, PIECE, NotStored, StorageError, StorageFull
 from fairlane.queues.private import DIRECTORY_MODE, FILE_MODE, private_directory
+
+MAX_THREADS = 4
+KEEP_FREE = 512 << 20
+"""Bytes of the disk that files leave free, because the database and Redis may be on it."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+T = TypeVar("T")
 
 
 class Disk:
@@ -19,94 +25,93 @@ class Disk:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._threads = Threads()
+        self._limiter = CapacityLimiter(MAX_THREADS)
 
     def __str__(self) -> str:
         return str(self._directory)
 
     async def write(self, name: str) -> "DiskWriter":
         """See `Storage`."""
-        file = OpenFile(await self._threads.run(lambda: _create(self._directory, name)))
-        return DiskWriter(self._directory / _place(name), file, self._threads)
+        path = self._path(name)
+        return DiskWriter(self, path, await self.run(lambda: _create(self._directory, path)))
 
     async def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """See `Storage`. Who has begun to read goes on, also when the file is removed."""
-        path = self._directory / _place(name)
-        file = OpenFile(await self._threads.run(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
+        """See `Storage`. A read that has begun continues when the file is removed."""
+        path = self._path(name)
+        number = await self.run(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         try:
-            at = start
-            while at < end:
-                piece = await self._threads.run(lambda at=at: file.read(min(PIECE, end - at), at))  # type: ignore[misc]
+            while start < end:
+                piece = await self.run(lambda at=start: os.pread(number, min(PIECE, end - at), at))  # type: ignore[misc]
                 if not piece:
-                    raise CutOff(f"{path} is cut off at {at}")
-                at += len(piece)
+                    raise NotStored(f"{path} is cut off at {start}")
+                start += len(piece)
                 yield piece
         finally:
-            self._threads.later(file.close)
+            os.close(number)
 
     async def remove(self, name: str) -> None:
         """See `Storage`."""
-        await self._threads.run(lambda: _remove(self._directory, name))
+        await self.run(lambda: self._path(name).unlink(missing_ok=True), abandon=True)
 
-    async def close(self) -> None:
-        """See `Storage`."""
-        self._threads.close()
+    async def run(self, work: Callable[[], T], *, abandon: bool = False) -> T:
+        """Call `work` in a thread; with `abandon`, a cancellation does not wait for it. Raises StorageError for an OSError."""
+        try:
+            return await to_thread.run_sync(work, abandon_on_cancel=abandon, limiter=self._limiter)
+        except FileNotFoundError as error:
+            raise NotStored(f"there is no {error.filename}") from error
+        except OSError as error:
+            kind = StorageFull if error.errno in _FULL else StorageError
+            raise kind(f"{error.filename or self._directory}: {error.strerror}") from error
+
+    def _path(self, name: str) -> Path:
+        return self._directory / (
+            name if name == MARK else f"{name[-2:]}/{name}"
+        )  # no directory gets too many
 
 
 class DiskWriter:
     """See `Writer`."""
 
-    def __init__(self, path: Path, file: OpenFile, threads: Threads) -> None:
+    def __init__(self, disk: Disk, path: Path, number: int) -> None:
+        self._disk = disk
         self._path = path
-        self._file = file
-        self._threads = threads
+        self._number = number
 
     async def write(self, block: bytes) -> None:
         """See `Writer`."""
-        await self._threads.run(lambda: self._file.write(block))
+        await self._disk.run(lambda: _append(self._number, block))
 
     async def finish(self) -> None:
         """See `Writer`."""
-        await self._threads.run(lambda: self._file.sync(self._path))
+        await self._disk.run(self._sync)
 
     async def close(self) -> None:
         """See `Writer`."""
-        self._threads.later(self._file.close)
+        os.close(self._number)
 
-
-def _place(name: str) -> str:
-    return name if name == MARK else f"{name[-2:]}/{name}"  # no directory gets too many
-
-
-@contextlib.contextmanager
-def _opened(directory: Path, name: str) -> Iterator[int]:
-    """The directory, to write or remove something of this name in it: the one that was looked at, whatever is mounted there
-    meanwhile. Raises OSError, also where it has no mark."""
-    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if name != MARK:
+    def _sync(self) -> None:
+        os.fsync(self._number)
+        for directory in (self._path.parent, self._path.parent.parent):
+            number = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.stat(MARK, dir_fd=root)
-            except FileNotFoundError as error:
-                error.filename = str(directory / MARK)
-                raise
-        yield root
-    finally:
-        os.close(root)
+                os.fsync(number)
+            finally:
+                os.close(number)
 
 
-def _create(directory: Path, name: str) -> int:
-    if name == MARK:
-        private_directory(directory)
-    with _opened(directory, name) as root:
-        if name != MARK:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name[-2:], DIRECTORY_MODE, dir_fd=root)
-                os.chmod(name[-2:], DIRECTORY_MODE, dir_fd=root)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return os.open(_place(name), flags, FILE_MODE, dir_fd=root)
+def _create(directory: Path, path: Path) -> int:
+    private_directory(directory)
+    if path.parent != directory:
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir()
+            path.parent.chmod(DIRECTORY_MODE)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
 
 
-def _remove(directory: Path, name: str) -> None:
-    with _opened(directory, name) as root, contextlib.suppress(FileNotFoundError):
-        os.unlink(_place(name), dir_fd=root)
+def _append(number: int, block: bytes) -> None:
+    room = os.fstatvfs(number)
+    if room.f_blocks and room.f_bavail * room.f_frsize < KEEP_FREE + len(block):
+        raise OSError(errno.ENOSPC, f"less than {KEEP_FREE} bytes would stay free on the disk")
+    view = memoryview(block)
+    while view:
+        view = view[os.write(number, view) :]

@@ -6,8 +6,8 @@ that leads to it, also when a gateway died in between, and nobody ever has to li
     arriving -> ready -> deleted -> (no row)
     arriving -----------> deleted
 
-`due` is when something is to be done with it: an arriving one is renewed before that, or its writer is taken for dead; a ready
-one expires; of a deleted one the bytes are removed (again).
+`due` is when the sweep takes it: an arriving one is abandoned by then, a ready one expires, a deleted one's bytes are removed
+(again).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, upd
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.database.tables import file_totals, files
+from fairlane.gateway.database.tables import files
 from fairlane.queues.randomness import random_bytes
 
 ARRIVING, READY, DELETED = "arriving", "ready", "deleted"
@@ -49,79 +49,48 @@ class FileRow(NamedTuple):
         return "processed"
 
 
-class Due(NamedTuple):
-    """A row with which something is to be done."""
-
-    id: str
-    state: str
-    owner: Owner
-
-
 def new_file_id(now_ms: int) -> str:
     """A new id; nobody can guess it."""
     return f"file-{now_ms & 0xFFFF_FFFF_FFFF:012x}{random_bytes(10).hex()}"
 
 
-async def held(connection: AsyncConnection, owner: Owner) -> tuple[int, int, int, int]:
-    """How many files an owner has and how many bytes they take, and the same of all owners; what is still arriving and what is
-    not removed yet are among them. On PostgreSQL others who ask wait until the end of the transaction, as they do on SQLite."""
+async def lock(connection: AsyncConnection) -> None:
+    """Have other callers of this wait until the end of the transaction. (SQLite has one writer at a time.)"""
     if connection.dialect.name == "postgresql":
         await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+
+
+async def held(connection: AsyncConnection, owner: Owner) -> tuple[int, int, int, int]:
+    """Return an owner's number of files and their bytes, and the same of all owners; arriving and deleted ones count until their
+    bytes are removed."""
+    await lock(connection)
     own = (await connection.execute(select(*_SUMS).where(_of(owner)))).one()
     return int(own[0]), int(own[1]), *await held_by_all(connection)
 
 
 async def held_by_all(connection: AsyncConnection) -> tuple[int, int]:
-    """Files of all owners, and their bytes, as they are added up with each change."""
-    totals = (await connection.execute(select(file_totals.c.files, file_totals.c.bytes))).one_or_none()
-    return (int(totals[0]), int(totals[1])) if totals is not None else (0, 0)
-
-
-async def count_again(connection: AsyncConnection, now: int, before: int) -> None:
-    """Count all files, if that was done before `before` last: gateways of a release before add nothing up."""
-    columns = file_totals.c
-    due = select(columns.id).where(columns.counted < before)
-    if (
-        await connection.scalar(due.with_for_update()) is None
-    ):  # whoever changes the totals waits from here on
-        return
-    counted = (await connection.execute(select(*_SUMS))).one()
-    values = {"files": int(counted[0]), "bytes": int(counted[1]), "counted": now}
-    await connection.execute(update(file_totals).values(values))
-
-
-async def _add(connection: AsyncConnection, count: int, size: int) -> None:
-    columns = file_totals.c
-    if count or size:
-        added = {"files": columns.files + count, "bytes": columns.bytes + size}
-        await connection.execute(update(file_totals).values(added))
+    """Return the number of files of all owners, and their bytes."""
+    count, size = (await connection.execute(select(*_SUMS))).one()
+    return int(count), int(size)
 
 
 async def begin(
     connection: AsyncConnection, file_id: str, owner: Owner, size: int, now: int, due: int
 ) -> None:
-    """A file begins to arrive, for which so many bytes are set aside."""
+    """Add a file that arrives and has `size` bytes reserved. An unfinished one of this id is replaced."""
+    await connection.execute(delete(files).where(files.c.id == file_id, files.c.state != READY))
     row = {"id": file_id, "key_id": owner.key_id, "user_name": owner.user, "name": "", "purpose": ""}
     await connection.execute(
         files.insert().values({**row, "bytes": size, "created": now, "state": ARRIVING, "due": due})
     )
-    await _add(connection, 1, size)
-
-
-async def set_aside(connection: AsyncConnection, file_id: str, size: int) -> bool:
-    """Set so many bytes aside for a file that arrives; whether it still does."""
-    return await _resize(connection, file_id, {"bytes": size})
-
-
-async def renew(connection: AsyncConnection, file_id: str, due: int) -> bool:
-    """Its writer is alive; whether it still arrives."""
-    return await _change(connection, file_id, ARRIVING, {"due": due})
 
 
 async def finish(connection: AsyncConnection, row: FileRow) -> bool:
-    """All of it is stored: it is there from now on. Whether it was still arriving."""
+    """Make a file readable; return whether it was still arriving."""
     values = {"name": row.name, "purpose": row.purpose, "bytes": row.bytes, "expires": row.expires}
-    return await _resize(connection, row.id, {**values, "due": row.expires, "state": READY})
+    arrives = and_(files.c.id == row.id, files.c.state == ARRIVING)
+    changed = update(files).where(arrives).values({**values, "due": row.expires, "state": READY})
+    return (await connection.execute(changed)).rowcount > 0
 
 
 async def keep_until(connection: AsyncConnection, file_id: str, until: int) -> None:
@@ -138,35 +107,24 @@ async def drop(connection: AsyncConnection, file_id: str, owner: Owner | None, n
     return (await connection.execute(update(files).where(is_there).values(values))).rowcount > 0
 
 
-async def give_up(connection: AsyncConnection, file_id: str, due: int) -> bool:
-    """Whatever has come of a file is to be removed; one that is ready stays. Whether there is such a row."""
-    is_it = and_(files.c.id == file_id, files.c.state != READY)
-    left = update(files).where(is_it).values({"state": DELETED, "due": due})
-    return (await connection.execute(left)).rowcount > 0
+async def give_up(connection: AsyncConnection, file_id: str, due: int) -> None:
+    """Mark a file for removal unless it is readable."""
+    left = update(files).where(files.c.id == file_id, files.c.state != READY)
+    await connection.execute(left.values({"state": DELETED, "due": due}))
 
 
 async def remove(connection: AsyncConnection, file_id: str) -> None:
-    """The bytes of a deleted file are removed: forget it."""
-    gone = delete(files).where(files.c.id == file_id, files.c.state == DELETED).returning(files.c.bytes)
-    size = await connection.scalar(gone)
-    if size is not None:
-        await _add(connection, -1, -size)
+    """Remove the row of a deleted file whose bytes are removed."""
+    await connection.execute(delete(files).where(files.c.id == file_id, files.c.state == DELETED))
 
 
-async def due(connection: AsyncConnection, now: int, next_due: int, most: int) -> Sequence[Due]:
-    """Take files whose time has come: they are there no more, and their bytes are to be removed. If that comes to nothing, they
-    are due again at `next_due`."""
+async def due(connection: AsyncConnection, now: int, next_due: int, most: int) -> Sequence[str]:
+    """Claim files that are due, until `next_due`: they are no longer readable, and their bytes are to be removed."""
     columns = files.c
-    oldest = select(columns.id, columns.state, columns.key_id, columns.user_name)
-    oldest = oldest.where(columns.due <= now).order_by(columns.due).limit(most)
-    found = [Due(row[0], row[1], Owner(row[2], row[3])) for row in await connection.execute(oldest)]
-    taken = []
-    for one in found:
-        still = and_(columns.id == one.id, columns.due <= now)
-        values = {"state": DELETED, "due": next_due}
-        if (await connection.execute(update(files).where(still).values(values))).rowcount:
-            taken.append(one)
-    return taken
+    oldest = select(columns.id).where(columns.due <= now).order_by(columns.due).limit(most)
+    still = and_(columns.id.in_(oldest), columns.due <= now)
+    taken = update(files).where(still).values({"state": DELETED, "due": next_due}).returning(columns.id)
+    return list((await connection.execute(taken)).scalars())
 
 
 async def read(connection: AsyncConnection, file_id: str, owner: Owner | None, now: int) -> FileRow | None:
@@ -197,21 +155,6 @@ async def page(
         wanted = wanted.where(columns.id < after if descending else columns.id > after)
     ordered = wanted.order_by(columns.id.desc() if descending else columns.id).limit(most)
     return [_row(row) for row in await connection.execute(ordered)]
-
-
-async def _resize(connection: AsyncConnection, file_id: str, values: dict[str, Any]) -> bool:
-    """Change a file that arrives, its size too; whether it still does."""
-    arrives = and_(files.c.id == file_id, files.c.state == ARRIVING)
-    before = await connection.scalar(select(files.c.bytes).where(arrives).with_for_update())
-    if before is None:
-        return False
-    await _add(connection, 0, values["bytes"] - before)
-    return await _change(connection, file_id, ARRIVING, values)
-
-
-async def _change(connection: AsyncConnection, file_id: str, state: str, values: dict[str, Any]) -> bool:
-    where = and_(files.c.id == file_id, files.c.state == state)
-    return (await connection.execute(update(files).where(where).values(values))).rowcount > 0
 
 
 def _of(owner: Owner) -> ColumnElement[bool]:

@@ -1,65 +1,57 @@
-"""What keeps the bytes of files: one way to ask for it, and how it fails."""
+"""The storage of files' bytes: its interface, and how it fails."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
 MARK = "fairlane-storage"
-"""What is called so in a storage says which one it is (`identity.py`). All else is named `file-…`."""
+"""The name of the object that identifies a storage (`Files.identify`). Every other name is `file-…`."""
 PIECE = 256 * 1024
-"""Bytes that are read at once."""
+"""Bytes of one read."""
 
 
 class StorageError(Exception):
-    """The storage does not do what it is asked for; the text says why, to operators."""
+    """The storage cannot do it. The text is the reason, for operators."""
 
 
 class StorageFull(StorageError):
-    """There is no room left."""
+    """The storage has no room left."""
 
 
 class NotStored(StorageError):
-    """There is nothing by this name."""
-
-
-class CutOff(StorageError):
-    """It has fewer bytes than were asked for."""
+    """The storage has nothing by this name."""
 
 
 class Writer(Protocol):
-    """Something that is being written. Nobody reads it before it is finished; who is done with it closes it."""
+    """An object that is being written. Nobody reads it before `finish` has returned."""
 
     async def write(self, block: bytes) -> None:
-        """Take more of it. Raises StorageError."""
+        """Append. Raises StorageError."""
         ...
 
     async def finish(self) -> None:
-        """Return when all of it is stored for good: it outlives a loss of power here. Raises StorageError."""
+        """Return when the object is durable. Raises StorageError."""
         ...
 
     async def close(self) -> None:
-        """Let go of it. What is not finished is to be removed."""
+        """Release the writer. If it was not finished, the caller removes the object."""
         ...
 
 
 class Storage(Protocol):
-    """One storage, which all replicas share. Names are ours. Nothing here holds the event loop, or more than a few pieces."""
+    """A storage that all replicas share. No call blocks the event loop or holds more than a few pieces in memory."""
 
     def __str__(self) -> str:
-        """Where it is, for people: no secret is in it."""
+        """Return the location, without secrets."""
         ...
 
     async def write(self, name: str) -> Writer:
-        """Begin to write; whatever is there by this name is replaced. Raises StorageError."""
+        """Begin to write, replacing any object of this name. Raises StorageError."""
         ...
 
     def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """The bytes from `start` to before `end`, in pieces of PIECE or less. Raises StorageError, NotStored."""
+        """Yield the bytes from `start` to before `end`. Raises StorageError, NotStored."""
         ...
 
     async def remove(self, name: str) -> None:
-        """Remove what is there by this name, finished or not. Nothing is no error. Raises StorageError."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of all."""
+        """Remove an object, finished or not. A missing one is no error. Raises StorageError."""
         ...

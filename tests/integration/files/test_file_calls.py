@@ -1,6 +1,7 @@
 """/v1/files over HTTP: what is brought is told, listed, read and deleted, each by its caller alone."""
 
 import errno
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -21,8 +22,6 @@ from fairlane.gateway.calls import bodies
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files import files as files_module
 from fairlane.gateway.files.storage import PIECE
-from fairlane.gateway.files.sweeping import FileSweep
-from fairlane.gateway.files.threads import OpenFile
 from fairlane.gateway.settings import CallerKey, FilesSettings
 
 from .uploads import FILE, PURPOSE, form, part, send, upload
@@ -100,14 +99,14 @@ async def test_a_file_that_is_cut_off_by_its_storage_leaves_no_traceback(
     here: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = await upload(here.http, b"x" * (PIECE + 1))
-    read = OpenFile.read
+    read = os.pread
 
-    def fails(file: OpenFile, size: int, at: int) -> bytes:
+    def fails(file: int, size: int, at: int) -> bytes:
         if at:
             raise OSError(errno.EIO, "Input/output error")
         return read(file, size, at)
 
-    monkeypatch.setattr(OpenFile, "read", fails)
+    monkeypatch.setattr(os, "pread", fails)
     with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
         await here.http.get(f"/v1/files/{told['id']}/content")
     assert [line["event"] for line in lines if line["log_level"] != "info"] == ["the storage of files fails"]
@@ -125,7 +124,7 @@ async def test_files_are_listed_in_pages_by_time(here: Talk) -> None:
     assert order == sorted(order, reverse=True)
     assert (await here.http.get("/v1/files?purpose=batch")).json()["data"] == [files[1]]
     with pytest.MonkeyPatch.context() as few:  # it is read, and told, in parts
-        few.setattr(files_module, "ROWS", 4)
+        few.setattr(files_module, "PAGE", 4)
         few.setattr(api_files, "TOLD_AT_ONCE", 2)
         assert (await here.http.get("/v1/files")).json() == everything
         ids_of_five = [file["id"] for file in (await here.http.get("/v1/files?limit=5")).json()["data"]]
@@ -227,7 +226,7 @@ async def test_a_forgotten_users_files_go(gateway: Make, tmp_path: Path, databas
                 assert (await ops.get(f"/v1/files/{file['id']}/content")).status_code == 404
             async with talk.served.gateway.database.reading() as connection:
                 assert "zebra" not in repr((await connection.execute(select(table))).all())
-            await FileSweep(talk.served.gateway.tasks.files).sweep()
+            await talk.served.gateway.tasks.files.sweep()
             assert stored(tmp_path) == [kept["id"]]
             again = await ops.post("/api/admin/users/forget", json={"user": "a/zebra"})
             assert again.json()["files"] == 0

@@ -16,8 +16,7 @@ from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files.disk import Disk
-from fairlane.gateway.files.files import LEASE_MS, Files
-from fairlane.gateway.files.sweeping import FileSweep
+from fairlane.gateway.files.files import ARRIVING_MS, Files
 from fairlane.gateway.settings import FilesSettings
 
 from .uploads import END, PURPOSE, TYPE, part
@@ -94,13 +93,12 @@ async def test_a_killed_gateway_keeps_what_it_answered_and_leaves_nothing_else(
     assert {file_id for file_id, state in found.items() if state == "ready"} >= answered.keys()
     async with database.writing() as connection:
         soon = table.update().where(table.c.state == "arriving").values(due=now - 1)
-        keep = table.update().where(table.c.state == "ready").values(due=now + LEASE_MS)
+        keep = table.update().where(table.c.state == "ready").values(due=now + ARRIVING_MS)
         await connection.execute(soon)
         await connection.execute(keep)
-    while await FileSweep(files).sweep():
+    while await files.sweep():
         pass
     left = await states()
     assert left.keys() == found.keys() - broken
     assert {path.name for path in (data / "files").glob("*/*")} == left.keys()
-    await files.close()
     await database.close()

@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.support.serving import until
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import file_totals
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import files as module
-from fairlane.gateway.files import identity, sweeping
+from fairlane.gateway.files import rows
 from fairlane.gateway.files.disk import Disk, DiskWriter
-from fairlane.gateway.files.files import COUNT_AGAIN_MS, LEASE_MS, REMOVE_AGAIN_MS, Files
+from fairlane.gateway.files.files import ARRIVING_MS, RETRY_REMOVE_MS, Files
 from fairlane.gateway.files.storage import MARK, StorageError, StorageFull
-from fairlane.gateway.files.sweeping import FileSweep
 from fairlane.gateway.settings import FilesSettings
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +43,7 @@ class Keeping:
         self.disk = Disk(folder)
         self.settings = FilesSettings(**settings)
         self.files = self.another()
-        self.sweep = FileSweep(self.files).sweep
+        self.sweep = self.files.sweep
 
     def another(self) -> Files:
         """Those of another replica."""
@@ -56,12 +54,6 @@ class Keeping:
             found = await connection.execute(select(table.c.id, table.c.state))
             return {row.id: row.state for row in found}
 
-    async def counted(self) -> tuple[int, int]:
-        """Files and their bytes, of which each is looked at."""
-        async with self.database.reading() as connection:
-            sums = func.count(), func.coalesce(func.sum(table.c.bytes), 0)
-            return tuple((await connection.execute(select(*sums))).one())
-
     def stored(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("*/*"))
 
@@ -70,15 +62,10 @@ class Keeping:
 
 
 @pytest.fixture
-async def keeping(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Keeping]:
+async def keeping(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keeping:
     # on a busy machine a disk may take long, and what then cannot be done at once is left to who sweeps
     monkeypatch.setattr("fairlane.gateway.files.files.REPORT_S", 60.0)
-    keeping = Keeping(database, tmp_path / "storage")
-    yield keeping
-    assert await keeping.files.held() == await keeping.counted(), "they are added up with each change"
-    await keeping.files.close()
+    return Keeping(database, tmp_path / "storage")
 
 
 async def test_a_file_is_there_when_it_is_whole_and_gone_when_it_is_deleted(keeping: Keeping) -> None:
@@ -183,7 +170,8 @@ async def test_a_writer_that_died_is_swept_when_its_lease_is_over(
     async def nothing(*_: Any) -> None:
         """As if the process had died."""
 
-    monkeypatch.setattr(Files, "_take_back", nothing)
+    monkeypatch.setattr(rows, "give_up", nothing)
+    monkeypatch.setattr(Files, "_remove_soon", nothing)
 
     async def dies() -> None:
         async with keeping.files.arriving(ANN) as arriving:
@@ -193,27 +181,13 @@ async def test_a_writer_that_died_is_swept_when_its_lease_is_over(
     with pytest.raises(Stopped):
         await dies()
     whole = await keeping.files.create(ANN, "y", "batch", of(b"y"))
-    keeping.now += LEASE_MS - 1
+    keeping.now += ARRIVING_MS - 1
     assert not await keeping.sweep()
     assert len(await keeping.rows()) == len(keeping.stored()) == 2
     keeping.now += 1
     assert not await keeping.sweep()
     assert await keeping.rows() == {whole.id: "ready"}
     assert keeping.stored() == [whole.id]
-
-
-async def test_a_writer_that_is_taken_for_dead_is_told_so(keeping: Keeping) -> None:
-    async def sleeps() -> None:
-        async with keeping.files.arriving(ANN) as arriving:
-            await arriving.write(b"x" * 700 * KIB)
-            keeping.now += LEASE_MS
-            await keeping.sweep()
-            await arriving.finish("x", "batch")
-
-    with pytest.raises(ApiError) as lost:
-        await sleeps()
-    assert (lost.value.status, lost.value.code) == (503, "FILE_LOST")
-    assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 
 async def test_of_a_call_that_is_cancelled_amid_the_commit_of_its_row_nothing_is_left(
@@ -233,22 +207,6 @@ async def test_of_a_call_that_is_cancelled_amid_the_commit_of_its_row_nothing_is
     with pytest.raises(asyncio.CancelledError):
         await keeping.files.create(ANN, "x", "batch", of(b"x"))
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
-
-
-async def test_a_writer_that_lives_goes_on(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEASE_MS", 50)  # renewed every 10 ms
-    async with keeping.files.arriving(ANN) as arriving:
-        keeping.now += 40
-
-        async def renewed() -> bool:
-            async with keeping.database.reading() as connection:
-                return bool(await connection.scalar(select(table.c.due)) == keeping.now + 50)
-
-        await until(renewed, "the lease to be renewed")
-        keeping.now += 40
-        await keeping.sweep()
-        made = await arriving.finish("x", "batch")
-    assert await keeping.rows() == {made.id: "ready"}
 
 
 async def test_files_expire_and_go(keeping: Keeping) -> None:
@@ -281,146 +239,32 @@ async def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_up(
         with pytest.raises(ApiError):
             await keeping.files.row(ANN, stuck.id)
         other = await keeping.files.create(ANN, "x", "batch", of(b"x"), expires_s=1)
-        keeping.now += REMOVE_AGAIN_MS
+        keeping.now += RETRY_REMOVE_MS
         await keeping.sweep()
         assert await keeping.rows() == {stuck.id: "deleted"}
         assert other.id not in keeping.stored()
-    keeping.now += REMOVE_AGAIN_MS
+    keeping.now += RETRY_REMOVE_MS
     await keeping.sweep()
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 
-@pytest.mark.parametrize("silent", ["read", "remove"])
-async def test_a_storage_that_is_silent_holds_up_no_caller(
-    keeping: Keeping, monkeypatch: pytest.MonkeyPatch, silent: str
-) -> None:
-    monkeypatch.setattr(module, "HOLDS_S", 0.0)
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
-    kept = await keeping.files.create(ANN, "x", "batch", of(b"x"))
-    left = await keeping.files.create(ANN, "y", "batch", of(b"y"))
-
-    async def breaks() -> AsyncIterator[bytes]:
-        yield b"x" * 700 * KIB
-        raise Stopped
-
-    async def waits(*_: Any) -> AsyncIterator[bytes]:
-        await asyncio.Event().wait()
-        yield b""
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Disk, silent, waits if silent == "read" else lambda *_: anext(waits()))
-        patched.setattr(*((identity, "ANSWER_S") if silent == "read" else (module, "REMOVE_S")), 0.05)
-        await keeping.files.delete(ANN, kept.id)
-        if silent == "read":
-            with pytest.raises(ApiError) as refused:
-                await keeping.files.create(ANN, "x", "batch", of(b"x"))
-            assert refused.value.code == "STORAGE_UNAVAILABLE"
-            assert "does not answer" in refused.value.facts["cause"]
-        else:
-            with pytest.raises(Stopped):
-                await keeping.files.create(ANN, "x", "batch", breaks())
-        assert (await keeping.rows())[kept.id] == "deleted"
-    keeping.now += REMOVE_AGAIN_MS
-    await keeping.sweep()
-    assert (await keeping.rows(), keeping.stored()) == ({left.id: "ready"}, [left.id])
-
-
-async def test_a_directory_that_goes_away_while_running_loses_nothing_and_gets_nothing(
-    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "HOLDS_S", 0.0)
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
-    kept = await keeping.files.create(ANN, "x", "batch", of(b"x"))
-    await keeping.files.create(ANN, "x", "batch", of(b"y"), expires_s=1)
-    away = keeping.folder.with_name("away")
-    keeping.folder.rename(away)
-    keeping.folder.mkdir()  # as of what is not mounted any more
-    keeping.now += 1000
-    for call in (
-        keeping.content(ANN, kept.id),
-        keeping.files.create(ANN, "x", "batch", of(b"x")),
-        keeping.sweep(),
-    ):
-        with pytest.raises(ApiError) as refused:
-            await call
-        assert (refused.value.status, refused.value.code) == (503, "STORAGE_UNAVAILABLE")
-    assert not list(keeping.folder.iterdir())
-    keeping.folder.rmdir()
-    away.rename(keeping.folder)
-    assert await keeping.content(ANN, kept.id) == b"x"
-    keeping.now += REMOVE_AGAIN_MS
-    await keeping.sweep()
-    assert await keeping.rows() == {kept.id: "ready"}
-    assert keeping.stored() == [kept.id]
-
-
-@pytest.mark.parametrize("left", [True, False])
-async def test_nor_where_it_was_seen_to_be_there_just_before(
-    keeping: Keeping, monkeypatch: pytest.MonkeyPatch, left: bool
-) -> None:
-    monkeypatch.setattr(module, "HOLDS_S", 3600.0)
-    files = keeping.files
-    kept = await files.create(ANN, "x", "batch", of(b"x"))
-    gone = await files.create(ANN, "x", "batch", of(b"y"))
-    away = keeping.folder.with_name("away")
-
-    async def goes() -> AsyncIterator[bytes]:
-        yield b"x" * 700 * KIB
-        keeping.folder.rename(away)
-        if left:
-            keeping.folder.mkdir()
-        yield b"x"
-
-    for chunks in (goes(), of(b"x")):
-        with pytest.raises(ApiError) as refused:
-            await files.create(ANN, "x", "batch", chunks)
-        assert (refused.value.status, refused.value.code) == (503, "STORAGE_UNAVAILABLE")
-    await files.delete(ANN, gone.id)
-    assert keeping.folder.exists() == left
-    assert not left or not list(keeping.folder.iterdir())
-    assert (await keeping.rows())[gone.id] == "deleted", "its bytes are still to be removed"
-    if left:
-        keeping.folder.rmdir()
-    away.rename(keeping.folder)
-    keeping.now += LEASE_MS + REMOVE_AGAIN_MS
-    await keeping.sweep()
-    assert await keeping.rows() == {kept.id: "ready"}
-    assert keeping.stored() == [kept.id]
-
-
 async def test_many_are_swept_in_parts_by_several(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "AT_ONCE", 10)
+    monkeypatch.setattr(module, "MAX_SWEPT", 10)
     for number in range(17):
         await keeping.files.create(Owner("key", f"key/{number}"), "x", "batch", of(b"x"), expires_s=1)
     keeping.now += 1000
-    other = FileSweep(keeping.another())
+    other = keeping.another()
     assert any(await asyncio.gather(keeping.sweep(), other.sweep()))
     while await keeping.sweep():
         pass
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 
-async def test_what_was_not_added_up_is_counted_from_time_to_time(keeping: Keeping) -> None:
-    await keeping.files.create(ANN, "x", "batch", of(b"x" * 60))
-    await keeping.files.count_again()
-    await _forget_totals(keeping)  # as a gateway of a release before leaves them
-    await keeping.files.count_again()
-    assert await keeping.files.held() == (7, 7), "that was done just now"
-    keeping.now += COUNT_AGAIN_MS + 1
-    await keeping.files.count_again()
-    assert await keeping.files.held() == (1, 60)
-
-
-async def _forget_totals(keeping: Keeping) -> None:
-    async with keeping.database.writing() as connection:
-        await connection.execute(update(file_totals).values(files=7, bytes=7))
-
-
 async def test_a_caller_has_so_many_files_and_bytes(database: Database, tmp_path: Path) -> None:
     keeping = Keeping(database, tmp_path / "s", max_files_per_caller=2, max_bytes_per_caller=100)
     first = await keeping.files.create(ANN, "x", "batch", of(b"x" * 60))
     for too_much in (of(b"x" * 41), of(b"x" * 20, b"x" * 21)):
-        with pytest.raises(ApiError, match="may take 100") as refused:
+        with pytest.raises(ApiError, match="of 100 bytes") as refused:
             await keeping.files.create(ANN, "x", "batch", too_much)
         assert (refused.value.status, refused.value.code) == (429, "TOO_MANY_FILES")
     async with keeping.files.arriving(ANN, size=40) as arriving:
@@ -501,6 +345,6 @@ async def test_the_database_goes_away_while_a_file_arrives(
     with monkeypatch.context() as patched, pytest.raises(DatabaseUnavailable):
         await loses_it(patched)
     assert len(await keeping.rows()) == len(keeping.stored()) == 1
-    keeping.now += LEASE_MS
+    keeping.now += ARRIVING_MS
     await keeping.sweep()
     assert (await keeping.rows(), keeping.stored()) == ({}, [])

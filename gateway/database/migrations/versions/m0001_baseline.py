@@ -4,7 +4,7 @@ import secrets
 
 from alembic import op
 
-from fairlane.gateway.database.tables import facts, file_totals, metadata
+from fairlane.gateway.database.tables import facts, metadata
 
 revision = "0001"
 down_revision = None
@@ -20,4 +20,3 @@ def upgrade() -> None:
     metadata.create_all(connection, checkfirst=False)
     names = {"identifier": secrets.token_hex(16), "keys_version": "0", "endpoints_version": "0 0"}
     connection.execute(facts.insert(), [{"name": name, "value": value} for name, value in names.items()])
-    connection.execute(file_totals.insert(), {"id": 1, "files": 0, "bytes": 0, "counted": 0})

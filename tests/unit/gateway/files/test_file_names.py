@@ -1,4 +1,4 @@
-"""Names of files, where they are kept, and who has room: pure decisions."""
+"""Names of files, and where they are kept: pure decisions."""
 
 from pathlib import Path
 
@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.errors import ApiError
-from fairlane.gateway.files.limits import Held, Most, check_room
 from fairlane.gateway.files.names import MOST_CHARS, disposition, is_file_id, plain_name
 from fairlane.gateway.files.rows import new_file_id
 from fairlane.gateway.settings import Bucket, Directory, FilesSettings, parse_storage
@@ -81,43 +79,3 @@ def test_a_wrong_storage_is_refused_without_its_text(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"must|has a parameter|is not a valid") as refused:
         FilesSettings(storage=wrong)
     assert "secret" not in str(refused.value).partition("[type=")[0]
-
-
-MOST = Most(files=10, bytes=1000, all_files=100, all_bytes=10_000)
-
-
-def refusal(held: Held, files: int = 1, size: int = 1) -> int | None:
-    try:
-        check_room(held, MOST, files=files, size=size)
-    except ApiError as error:
-        return error.status
-    return None
-
-
-def test_who_has_room() -> None:
-    assert refusal(Held(9, 999, 9, 999)) is None
-    assert refusal(Held(10, 0, 10, 0)) == 429
-    assert refusal(Held(0, 1000, 0, 1000)) == 429
-    assert refusal(Held(10, 0, 10, 0), files=0) is None
-    assert refusal(Held(0, 0, 98, 0)) is None
-    assert refusal(Held(0, 0, 99, 0)) == 507
-    assert refusal(Held(0, 0, 0, 9998)) is None
-    assert refusal(Held(0, 0, 0, 9999)) == 507
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 700)), max_size=60))
-def test_whoever_comes_last_finds_half_of_what_is_left(brought: list[tuple[int, int]]) -> None:
-    """Whatever some bring, it never comes to more than there may be; and another one finds room."""
-    most = Most(1000, 10**9, 1000, 1000)
-    held = dict.fromkeys(range(6), 0)
-    count = dict.fromkeys(range(6), 0)
-    for who, size in [*brought, (5, 1)]:
-        now = Held(count[who], held[who], sum(count.values()), sum(held.values()))
-        try:
-            check_room(now, most, files=1, size=size)
-        except ApiError:
-            continue
-        held[who] += size
-        count[who] += 1
-    assert sum(held.values()) <= 1000
-    assert held[5] == 1
