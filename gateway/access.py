@@ -5,10 +5,10 @@ import enum
 
 import structlog
 
-from fairlane.gateway.accounts.callers import Caller, SignedAsWhole
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.opencalls import OpenCalls
-from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.http import CROWDED, Request
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.current import Current
@@ -110,15 +110,11 @@ class Entrance:
             return False
 
     def _who(self, request: Request) -> Caller:
-        """The caller of a request. One that is signed as a whole is noted to be (`Request.signature`). Raises ApiError."""
+        """Return the caller of a request. Raise ApiError."""
         callers = self._current.callers
         if callers.open and request.plain:
             return callers.anybody
-        try:
-            return callers.authenticate(request.proof)
-        except SignedAsWhole:
-            caller, request.signature = callers.authenticate_signed(request)
-            return caller
+        return callers.authenticate(request.proof)
 
     def _reader(self, request: Request) -> Caller | None:
         """Who reads a task's events: None for the holder of a ticket for it."""

@@ -5,7 +5,6 @@ that stands between. Access, failures, request ids and metrics are the same for 
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable
 from functools import cache
@@ -21,7 +20,7 @@ from fastapi.routing import iter_route_contexts
 from fairlane import __version__
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.signing import NONCE_MS, BadSignature, Signature, TokenForbids
+from fairlane.gateway.accounts.tokens import InvalidToken, TokenForbids
 from fairlane.gateway.api import (
     account,
     archive,
@@ -93,8 +92,7 @@ ROUTERS = (
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ABOUT = """Submit work to models that are shared fairly, and read it as it comes. Errors of `/v1` have OpenAI's shape, others
 `{"error", "code"}`. Where keys are configured every call but health and pages wants one, or a token that one has signed:
-`Authorization: Bearer <key>`. Or the request is signed as a whole:
-`Authorization: Fairlane-HMAC-SHA256 keyid=…,ts=…,nonce=…,body=…,signature=…`."""
+`Authorization: Bearer <key>`."""
 
 
 @cache
@@ -213,30 +211,8 @@ class App(FastAPI):
         if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
         caller = gateway.entrance.let_in(request, call.access, call.submits)
-        if request.signature is not None:
-            return self._once(call, caller, request, request.signature)
-        return self._answer(call, caller, request)
-
-    def _answer(self, call: Call, caller: Caller | None, request: Request) -> Awaitable[None]:
         answer = call.answer or self._framed
         return answer(self.gateway.tasks, caller, request)
-
-    async def _once(self, call: Call, caller: Caller | None, request: Request, signature: Signature) -> None:
-        """Answer a request that is signed as a whole, if it never came before, to any replica. Raises StoreError: then it is not
-        answered.
-
-        One that is turned away for now, before anything is done, has not come: proxies send it to the next gateway.
-        """
-        scheduler, mine = self.gateway.scheduler, (signature.key_id, signature.nonce)
-        if not await scheduler.note_nonce(*mine, NONCE_MS):
-            raise BadSignature("This very request (its nonce) has come before: sign each try anew")
-        try:
-            await self._answer(call, caller, request)
-        except ApiError as error:
-            if error.status in (429, 503) and not isinstance(error, TaskFailed) and error.task_id is None:
-                with contextlib.suppress(StoreError):
-                    await scheduler.forget_nonce(*mine)
-            raise
 
     def _find(self, request: Request) -> tuple[Call, dict[str, str]]:
         """The call of a request; where there is none at its path, that of the path without its last slashes."""
@@ -300,10 +276,10 @@ class App(FastAPI):
         task has one of its own, another wrong call none."""
         metrics, caller = self.gateway.metrics, request.caller
         whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
-        badly_signed = isinstance(error, BadSignature)
+        invalid_token = isinstance(error, InvalidToken)
         where = {"request_id": request.id.decode(), "route": request.route, "address": request.address}
-        if badly_signed or (error.status == 401 and caller is None and request.key_header):
-            why = {"why": error.message} if badly_signed else {}
+        if invalid_token or (error.status == 401 and caller is None and request.key_header):
+            why = {"why": error.message} if invalid_token else {}
             metrics.unknown_key(error.code, **where, **why, **error.facts)
         if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
             metrics.beyond_token(error.code, **where, why=error.message, **{**error.facts, **whose})

@@ -101,7 +101,6 @@ KEYS = (
     Key("database", "database", "string", "identifier of the SQL database that the replicas share", "kept"),
     Key("ticket", "T:{until}:{id}", "string", "a stream ticket in use: that of a task which ends at `until`", "PX"),
     Key("uses", "uses:{token}", "string", "how many tasks a signed token of limited uses has submitted", "PX, behind its end"),
-    Key("nonce", "nonce:{key}:{nonce}", "string", "a signed request of a caller's key has come", "PX, 15 min"),
     Key("named", "J:{digest}", "string", "an idempotency key: fingerprint and task that it names", "PX, set when it ends"),
     Key("names", "I:{user}", "string", "when a user's idempotency keys are all over, as if they came evenly, us", "PX, then"),
     Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),

@@ -802,15 +802,6 @@ class Scheduler:
         """Whether that ticket has been used within the time that was given then."""
         return bool(await self._link.command("EXISTS", self._keys("ticket", id=task_id, until=str(until))))
 
-    async def note_nonce(self, key_id: str, nonce: str, ms: int) -> bool:
-        """Remember for `ms` that a nonce was used with a key; False: it is remembered already."""
-        key = self._keys("nonce", key=key_id, nonce=nonce)
-        return await self._link.command("SET", key, "1", "NX", "PX", ms) is not None
-
-    async def forget_nonce(self, key_id: str, nonce: str) -> None:
-        """Let a nonce be used that was noted by this caller, and for nothing."""
-        await self._link.command("PEXPIRE", self._keys("nonce", key=key_id, nonce=nonce), 0)
-
     def offer(
         self,
         models: Sequence[str],

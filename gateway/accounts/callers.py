@@ -17,16 +17,14 @@ import msgspec
 
 from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, TAKE_FORMS, host_name, open_mode_refusal
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.accounts.signing import (
-    BadSignature,
+from fairlane.gateway.accounts.tokens import (
     Claims,
-    Signature,
+    InvalidToken,
     Token,
     TokenForbids,
-    is_signature,
     looks_like_token,
-    read_signature,
-    read_token,
+    read_key_id,
+    verify,
 )
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
 from fairlane.gateway.credits.quota import Quota
@@ -66,10 +64,6 @@ class Unauthorized(ApiError):
 
     def __init__(self) -> None:
         super().__init__(401, "UNAUTHORIZED", KEY_NEEDED)
-
-
-class SignedAsWhole(Unauthorized):
-    """There is no key, but the request says that it is signed: `authenticate_signed` sees whether it is."""
 
 
 class BadTier(ApiError):
@@ -114,8 +108,6 @@ class Caller:
     """Of each user of a delegating key, likewise."""
     quota: Quota | None = None
     """Who pays for the key's tasks; None: nobody does."""
-    signed_only: bool = False
-    """Whether the key may not be shown as it is, but only sign."""
     claims: Claims | None = None
     """What the token says with which this caller came; None: it came with a key."""
     uses: str = ""
@@ -309,8 +301,8 @@ class Callers:
         self._listens_on = settings.host.lower()
 
     def authenticate(self, header: Headers) -> Caller:
-        """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller names; BadSignature and
-        TokenForbids for the holder of a token; SignedAsWhole where more of the request has to be looked at.
+        """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller names; InvalidToken and
+        TokenForbids for the holder of a token.
 
         1 An open gateway believes what it is told and ignores keys. 2 A delegating key is believed too; its
         users are its own, and it sees only what it has submitted itself. 3 Any other key is its own user,
@@ -321,72 +313,35 @@ class Callers:
         found = self._find(self._callers, header(b"authorization"))
         if found is None:
             return self._by_token(header)  # 4
-        if found.signed_only:
-            raise BadSignature(
-                f"The key {found.key_id!r} is not to be sent (signed_only): sign the request, or a token"
-            )
         return self._named(found, header) if found.delegating else found  # 2, 3
-
-    def authenticate_signed(self, request: RequestHead) -> tuple[Caller, Signature]:
-        """The caller of a request that is signed as a whole. That it came for the first time, and that its body is the one that
-        was signed, is still to be seen. Raises as `authenticate`.
-        """
-        signature = read_signature(request.header(b"authorization") or "")
-        signers = self._signers(signature.key_id)
-        scope = request.scope
-        target = scope.get("raw_path") or scope["path"].encode()
-        if scope["query_string"]:
-            target = b"%b?%b" % (target, scope["query_string"])
-        named = signers[0].who.user_from.lower().encode()
-        headers = [
-            (name, value)
-            for name, value in scope["headers"]
-            if name.startswith(b"x-fairlane-") or name == named
-        ]
-        for proof in signers:
-            if signature.is_of(proof.signing_key, scope["method"], target, headers):
-                signature.check_time(self._now())
-                caller = proof.who
-                return self._named(caller, request.header) if caller.delegating else caller, signature
-        raise BadSignature(
-            "The signature is wrong: it is made of the method, the path and query as they come to the gateway, the time, the "
-            "nonce, the body's SHA-256 and the X-Fairlane headers"
-        )
 
     def _by_token(self, header: Headers) -> Caller:
         """The caller who presents a token. Raises Unauthorized where it is none."""
-        authorization = header(b"authorization")
-        if is_signature(authorization):
-            raise SignedAsWhole
-        scheme, _, text = (authorization or "").partition(" ")
+        scheme, _, text = (header(b"authorization") or "").partition(" ")
         text = text.strip()
         if scheme.lower() != "bearer" or not looks_like_token(text):
             raise Unauthorized
-        token = read_token(text)
-        proofs = self._signers(token.key_id)
-        proof = next((proof for proof in proofs if token.is_signed_by(proof.signing_key)), None)
-        if proof is None:
-            raise BadSignature(f"The token's signature is not the one of the key {token.key_id!r}")
-        try:
-            return self._holder(token, proof.who, header)
-        except (BadSignature, TokenForbids) as error:
-            error.facts = {"key_id": token.key_id}
-            raise
-
-    def _holder(self, token: Token, key: Caller, header: Headers) -> Caller:
-        """Who comes with a token that this key has signed. Raises BadSignature and TokenForbids."""
+        key_id = read_key_id(text)
+        signers = self._signers(key_id)
         now_s = self._now()
-        claims = token.claims(now_s)
-        if not key.delegating:
-            raise BadSignature(
-                f"The key {token.key_id!r} signs requests, and no tokens: those name users, so it would have to be delegating"
-            )
+        try:
+            for proof in signers:
+                if (token := verify(text, proof.signing_key, now_s)) is not None:
+                    return self._holder(token, proof.who, header, now_s)
+        except (InvalidToken, TokenForbids) as error:
+            error.facts = {"key_id": key_id}
+            raise
+        raise InvalidToken(f"The token's signature is not the one of the key {key_id!r}")
+
+    def _holder(self, token: Token, key: Caller, header: Headers, now_s: float) -> Caller:
+        """Return the caller of a token that this key has signed. Raise InvalidToken and TokenForbids."""
+        claims = token.claims
         if claims.tier is not None and claims.tier not in self._tiers:
-            raise BadSignature(f"The token's tier {claims.tier!r} is none: {', '.join(sorted(self._tiers))}")
+            raise InvalidToken(f"The token's tier {claims.tier!r} is none: {', '.join(sorted(self._tiers))}")
         try:
             name = token.name if claims.user is None else _checked(claims.user, "user")
         except BadUser as error:
-            raise BadSignature(f"The token's claim {error.message}") from None
+            raise InvalidToken(f"The token's claim {error.message}") from None
         tier = claims.tier or key.tier
         for where in ("X-Fairlane-User", "X-Fairlane-Tier"):
             said = header(where.lower().encode())
@@ -407,16 +362,16 @@ class Callers:
         )
 
     def _signers(self, key_id: str) -> Sequence[Proof[Caller]]:
-        """What a key may sign with now, at least one. Raises BadSignature."""
+        """What a key may sign with now, at least one. Raises InvalidToken."""
         configured = self._configured.get(key_id)
         known = [configured] if configured else self._stored_by_id.get(key_id, ())
         held = [(proof, self._callers.get(proof.sha256)) for proof in known]
         valid = [mine for proof, mine in held if mine is proof and self._valid(mine) is not None]
         if not valid:
-            raise BadSignature(f"There is no valid key {key_id[:64]!r}, by which this is signed")
+            raise InvalidToken(f"There is no valid key {key_id[:64]!r}, by which this is signed")
         signers = [proof for proof in valid if proof.signing_key]
         if not signers:
-            raise BadSignature(f"The key {key_id!r} may not sign: it is no key with signing: true")
+            raise InvalidToken(f"The key {key_id!r} may not sign: it is no key with signing: true")
         return signers
 
     def _named(self, caller: Caller, header: Headers) -> Caller:
@@ -580,7 +535,6 @@ def caller_of(key: CallerKey, sha256: str) -> Caller:
         key_limits=pack(key.limits.model_dump()),
         user_limits=pack(key.user_limits.model_dump()),
         quota=quota_of(key.quota) if key.quota else None,
-        signed_only=key.signed_only,
     )
 
 

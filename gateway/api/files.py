@@ -10,7 +10,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
 from fairlane.gateway.calls.http import AT_ONCE, JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part

@@ -38,13 +38,6 @@ SIGNED_TOKEN = {
     "bearerFormat": "JWT",
     "description": "A token that a back end has signed with its key, for one of its users: docs/signing.md.",
 }
-SIGNED_REQUEST = {
-    "type": "apiKey",
-    "in": "header",
-    "name": "Authorization",
-    "description": "The request is signed as a whole, which is good once: "
-    "`Fairlane-HMAC-SHA256 keyid=…,ts=…,nonce=…,body=…,signature=…`: docs/signing.md.",
-}
 
 
 LIMIT_HEADERS = {
@@ -60,22 +53,14 @@ LIMIT_HEADERS = {
 
 def complete(document: dict[str, Any]) -> None:
     """Add to a document the headers of limits on `/v1`, and what each call takes instead of a key."""
-    document["components"]["securitySchemes"] |= {
-        "signedToken": SIGNED_TOKEN,
-        "signedRequest": SIGNED_REQUEST,
-    }
+    document["components"]["securitySchemes"]["signedToken"] = SIGNED_TOKEN
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if path.startswith("/v1/"):
                 for one in operation["responses"].values():
                     one["headers"] = LIMIT_HEADERS
-            if "security" in operation:
-                others = (
-                    ["signedRequest"]
-                    if "operators" in operation["tags"]
-                    else ["signedToken", "signedRequest"]
-                )
-                operation["security"] += [{name: []} for name in others]
+            if "security" in operation and "operators" not in operation["tags"]:
+                operation["security"].append({"signedToken": []})
 
 
 class Body:

@@ -7,7 +7,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.batches.batch import Batch, read_window
 from fairlane.gateway.batches.names import could_be, new_batch_id
 from fairlane.gateway.batches.store import BatchStore, TooMany

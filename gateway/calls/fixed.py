@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.bodies import OVERSIZED, Members, value_of
 from fairlane.gateway.calls.outputs import BOUNDS, MAX_CHOICES, prompts_in, said_of_output
 from fairlane.gateway.errors import ApiError

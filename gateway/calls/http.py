@@ -1,7 +1,6 @@
 """Raw ASGI, as much of it as the hot calls need: headers, a bounded body, an answer in two messages."""
 
 import asyncio
-import hashlib
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, MutableMapping
@@ -11,7 +10,6 @@ from urllib.parse import parse_qs
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.limits import anthropic_limit_headers, limit_headers
 from fairlane.gateway.accounts.openmode import SPECIAL_HEADERS
-from fairlane.gateway.accounts.signing import BadSignature, Signature
 from fairlane.gateway.errors import (
     ApiError,
     ClientGone,
@@ -134,7 +132,6 @@ class Request:
         "route",
         "scope",
         "send",
-        "signature",
         "span",
         "standing",
         "started",
@@ -168,8 +165,6 @@ class Request:
         """Whether the call submits a task."""
         self.caller: Caller | None = None
         """Whose call it is, while it is open (`OpenCalls`)."""
-        self.signature: Signature | None = None
-        """Where the request is signed as a whole: what was signed."""
         self.opener: tuple[str | None, str] | None = None
         self.owner: tuple[str | None, str] | None = None
         """Who else it counts for: the owner of the task whose link is read."""
@@ -258,7 +253,7 @@ class Request:
     async def json_body(self, limit: int, arriving: "Budget") -> bytes:
         """The whole body, which must say that it is JSON; `arriving` counts what has come of it.
 
-        Raises ApiError (415, 413, 408, 503; 401 where another one was signed) or ClientGone.
+        Raises ApiError (415, 413, 408, 503) or ClientGone.
         """
         said = self.headers.get(b"content-type", b"")
         if said != JSON[1]:
@@ -276,12 +271,9 @@ class Request:
                 raise too_large(limit)
             if self.revoked:
                 raise unauthorized()
-            if self.signature is not None:
-                _check_digest(self.signature, hashlib.sha256(body))
             return body
         parts: list[bytes] = []
         size = counted = 0
-        seen = None if self.signature is None else hashlib.sha256()
         try:
             async with asyncio.timeout(BODY_S):
                 more = True
@@ -292,8 +284,6 @@ class Request:
                     if size > limit:
                         raise too_large(limit)
                     parts.append(part)
-                    if seen is not None:
-                        seen.update(part)
                     more = message.get("more_body", False)
                     if more:
                         arriving.take(self.opener, len(part))
@@ -305,20 +295,16 @@ class Request:
                 arriving.give(self.opener, counted)
         if self.revoked:
             raise unauthorized()
-        if seen is not None and self.signature is not None:
-            _check_digest(self.signature, seen)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def body_parts(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """The body as it comes: nothing of it is held, and no more of it is read than whoever asks takes. Only when it has come
-        to its end it is known to be the one that was signed.
+        """The body as it comes: nothing of it is held, and no more of it is read than whoever asks takes.
 
-        Raises ApiError (413, 408; 401 where another one was signed, or the key was taken away) or ClientGone.
+        Raises ApiError (413, 408; 401 where the key was taken away) or ClientGone.
         """
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise too_large(limit)
-        seen = None if self.signature is None else hashlib.sha256()
         end, size, more = time.monotonic() + STREAMED_S, 0, True
         while more:
             patience = min(BODY_S, end - time.monotonic())
@@ -334,10 +320,6 @@ class Request:
             size += len(part)
             if size > limit:
                 raise too_large(limit)
-            if seen is not None and self.signature is not None:
-                seen.update(part)
-                if not more:
-                    _check_digest(self.signature, seen)
             yield part
 
     async def _next(self) -> Message:
@@ -425,12 +407,6 @@ def _too_slow(waited_s: float) -> ApiError:
     if waited_s < BODY_S:
         return ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {STREAMED_S:.0f} s")
     return ApiError(408, "REQUEST_TIMEOUT", f"Nothing of the body came for {BODY_S:.0f} s")
-
-
-def _check_digest(signature: Signature, seen: "hashlib._Hash") -> None:
-    """Raise BadSignature for another body than the one that was signed."""
-    if seen.hexdigest() != signature.body:
-        raise BadSignature("The body is not the one that was signed: its SHA-256 (body) is another")
 
 
 class Departure:

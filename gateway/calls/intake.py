@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.fixed import Bound, at_most, fixed, hold_output, object_of
 from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of

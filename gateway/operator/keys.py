@@ -13,8 +13,8 @@ from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
 from fairlane.gateway.accounts.keyring import Keyring
 from fairlane.gateway.accounts.keystore import Change, KeyStore
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
-from fairlane.gateway.accounts.signing import signing_key
 from fairlane.gateway.accounts.stored import ENTRY, NAMED, StoredKey, is_admins, read_entry
+from fairlane.gateway.accounts.tokens import signing_key
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
@@ -287,9 +287,6 @@ class KeyAdmin:
                 await self._keep_an_admin(change, key)
             elif key.admin and expires is not None and (key.expires_ms is None or expires < key.expires_ms):
                 await self._keep_an_admin(change, key, expires)
-            if settings.get("signed_only") and not any(one.signing_key for one in key.secrets):
-                sentence = "none of the key's secrets signs yet: set signing, rotate the key, and then set signed_only"
-                raise refused({"signed_only": sentence})
             await change.set(key_id, settings=settings, note=note, expires=expires)
             if key.settings.get("signing") and not settings.get("signing"):
                 await change.forget_signing(key_id)

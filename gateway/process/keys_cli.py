@@ -24,7 +24,7 @@ _TEXTS = {"tier", "user_from", "note", *(f"quota.{name}" for name in KeyQuota.mo
 
 KeyId = Annotated[str, typer.Argument(help="The key's id.")]
 VALUES_HELP = (
-    "name=value: tier, weight, models, scopes, admin, delegating, user_from, signing, signed_only, note, expires "
+    "name=value: tier, weight, models, scopes, admin, delegating, user_from, signing, note, expires "
     "(30d, 12h, or a date such as 2027-01-31, UTC), limits.NAME and user_limits.NAME ("
     + ", ".join(KeyLimits.model_fields)
     + "), quota.NAME ("

@@ -17,7 +17,9 @@ def new(
     ] = None,
     tier: Annotated[str | None, typer.Option(help="Tier of its tasks. [default: free]")] = None,
     delegating: Annotated[bool, typer.Option("--delegating", help="It may name users and tiers.")] = False,
-    signing: Annotated[bool, typer.Option("--signing", help="It may sign requests and tokens.")] = False,
+    signing: Annotated[
+        bool, typer.Option("--signing", help="It may sign tokens; with --delegating.")
+    ] = False,
     admin: Annotated[
         bool, typer.Option("--admin", help="It may see and change everything: for operators.")
     ] = False,
@@ -29,10 +31,12 @@ def new(
 ) -> None:
     """Make a key for the configuration: prints the secret, which is stored nowhere, and the line for fairlane.yaml."""
     from fairlane.gateway.accounts.secrets import new_secret  # noqa: PLC0415 (pulls in what callers need)
-    from fairlane.gateway.accounts.signing import signing_key  # noqa: PLC0415 (likewise)
+    from fairlane.gateway.accounts.tokens import signing_key  # noqa: PLC0415 (likewise)
 
     if worker and (tier or delegating or signing or admin or scope):
         stop("a worker token has no --tier, --delegating, --signing, --admin or --scope")
+    if signing and not delegating:
+        stop("--signing needs --delegating: tokens name users")
     if unknown := set(scope or ()) - set(get_args(Scope)):
         stop(f"--scope must be one of {', '.join(get_args(Scope))}, not {min(unknown)}")
     kind: Literal["key", "worker"] = "worker" if worker else "key"

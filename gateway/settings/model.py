@@ -947,10 +947,8 @@ def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str]) -> list[tup
         if key.user_limits != KeyLimits() and not key.delegating:
             sentence = "only a delegating key has several users: set `limits`, or make the key delegating"
             found.append((sentence, "user_limits"))
-        if key.signed_only and not key.signing:
-            found.append(
-                ("only a key that may sign can do without being sent: set signing, too", "signed_only")
-            )
+        if key.signing and not key.delegating:
+            found.append(("only a delegating key signs tokens, as they name users", "signing"))
         if key.tier not in tiers:
             sentence = f"no queue has the tier {key.tier!r}; there are {', '.join(sorted(tiers))}"
             found.append((sentence, "tier"))

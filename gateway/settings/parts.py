@@ -409,15 +409,12 @@ class CallerKey(SettingsPart):
     """
 
     signing: bool = False
-    """Whether this key's secret may sign: whole requests, and with `delegating` tokens for users' pages. Off, because the gateway
-    then holds what signs, and not only a hash.
+    """Whether this key's secret may sign tokens for users' pages; needs `delegating`. Off, because the gateway then holds what
+    signs, and not only a hash.
     """
 
     signing_key: SigningKey = ""
     """What this key signs with, 64 hex digits; `fairlane key new --signing` prints it. Keep it secret: who has it can sign."""
-
-    signed_only: bool = False
-    """Whether this key is refused when it is sent as it is: with `signing`, so that no proxy or log on the way ever sees it."""
 
     weight: Weight = 1.0
     """Share of the key's users against other users of the same queue and model."""

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings

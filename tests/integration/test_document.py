@@ -168,11 +168,7 @@ def test_the_document_is_complete() -> None:
                 path
             )
         proofs = [name for one in call.get("security", ()) for name in one]
-        wants = (
-            ["key", "signedRequest"]
-            if "operators" in call["tags"]
-            else ["key", "signedToken", "signedRequest"]
-        )
+        wants = ["key"] if "operators" in call["tags"] else ["key", "signedToken"]
         assert proofs in (wants, []), path
 
 

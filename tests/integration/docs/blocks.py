@@ -28,7 +28,7 @@ from tests.support.servers import free_port
 from tests.support.serving import NO_TLS
 
 from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.accounts.signing import signing_key
+from fairlane.gateway.accounts.tokens import signing_key
 from fairlane.gateway.settings import load_settings
 
 ROOT = Path(__file__).parents[3]

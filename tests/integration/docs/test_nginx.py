@@ -16,7 +16,6 @@ from tests.support.nginx import NGINX, nginx
 from tests.support.rawworkers import RawWorker
 from tests.support.servers import free_port
 from tests.support.serving import WORKER_TOKEN, http_client, until
-from tests.support.signing import derived, signature
 from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
@@ -106,30 +105,3 @@ async def test_a_stream_a_worker_and_a_gateway_that_refuses(gateway: Start, tmp_
                 async with http_client(f"http://127.0.0.1:{plain}") as http:
                     redirect = await http.get("/v1/models")
                     assert redirect.status_code == 308
-
-
-async def test_what_is_signed_comes_through_as_it_was_sent(gateway: Start, tmp_path: Path) -> None:
-    trust, port = certificate(tmp_path), free_port()
-    site = key("site", delegating=True, signing=True, signing_key=derived("s").hex(), admin=True)
-    async with gateway(keys=[site]) as talk:
-        text = (ROOT / "deploy/compose/nginx.conf").read_text()
-        for pattern, ours in (
-            (r"gateway-[ab]:8080", f"127.0.0.1:{port_of(talk)}"),
-            (r"/etc/nginx/tls", str(tmp_path)),
-            (r"listen 443", f"listen 127.0.0.1:{port}"),
-            (r"listen 80;", f"listen 127.0.0.1:{free_port()};"),
-        ):
-            text = re.sub(pattern, ours, text)
-        async with nginx(tmp_path, text), http_client(f"https://127.0.0.1:{port}", verify=trust) as http:
-            await answers(f"https://127.0.0.1:{port}", trust)
-            for target in (
-                "/api/admin/keys?text=%73ite&limit=5",
-                "/api/admin/keys/s%69te",
-                "/v1/models/a%2Fb%20c",
-            ):
-                headers = signature("s", "GET", target, x_fairlane_user="zoë")
-                encoded = [(name, value.encode()) for name, value in headers.items()]
-                answer = await http.get(target, headers=encoded)
-                assert answer.status_code != 401, (target, answer.text)
-                again = await http.get(target, headers=encoded)
-                assert "has come before" in again.text

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 from tests.support.serving import until
-from tests.support.signing import derived, signature, token
+from tests.support.signing import derived, token
 from tests.support.talk import Talk
 
 from fairlane.gateway.accounts.callers import digest
@@ -243,20 +243,6 @@ async def test_the_token_of_a_page_is_for_tasks_alone(gateway: Make) -> None:
         ):
             assert answer.status_code == 403
             assert "not for files" in answer.json()["error"]["message"]
-
-
-async def test_a_form_that_is_signed_as_a_whole_is_the_one_that_was_signed(
-    gateway: Make, tmp_path: Path
-) -> None:
-    keys = [CallerKey(id="site", sha256=digest("secret"), signing=True, signing_key=SIGNS)]
-    body = form(FILE, PURPOSE)
-    other = body.replace(b'{"a": 1}', b'{"a": 2}')
-    async with gateway(keys=keys) as talk:
-        for sent, status in ((body, 200), (other, 401)):
-            signed = signature("secret", "POST", "/v1/files", body)["Authorization"]
-            answer = await send(talk.http, sent, authorization=signed)
-            assert answer.status_code == status, answer.text
-        assert len(stored(tmp_path)) == 1
 
 
 async def test_limits_are_taken_over_while_running_and_the_storage_at_the_next_start(

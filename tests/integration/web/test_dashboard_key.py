@@ -320,12 +320,6 @@ async def test_a_key_signs_from_its_next_secret_on(talk: Talk, open_browser: Ope
     await page.get_by_label("It signs").check()
     await page.get_by_label("It names users").check()
     await accessible(page)
-    await page.get_by_label("Only what it has signed counts").check()
-    await submit(page)
-    await expect(page.locator("#change-signed_only-problem")).to_contain_text(
-        "none of the key's secrets signs yet"
-    )
-    await page.get_by_label("Only what it has signed counts").uncheck()
     await submit(page)
     await closed(page)
     await expect(signs).to_have_text("yes")
@@ -343,12 +337,6 @@ async def test_a_key_signs_from_its_next_secret_on(talk: Talk, open_browser: Ope
     assert [one["signs"] for one in shown["secrets"]] == [False, True]
     bearer = {"Authorization": f"Bearer {token(new, user='ann')}"}
     assert (await talk.http.get("/api/caller", headers=bearer)).json()["user"] == "site/ann"
-    await page.locator("[data-action=change-signing]").click()
-    await page.get_by_label("Only what it has signed counts").check()
-    await submit(page)
-    await closed(page)
-    await expect(page.locator('[data-fact="signed_only"]')).to_have_text("yes")
-    assert (await talk.http.get("/api/caller", headers={"Authorization": f"Bearer {new}"})).status_code == 401
 
 
 async def test_who_would_shut_this_very_page_out_is_warned(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -356,9 +344,6 @@ async def test_who_would_shut_this_very_page_out_is_warned(talk: Talk, open_brow
     browser = await open_browser(talk.served.url)
     await browser.context.add_init_script(f"sessionStorage.setItem('fairlane.key', '{boss}')")
     page = await browser.open("/dashboard#/keys/boss")
-    await page.locator("[data-action=change-signing]").click()
-    await expect(page.locator("dialog .notice")).to_contain_text("This page uses this very key")
-    await page.keyboard.press("Escape")
     await page.locator("[data-action=revoke-key]").click()
     await submit(page)
     await expect(page.locator("#toasts")).to_contain_text("this very key")

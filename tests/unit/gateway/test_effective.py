@@ -297,7 +297,7 @@ def test_no_secret_is_in_the_view(redis: str, sql: str, token: str, traces: str,
         "otlp_endpoint": f"https://me:{traces}@traces:4318",
         "stream_token_secret": token,
         "keys": [
-            {"id": "a", "sha256": hashes[0], "signing": True, "signing_key": hashes[1]},
+            {"id": "a", "sha256": hashes[0], "delegating": True, "signing": True, "signing_key": hashes[1]},
             {"id": "b", "sha256": hashes[2]},
         ],
         "workers": [{"id": "w", "sha256": hashes[3]}],

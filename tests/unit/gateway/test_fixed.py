@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.signing import Claims, TokenForbids
+from fairlane.gateway.accounts.tokens import Claims, TokenForbids
 from fairlane.gateway.calls.bodies import parse_object
 from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
 from fairlane.gateway.errors import ApiError

@@ -52,7 +52,7 @@ def test_scripts_name_only_keys_of_the_map_and_use_all_but_those_of_others() -> 
     used = set(re.findall(r"\bkeys\.(\w+)\(", "\n".join(texts)))
     known = {key.name for key in KEYS}
     assert used <= known | {"channel"}
-    assert known - used == {"secret", "history", "clock", "ticket", "database", "nonce"}
+    assert known - used == {"secret", "history", "clock", "ticket", "database"}
     sent = set(re.findall(r"'(\w)\\n'", "\n".join(texts)))
     assert sent == set(MESSAGES) - {"d"}, "(that one an operator's call sends)"
 

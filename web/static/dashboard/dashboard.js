@@ -225,7 +225,7 @@ function route() {
   state.shown = location.hash;
   if (name === "tasks" && id) state.view = new Task(id);
   else if (name === "tasks") state.view = new Tasks(wanted, { names });
-  else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh, own: () => page.me?.key });
+  else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh });
   else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
   else if (name in PLAIN) state.view = new PLAIN[name](wanted);
   else if (name === "changes") state.view = new Changes(id);

@@ -14,8 +14,8 @@ import { Quota } from "./quota.js";
 const AGAIN_MS = 5000;
 
 export class Key {
-  /** `wanted`: URLSearchParams of the address; `tiers`, `refresh` as of Keys; `own()`: the id of the key that this page uses. */
-  constructor(id, wanted, { tiers, refresh, own }) {
+  /** `wanted`: URLSearchParams of the address; `tiers`, `refresh` as of Keys. */
+  constructor(id, wanted, { tiers, refresh }) {
     this.id = id;
     this._row = null;
     this._newest = undefined;
@@ -32,7 +32,7 @@ export class Key {
     this._head = h("section", { class: "panel", id: "key", "aria-labelledby": "key-name", hidden: true }, h("div", { class: "task-head" }, h("h2", { id: "key-name" }, id), this._flag, this._acts), this._facts, this._notice);
     this._chosen = h("input", { id: "find-user", type: "search", placeholder: t("keys.user"), dataset: { tPlaceholder: "keys.user" }, autocomplete: "off", spellcheck: "false", maxlength: 256 });
     this._users = this._chooser();
-    this._signing = new Signing({ again, rotate: () => rotate(now(), again, refresh), own });
+    this._signing = new Signing({ again, rotate: () => rotate(now(), again, refresh) });
     this._limits = new Limits("limits", again);
     this._userLimits = new Limits("user_limits", again);
     this._quota = new Quota(id, { again, tiers });
@@ -150,13 +150,12 @@ function facts(row) {
   return all.filter(([, value]) => value);
 }
 
-const SWITCHES = ["signing", "signed_only", "delegating"];
+const SWITCHES = ["signing", "delegating"];
 
 /** Whether a key signs, and what that lets it do. */
 class Signing {
-  constructor({ again, rotate, own }) {
+  constructor({ again, rotate }) {
     this._again = again;
-    this._own = own;
     this._row = null;
     this._facts = h("dl", { class: "facts" });
     this._text = h("span");
@@ -180,7 +179,7 @@ class Signing {
     const fields = SWITCHES.map(name => field(name, tick(`change-${name}`, Boolean(settings[name])), t(`signing.${name}`), t(`signing.${name}.hint`)));
     openForm({
       title: t("signing.ask", { id }),
-      content: [id === this._own() ? h("p", { class: "notice warn" }, t("signing.own")) : null, fields.map(one => one.element)],
+      content: fields.map(one => one.element),
       fields,
       action: t("do.change"),
       work: async () => {

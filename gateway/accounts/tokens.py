@@ -1,0 +1,169 @@
+"""Tokens that a back end signs with its key, for its users' pages: JSON Web Tokens (HS256). Pure.
+
+A token is signed with a key that is derived from the secret: HMAC-SHA256(secret, "fairlane sign"). The gateway stores it for
+keys with `signing`, next to the hash by which it finds a secret; the hash cannot sign. `kid` in the header is the key's id.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Annotated
+
+import jwt
+import msgspec
+from msgspec import Meta
+
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.settings.parts import Mode
+
+MAX_TOKEN_CHARS = 4096
+LEEWAY_S = 60
+"""By how much the clocks of a back end and of a gateway may differ."""
+MAX_TTL_S = 86_400
+"""From now to the end of a token."""
+KEPT_MS = 300_000
+"""How long the uses of a token are remembered behind its end: the clocks of gateways differ, too."""
+
+_PURPOSE = b"fairlane sign"
+_JWS = jwt.PyJWS(algorithms=["HS256"])
+
+
+def signing_key(secret: str) -> str:
+    """Return what a secret signs with, in hex. Neither the secret nor its hash can be derived from it, nor it from the hash."""
+    return hmac.digest(secret.encode("utf-8", "surrogatepass"), _PURPOSE, hashlib.sha256).hex()
+
+
+class InvalidToken(ApiError):
+    """A token that is not valid; the message says why."""
+
+    def __init__(self, message: str, code: str = "UNAUTHORIZED") -> None:
+        super().__init__(401, code, message)
+
+
+class TokenForbids(ApiError):
+    """A request asks for something else than its token is for."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(403, "FORBIDDEN", message, param=param)
+
+
+Seconds = Annotated[int, Meta(ge=0, le=2**53)]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]+\Z")]
+ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
+Output = Annotated[int, Meta(ge=1, le=10_000_000)]
+
+
+class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a token says. None: nothing of that."""
+
+    exp: Seconds
+    nbf: Seconds | None = None
+    iat: Seconds | None = None
+    jti: Name | None = None
+    user: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    tier: str | None = None
+    priority: Annotated[int, Meta(ge=0, le=5)] | None = None
+    mode: Mode | None = None
+    models: Annotated[list[ModelName], Meta(min_length=1, max_length=100)] | None = None
+    max_tokens: Output | None = None
+    max_completion_tokens: Output | None = None
+    timeout: Annotated[int, Meta(ge=1, le=31_622_400_000)] | None = None
+    """Ms."""
+    uses: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+
+    @property
+    def most_output(self) -> tuple[str, int] | None:
+        """The member of a body that bounds its output, and by how much at most."""
+        if self.max_tokens is not None:
+            return "max_tokens", self.max_tokens
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return None
+
+    def counted(self, key_id: str, now_s: float) -> str:
+        """Of what a task is a use, as the scheduler takes it; '' where uses are not limited."""
+        if self.uses is None:
+            return ""
+        left_ms = int(max(self.exp + LEEWAY_S - now_s, 0) * 1000)
+        return f"{self.uses} {left_ms + KEPT_MS} {key_id}/{self.jti}"
+
+    @property
+    def only_model(self) -> str | None:
+        """The model that a request means which names none."""
+        return self.models[0] if self.models and len(self.models) == 1 else None
+
+    def allows(self, model: str) -> bool:
+        """Whether it is for a model."""
+        return self.models is None or model in self.models
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token whose signature was verified."""
+
+    claims: Claims
+    name: str
+    """Stands for the token where it names no user. It cannot be computed without the token."""
+
+
+def looks_like_token(secret: str) -> bool:
+    """Return whether a presented secret may be a token."""
+    return secret.count(".") == 2
+
+
+def read_key_id(text: str) -> str:
+    """Return the id of the key that a token says it was signed with; nothing is verified yet. Raise InvalidToken."""
+    if len(text) > MAX_TOKEN_CHARS:
+        raise InvalidToken(f"The token is longer than {MAX_TOKEN_CHARS} characters")
+    try:
+        header = _JWS.get_unverified_header(text)
+    except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
+        raise InvalidToken(f"The token is not a JSON Web Token: {error}") from None
+    if header.get("alg") != "HS256":
+        raise InvalidToken("The token must be signed with HS256 (its header's alg)")
+    key_id = header.get("kid")
+    if not isinstance(key_id, str) or not key_id:
+        raise InvalidToken("The token's header must name the key that signed it: kid, the key's id")
+    return key_id
+
+
+def verify(text: str, key: bytes, now_s: float) -> Token | None:
+    """Return the token, or None if `key` has not signed it. Raise InvalidToken for claims that are not valid now."""
+    try:
+        decoded = _JWS.decode_complete(text, key, algorithms=["HS256"])
+    except jwt.InvalidSignatureError:
+        return None
+    except jwt.InvalidTokenError as error:
+        raise InvalidToken(f"The token is not valid: {error}") from None
+    name = f"token:{hashlib.sha256(decoded['signature']).hexdigest()[:24]}"
+    return Token(_claims(decoded["payload"], now_s), name)
+
+
+def _claims(payload: bytes, now_s: float) -> Claims:
+    try:
+        claims = msgspec.json.decode(payload, type=Claims)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidToken(f"The token's claims are wrong: {error}"[:300]) from None
+    _check_times(claims, now_s)
+    if claims.uses is not None and claims.jti is None:
+        raise InvalidToken("The token needs a name of its own (jti), as its uses are counted")
+    if claims.user is None and claims.jti is None:
+        raise InvalidToken("The token must name its user (user), or itself (jti)")
+    if claims.max_tokens is not None and claims.max_completion_tokens is not None:
+        raise InvalidToken(
+            "The token names max_tokens and max_completion_tokens: give the one that your models' servers know"
+        )
+    if any(name == "*" or not name.isprintable() for name in claims.models or ()):
+        raise InvalidToken("The token's models must be names; without models it is for all of its key")
+    return claims
+
+
+def _check_times(claims: Claims, now_s: float) -> None:
+    if claims.exp <= now_s - LEEWAY_S:
+        raise InvalidToken("The token has expired: ask for another one", "TOKEN_EXPIRED")
+    if claims.exp > now_s + MAX_TTL_S + LEEWAY_S:
+        raise InvalidToken("The token lasts longer than a day: exp may be 86400 seconds ahead, at most")
+    if max(claims.nbf or 0, claims.iat or 0) > now_s + LEEWAY_S:
+        raise InvalidToken(
+            "The token is not valid yet (nbf, iat): compare the clocks of its maker and of the gateway"
+        )
