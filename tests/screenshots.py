@@ -244,7 +244,14 @@ async def one_key(page: Page, talk: Talk) -> None:
     """A back end's key with limits and a quota, of which some is used."""
     await signed_in(page, talk)
     limits = {"requests_per_minute": 600, "tokens_per_day": 5_000_000, "max_running": 20}
-    made = {"id": "shop", "tier": "paid", "note": "the shop's back end", "limits": limits, "delegating": True, "signing": True}
+    made = {
+        "id": "shop",
+        "tier": "paid",
+        "note": "the shop's back end",
+        "limits": limits,
+        "delegating": True,
+        "signing": True,
+    }
     quota = {"budget": 20, "per": "month", "otherwise": "free"}
     shop = (await talk.http.post("/api/admin/keys", json={**made, "quota": quota})).json()["secret"]
     for number, credits in ((17, 50), (18, 25.5)):
