@@ -1,6 +1,5 @@
 """Who may make a call: asked in one place, before anything else of a call is done."""
 
-import asyncio
 import enum
 
 import structlog
@@ -9,8 +8,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.tokens import TokenForbids
-from fairlane.gateway.calls.http import CROWDED, Request
-from fairlane.gateway.connections.lines import Connections
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request, link_refused
 from fairlane.gateway.going import Going
@@ -18,7 +16,6 @@ from fairlane.gateway.settings import Scope
 
 log = structlog.get_logger("fairlane.gateway")
 
-CROWDED_AGAIN_MS = 1000
 USER_HEADER = b"x-fairlane-user"
 
 
@@ -54,12 +51,9 @@ _SCOPES: dict[Access, Scope] = {
 class Entrance:
     """Lets callers in."""
 
-    def __init__(
-        self, current: Current, tickets: Tickets, calls: OpenCalls, connections: Connections, going: Going
-    ) -> None:
+    def __init__(self, current: Current, tickets: Tickets, calls: OpenCalls, going: Going) -> None:
         self._current = current
         self._tickets = tickets
-        self._connections = connections
         self._going = going
         self.calls = calls
         self._unheeded: set[str] = set()
@@ -87,8 +81,6 @@ class Entrance:
         if not request.plain:
             self._notice_user(request, caller)
         _check_scope(caller, access)
-        if access in (Access.CALLER, Access.KEY):
-            self._admit(request, caller)
         self.calls.enter(request, caller, unnamed=submits and caller.unnamed)
         return caller
 
@@ -124,27 +116,14 @@ class Entrance:
         if token is not None:
             if self._tickets.expiry(token, task_id) is None:
                 raise link_refused()
-            self._admit(request, None)
             self.calls.enter_by_ticket(request, task_id)
             return None  # whether its time is over, the call looks itself
         caller = self._who(request)
         _check_scope(caller, Access.READER)
         if not task_id:
             raise bad_request("The query must name a task: ?taskId=…", "taskId")
-        self._admit(request, caller)
         self.calls.enter(request, caller)
         return caller
-
-    def _admit(self, request: Request, caller: Caller | None) -> None:
-        """Turn away whoever is not an operator while the connections that are left are kept for those. Raises ApiError (503)."""
-        if CROWDED in request.scope and (caller is None or caller.open or not caller.holds("viewer")):
-            self._connections.refused("caller", asyncio.get_running_loop().time())
-            raise ApiError(
-                503,
-                "TOO_MANY_CONNECTIONS",
-                "This gateway has too many connections",
-                retry_after_ms=CROWDED_AGAIN_MS,
-            )
 
 
 def _check_scope(caller: Caller, access: Access) -> None:

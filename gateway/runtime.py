@@ -27,7 +27,7 @@ from fairlane.gateway.calls.intake import MIN_LINGER_MS
 from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.calls.tracing import tracer_for
 from fairlane.gateway.calls.waiting import QueueWatch
-from fairlane.gateway.connections.lines import Connections
+from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
@@ -145,7 +145,7 @@ class Gateway:
         closing, going = Closing(), Going()
         tickets = Tickets(secrets.token_bytes(32))
         self.calls = OpenCalls(settings.max_calls_per_caller)
-        self.entrance = Entrance(current, tickets, self.calls, self.connections, going)
+        self.entrance = Entrance(current, tickets, self.calls, going)
 
         # the store, and what tells of it
         self.link = RedisLink(

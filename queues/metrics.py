@@ -172,7 +172,7 @@ class Metrics(Protocol):
         """The event loop stood still for long: it computed, or it waited for the processor or a system call."""
 
     def connection_refused(self, reason: str) -> None:
-        """A connection was turned away: `limit`, `address`, `caller`, or `evicted` to make room for another."""
+        """A connection was turned away: `limit` or `address`."""
 
 
 @dataclass(slots=True)

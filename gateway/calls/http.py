@@ -50,10 +50,6 @@ CONNECTION = "fairlane.connection"
 """Where the ASGI scope holds a `WatchedConnection`, if the server has them."""
 
 
-CROWDED = "fairlane.crowded"
-"""In the ASGI scope of a request that came when so many connections were open that only workers and operators are served."""
-
-
 class WatchedConnection(Protocol):
     """A client's connection that tells when it is lost."""
 

@@ -25,17 +25,6 @@ BAD_UPGRADE = _answer(
 HEAD_TOO_LARGE = _answer(
     "431 Request Header Fields Too Large", "HEAD_TOO_LARGE", "The request head is too large"
 )
-FRAMING_TOO_LARGE = _answer(
-    "431 Request Header Fields Too Large",
-    "FRAMING_TOO_LARGE",
-    "The request has too many trailers or chunk extensions; none are needed",
-)
-TOO_MANY_AHEAD = _answer(
-    "429 Too Many Requests",
-    "TOO_MANY_AHEAD",
-    "Too many requests were sent ahead on one connection: wait for answers",
-    b"retry-after: 1\r\n",
-)
 TOO_MANY_CONNECTIONS = _answer(
     "503 Service Unavailable",
     "TOO_MANY_CONNECTIONS",

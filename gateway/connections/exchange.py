@@ -23,8 +23,6 @@ UNREAD_BYTES = 64 * 1024
 
 _value = operator.itemgetter(1)
 _UNFIT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-SHORT_REST = 64 * 1024
-"""Bytes of a body that are read to its end after the answer, so that the connection goes on. Where more is due, it closes."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -37,34 +35,20 @@ STATUS_LINES = _status_lines()
 
 
 class Wire(Protocol):
-    """The connection of an exchange."""
+    """The connection of an exchange: see `HttpConnection`."""
 
+    loop: asyncio.AbstractEventLoop
     write_paused: bool
     read_paused: bool
 
     def write(self, data: bytes) -> None: ...
-
-    async def drain(self) -> None:
-        """Return when more may be written, or the connection is lost."""
-
-    def pace(self) -> None:
-        """Read on or pause: what waits to be read has changed."""
-
-    def rest(self) -> None:
-        """The answer will take long: keep nothing that only a request needs."""
-
-    def over(self, task: asyncio.Task[None]) -> None:
-        """The application has returned."""
-
-    def answered(self, exchange: "Exchange") -> None:
-        """The answer is whole."""
-
-    def broken(self, exchange: "Exchange") -> None:
-        """The answer will never be whole."""
-
+    async def drain(self) -> None: ...
+    def pace(self) -> None: ...
+    def rest(self) -> None: ...
+    def over(self, task: asyncio.Task[None]) -> None: ...
+    def answered(self, exchange: "Exchange") -> None: ...
+    def broken(self, exchange: "Exchange") -> None: ...
     def default_lines(self) -> bytes: ...
-
-    def call_soon(self, callback: Callable[[], None]) -> None: ...
 
 
 class Exchange(Whole):
@@ -87,7 +71,6 @@ class Exchange(Whole):
         "_wire",
         "complete",
         "disconnected",
-        "due",
         "keep_alive",
         "more",
         "scope",
@@ -95,16 +78,12 @@ class Exchange(Whole):
         "unread",
     )
 
-    def __init__(
-        self, wire: Wire, scope: Scope, keep_alive: bool, expects_continue: bool, due: int | None
-    ) -> None:
+    def __init__(self, wire: Wire, scope: Scope, keep_alive: bool, expects_continue: bool) -> None:
         self._wire = wire
         self.scope = scope
         self._method: str = scope["method"]
         self._path: str = scope["path"]
         self.keep_alive = keep_alive
-        self.due = due
-        """Bytes of the body that have not come yet; None: not known."""
         self.more = True
         """Whether more of the body is to come."""
         self.unread = 0
@@ -131,8 +110,6 @@ class Exchange(Whole):
 
     def add(self, part: bytes) -> None:
         """More of the body."""
-        if self.due is not None:
-            self.due -= len(part)
         if not self.started:
             self._parts.append(part)
             self.unread += len(part)
@@ -255,7 +232,7 @@ class Exchange(Whole):
         self._head = self._head_of(message["status"], message.get("headers", ()))
         self.started = True
         self._drop_body()
-        self._wire.call_soon(self._flush)
+        self._wire.loop.call_soon(self._flush)
 
     def _head_of(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """The head of the answer, and how its body is to be framed."""
@@ -281,7 +258,7 @@ class Exchange(Whole):
             else:
                 self._chunked = True
                 lines.append(b"transfer-encoding: chunked\r\n")
-        if self.more and (self.due is None or self.due > SHORT_REST):
+        if self.more:
             self.keep_alive = False
         if closes:
             self.keep_alive = False

@@ -22,16 +22,14 @@ def handshake_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, byt
 
 def hand_over(
     transport: Any, head: bytes, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop
-) -> Any:
-    """Let a WebSocket have the connection, beginning with its head. When it cannot read that, the connection ends: None."""
+) -> None:
+    """Let a WebSocket have the connection, beginning with its head. If it cannot read that, the connection ends."""
     make: Any = config.ws_protocol_class
     websocket = make(config=config, server_state=state, app_state={})
     joined = OneWrite(transport, loop)
     websocket.connection_made(joined)
     websocket.data_received(head)
     transport.set_protocol(websocket)
-    if websocket.handshake_initiated:
-        return websocket
-    joined.write(answers.BAD_UPGRADE)
-    joined.close()
-    return None
+    if not websocket.handshake_initiated:
+        joined.write(answers.BAD_UPGRADE)
+        joined.close()

@@ -1,11 +1,8 @@
 """What connections take of the operating system: open files, and its word when a peer has vanished."""
 
 import contextlib
-import fcntl
 import resource
 import socket
-import struct
-import termios
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +10,6 @@ OWN_FILES = 64
 """Open files that the process needs beside connections: the store, the loop, logs, pages, sockets about to be closed."""
 DEFAULT_MOST = 50_000
 """Connections of a process that sets no `max_connections`, however many files it may open: each costs some kilobytes."""
-KEPT_SHARE = 8
-"""One in so many connections is kept for workers and operators."""
 
 SILENT_S = 30
 PROBES = 3
@@ -31,10 +26,9 @@ class TooFewFiles(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections one process holds. `callers`: beyond so many, only workers and operators are served."""
+    """How many connections one process holds."""
 
     most: int
-    callers: int
     per_address: int | None = None
 
 
@@ -59,15 +53,14 @@ def connection_limits(most: int | None, per_address: int | None, files: int) -> 
     Raises TooFewFiles.
     """
     room = files - OWN_FILES
-    if room < KEPT_SHARE:
+    if room < 1:
         raise TooFewFiles(f"the limit of open files is {files}: raise it to 1024 or more (ulimit -n)")
     if most is not None and most > room:
         raise TooFewFiles(
             f"max_connections is {most}, but the process may open {files} files and needs {OWN_FILES} for itself: "
             f"raise the limit of open files (ulimit -n) or set max_connections to {room} at most"
         )
-    most = most or min(room, DEFAULT_MOST)
-    return ConnectionLimits(most, most - max(most // KEPT_SHARE, 1), per_address)
+    return ConnectionLimits(most or min(room, DEFAULT_MOST), per_address)
 
 
 def notice_vanished_peers(listener: socket.socket) -> None:
@@ -83,17 +76,6 @@ def notice_vanished_peers(listener: socket.socket) -> None:
     ):
         if hasattr(socket, name):  # not on every platform
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def unread_by_client(transport: Any) -> int:
-    """Bytes that a client has not taken yet: in the transport and, where the system tells it, in its buffers."""
-    waiting: int = transport.get_write_buffer_size()
-    try:
-        number = transport.get_extra_info("socket").fileno()
-        (unsent,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)))
-    except OSError:
-        return waiting
-    return waiting + int(unsent)
 
 
 def address_of(name: Any) -> tuple[str, int] | None:

@@ -275,9 +275,8 @@ class Settings(BaseModel):
     """
 
     max_connections: Count | None = None
-    """Connections that one process holds, callers' and workers'. One in eight is kept for workers and operators: when only
-    those are left, other calls are answered with 503, and connections that wait for nothing but a request make room. Not set:
-    as many as the limit of open files allows (the soft limit is raised to the hard one at the start), less 64 for the process
+    """Connections that one process holds, clients' and workers'. Further ones are answered with 503 and closed. Not set: as
+    many as the limit of open files allows (the soft limit is raised to the hard one at the start), less 64 for the process
     itself, at most 50000. More than that limit allows is an error at the start.
     """
 

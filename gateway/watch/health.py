@@ -1,7 +1,7 @@
 """Whether this gateway may be given traffic, and how it stands."""
 
 from fairlane.gateway.calls.streams import Closing
-from fairlane.gateway.connections.lines import Connections
+from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.going import Going
 from fairlane.gateway.watch.loop import LoopWatch
 from fairlane.gateway.watch.store import StoreWatch

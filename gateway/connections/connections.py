@@ -1,0 +1,100 @@
+"""The open connections of a process: how many there may be, and how long each may wait."""
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from fairlane.gateway.connections.sockets import ConnectionLimits
+from fairlane.queues.metrics import Metrics
+
+log = structlog.get_logger("fairlane.gateway")
+
+TICK_S = 0.25
+LOG_S = 60.0
+"""Rejected connections are logged at most once in this time."""
+
+
+class Connections:
+    """All connections of a process. Connections beyond the limits are rejected; those that wait too long are closed.
+
+    A connection that waits has a deadline here, in a slot of TICK_S: thousands of waits need one timer.
+    """
+
+    def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
+        self.limits = limits
+        self.open: set[Any] = set()
+        """All connections, also of workers. This is the server's set: connections add and remove themselves."""
+        self._metrics = metrics
+        self._addresses: dict[str, int] = {}
+        self._slots: dict[int, dict[Any, None]] = {}
+        self._rejected = 0
+        self._log_from = float("-inf")
+        self._head_lines: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
+
+    def arrived(self, address: str | None, now: float) -> bool:
+        """Count a new connection, which is in `open`. Return False if it exceeds a limit; then nothing was counted."""
+        limits = self.limits
+        if len(self.open) > limits.most:
+            self._reject("limit", now)
+            return False
+        if limits.per_address is not None and address is not None:
+            count = self._addresses.get(address, 0)
+            if count >= limits.per_address:
+                self._reject("address", now)
+                return False
+            self._addresses[address] = count + 1
+        return True
+
+    def left(self, address: str | None) -> None:
+        """Stop counting a connection for its address: it has closed, or is a worker's."""
+        count = self._addresses.get(address, 0) if address is not None else 0
+        if count > 1:
+            self._addresses[str(address)] = count - 1
+        elif count:
+            del self._addresses[str(address)]
+
+    def wait(self, connection: Any, until: float, loop: asyncio.AbstractEventLoop) -> int:
+        """Call `connection.expired()` at a time of the event loop, or TICK_S later. Return the slot, for `stop_waiting`."""
+        slot = int(until / TICK_S) + 1
+        waiting = self._slots.get(slot)
+        if waiting is None:
+            waiting = self._slots[slot] = {}
+            loop.call_at(slot * TICK_S, self._expire, slot)
+        waiting[connection] = None
+        return slot
+
+    def stop_waiting(self, slot: int, connection: Any) -> None:
+        """Forget a deadline."""
+        waiting = self._slots.get(slot)
+        if waiting is not None:
+            waiting.pop(connection, None)
+
+    def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """Return the headers of all answers as they are sent. The server replaces the list each second, with the date."""
+        known, lines = self._head_lines
+        if known is not headers:
+            lines = b"".join(b"%b: %b\r\n" % pair for pair in headers)
+            self._head_lines = (headers, lines)
+        return lines
+
+    def _expire(self, slot: int) -> None:
+        waiting = self._slots.pop(slot)
+        while waiting:
+            connection, _ = waiting.popitem()
+            connection.expired()
+
+    def _reject(self, reason: str, now: float) -> None:
+        self._metrics.connection_refused(reason)
+        self._rejected += 1
+        if now >= self._log_from:
+            limits = self.limits
+            log.warning(
+                "too many connections",
+                reason=reason,
+                open=len(self.open),
+                limit=limits.most,
+                per_address=limits.per_address,
+                rejected=self._rejected,
+            )
+            self._rejected, self._log_from = 0, now + LOG_S
