@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import secrets
 import struct
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -652,7 +651,7 @@ class Scheduler:
 
     async def search(
         self,
-        source: Literal["running", "recent", "failed"],
+        source: Literal["running", "recent"],
         wanted: Mapping[str, str],
         *,
         after: str = "",
@@ -661,11 +660,10 @@ class Scheduler:
     ) -> tuple[list[tuple[str, dict[str, str]]], str]:
         """Tasks whose record has the `wanted` fields, newest first, with their records; at most `most`, of at most `look_at`.
 
-        `text` among them is a part of the id, the user or the failure's sentence, in small letters; `from` and `to`: submitted
+        `text` among them is a part of the id or the user, in small letters; `from` and `to`: submitted
         then or later, and before then, ms.
 
-        `running`: all that hold a slot; `recent`: the last 10,000 that were submitted; `failed`: the last 10,000 that failed or
-        were cancelled, those that ended last first, a day long and without their content. The second value is the task behind
+        `running`: all that hold a slot; `recent`: the last 10,000 that were submitted. The second value is the task behind
         which to go on (`after`), '' when there are no more; it may come with less than `most`, or none.
         """
         args = [text for pair in wanted.items() for text in pair]
@@ -701,21 +699,16 @@ class Scheduler:
         """Remove what is kept of this user's tasks that were submitted until then and have ended; how many, and how many more
         their workers have not let go yet: these are to be forgotten later. Whoever ends all the while is not among them."""
         removed = stopping = 0
-        for line in ("endings", "ended", "failures"):
+        for line in ("endings", "ended", "look"):
             cursor = b"0"
             while True:
                 reply = await self._link.run("forget", line, cursor, FORGOTTEN_AT_ONCE, user, until_ms)
                 cursor, more, held = reply
-                removed += more if line != "failures" else 0
+                removed += more
                 stopping += held
                 if cursor == b"0":
                     break
         return removed, stopping
-
-    async def remembered(self, task_id: str) -> Record | None:
-        """What is kept for a day of a task that failed or was cancelled; None of any other."""
-        reply = await self._link.command("HGETALL", self._keys("failure", id=task_id))
-        return Record(Place(0, 0, 0, 0), time.time_ns() // 1_000_000, _fields(reply)) if reply else None
 
     async def note(
         self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]

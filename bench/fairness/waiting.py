@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from bench.fairness.measures import percentile
 from bench.fairness.simulator import Run
 
-PROMISED = 0.9
-"""Part of the waits that lie within the bounds that were told."""
-
 
 @dataclass(frozen=True)
 class Honesty:

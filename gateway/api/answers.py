@@ -415,7 +415,6 @@ class Task(Schema, kw_only=True):
     code: str | None
     family: Annotated[str | None, says("of its code")]
     request_id: Annotated[str | None, says("of the call that submitted it: its `x-request-id`")]
-    error: str | None
     enqueued_at: Ms | None
     started_at: Ms | None
     first_output_at: Ms | None
@@ -850,7 +849,6 @@ class ModelState(Schema, kw_only=True):
     held_until: Ms | None
     next_start_at: Ms | None
     mean_run_ms: float | None
-    jain: float | None
     workers: int
     slots: int
     overrides: dict[str, SettingValue]

@@ -185,11 +185,12 @@ async def find_tasks(
     after: str = "",
     limit: Annotated[int, Query(ge=1, le=200), Count] = 50,
 ) -> Response:
-    """Tasks that match, newest first: with `state=executing` every one that runs; with `failed`, `cancelled` or a `code` the last
-    10,000 of a day that failed or were cancelled, with the `error`'s sentence; else among the last 10,000 that were submitted.
-    `text` is a part of the id, the user or the sentence, or how the request's id begins, in small or large letters; with `from`
-    and `to` (ms) submitted then or later, and before then; all else must be equal. `model` is the one that runs it, or answered;
-    `asked` the name that its caller gave, a route or a model.
+    """Tasks that match, newest first: with `state=executing` every one that runs; else among the last 10,000 that were submitted,
+    as long as their results are kept (usage records have the code of every task that failed).
+
+    `text` is a part of the id or the user, or how the request's id begins, in small or large letters; with `from` and `to` (ms)
+    submitted then or later, and before then; all else must be equal. `model` is the one that runs it, or answered; `asked` the
+    name that its caller gave, a route or a model.
 
     `next` is the `after` that goes on, null at the end.
     """
@@ -242,15 +243,15 @@ async def cancel_all(
 
 @router.get("/api/admin/tasks/{task_id}", **described("admin.tasks.get", "Get a task", TaskDetail))
 async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
-    """Everything of a task but its payload and output. `streamUrl` is a link to its events, null when they are no longer kept.
+    """Everything of a task but its payload and output. `streamUrl` is a link to its events.
 
-    A task that failed or was cancelled is known for a day, without its metadata. A key that only views gets neither.
+    A key that only views gets neither that nor the task's metadata.
     """
-    record, kept = await operator.known(task_id)
+    record = await operator.poll.record(task_id)
     shown = describe(task_id, record) | await operator.poll.stages(task_id, record)
     if not caller.admin:
-        kept, shown["metadata"] = False, None
-    return answer(shown | {"streamUrl": operator.links.url(task_id) if kept else None})
+        shown["metadata"] = None
+    return answer(shown | {"streamUrl": operator.links.url(task_id) if caller.admin else None})
 
 
 @router.post(

@@ -37,12 +37,6 @@ STORE_GAUGES = (
         "Cost charged: tokens (input + 2 x output), requests or slot seconds. Falls with refunds: use delta()",
     ),
     StoreGauge(
-        "fairlane_service_jain_index",
-        _LANE,
-        "Jain's fairness index of the users who were in line through the last five full minutes",
-        min,
-    ),
-    StoreGauge(
         "fairlane_queue_service_share", _QUEUE, "Share of the cost charged over the last minutes, 0 to 1"
     ),
     StoreGauge("fairlane_queue_weight", _QUEUE, "Weight of the queue"),
@@ -117,7 +111,6 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_users_parked", key, lane.parked)
         put("fairlane_oldest_wait_seconds", key, (lane.oldest_wait_ms or 0) / 1000)
         put("fairlane_charged_cost", key, lane.charged)
-        put("fairlane_service_jain_index", key, lane.jain)
     for queue in survey.queues:
         name = (queue.queue,)
         put("fairlane_queue_service_share", name, queue.share)

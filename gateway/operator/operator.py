@@ -30,7 +30,7 @@ from fairlane.queues.actor import Actor
 from fairlane.queues.rules import Kind
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.users import UserReader
-from fairlane.queues.tasks import Record, State
+from fairlane.queues.tasks import State
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.history.history import History
 
@@ -114,19 +114,6 @@ class Operator:
         for ended in ends:
             if isinstance(ended, BaseException):
                 raise ended
-
-    async def known(self, task_id: str) -> tuple[Record, bool]:
-        """What is known of a task, and whether its events are still kept. Raises ApiError (404)."""
-        remembered = await self.scheduler.remembered(task_id)
-        try:
-            record = await self.poll.record(task_id)
-        except ApiError:
-            if remembered is None:
-                raise
-            return remembered, False
-        if remembered is not None:
-            record.fields["er"] = remembered.fields.get("er", "")
-        return record, True
 
     async def top_users(self, limit: int) -> dict[str, Any]:
         """See `users.top_users`."""

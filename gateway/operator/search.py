@@ -20,12 +20,6 @@ FILTERS = {
     "code": "co",
 }
 """Parameters of a search, and the fields of a task's record that must equal them."""
-SOURCES: dict[str, Literal["running", "recent", "failed"]] = {
-    State.EXECUTING: "running",
-    State.FAILED: "failed",
-    State.CANCELLED: "failed",
-}
-"""Where tasks of a state are looked for; the others among the last ones."""
 STATES = frozenset(state.value for state in State)
 LOOK_AT = 250
 MOST_CALLS = 40
@@ -37,9 +31,7 @@ async def search(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """At most `limit` tasks behind `after` whose record has the `wanted` fields, newest first; and behind which to go on, None at
     the end. Raises StoreError."""
-    source = SOURCES.get(wanted.get("st", ""), "recent")
-    if source == "recent" and "co" in wanted:
-        source = "failed"  # only those have one
+    source: Literal["running", "recent"] = "running" if wanted.get("st") == State.EXECUTING else "recent"
     rows: list[dict[str, Any]] = []
     for _ in range(MOST_CALLS):
         found, after = await scheduler.search(

@@ -154,7 +154,6 @@ def _print_models(state: "State") -> None:
         *(
             "running/user",
             "waiting/user",
-            "evenness",
             *(("first output", "silence") if limited else ()),
             *(("T", "Q") if called else ()),
             "state",
@@ -174,7 +173,6 @@ def _print_models(state: "State") -> None:
             marked("windows", row.windows),
             marked("max_running_per_user", row.max_running_per_user),
             marked("max_waiting_per_user", row.max_waiting_per_user),
-            "-" if row.jain is None else f"{row.jain:.2f}",
             *(_limits_words(row.output_limits) if limited else ()),
             *(row.pace if called else ()),
             _condition(row, state.now),

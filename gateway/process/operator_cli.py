@@ -16,8 +16,6 @@ Model = Annotated[str, typer.Option(help="The model that they ask for.")]
 Worker = Annotated[
     str, typer.Option(help="The worker that runs them: its name or id, as `fairlane status` shows it.")
 ]
-MOST_WIDE = 100
-"""Characters of a failure's sentence in a table."""
 
 
 def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
@@ -69,7 +67,7 @@ def tasks(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find tasks, newest first; what failed or was cancelled for a day. A gateway with keys wants a viewer's or an admin's.
+    """Find tasks, newest first. A gateway with keys wants a viewer's or an admin's.
 
     fairlane tasks req_5f0c9a
 
@@ -84,14 +82,14 @@ def tasks(
     staged = any(row.get("stage") for row in told["tasks"])
     table = make_table(
         *("task", "state", "user", "asked", "model", "queue", "age", *(("stage",) if staged else ())),
-        *("request", "code", "failure"),
+        *("request", "code"),
     )
     for row in told["tasks"]:
         age = f"{(told['now'] - (row['enqueuedAt'] or told['now'])) / 1000:.0f}s"
         asked = row["asked"]
         shown = [row["taskId"], row["status"], row["user"], asked, row["model"], row["queue"], age]
         shown += [stage_of(row, told["now"])] if staged else []
-        shown += [row["requestId"], row["code"], (row["error"] or "")[:MOST_WIDE]]
+        shown += [row["requestId"], row["code"]]
         add_row(table, *(cell or "-" for cell in shown))
     print_page(table, "no task is known that matches")
     if told["next"]:

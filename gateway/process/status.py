@@ -120,7 +120,6 @@ class ModelRow(msgspec.Struct, rename="camel"):
     paused: bool = False
     held_until: float | None = None
     next_start_at: float | None = None
-    jain: float | None = None
     blocked: dict[str, str] = {}
     configured: bool = False
     upstreams: list[UpstreamRow] = []

@@ -1,12 +1,12 @@
 -- forget: remove what is kept of a user's tasks that have ended: a part of one line at a time
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  'endings': those of the last second | 'ended': those before | 'failures': what is remembered of those that failed
+-- ARGV[1]  'endings': those of the last second | 'ended': those before | 'look': those whose workers have not let go of them yet, which
+--          stay there to be found again
 -- ARGV[2]  where to go on; '0' = at the beginning
 -- ARGV[3]  how many to look at, about
 -- ARGV[4]  the user
 -- ARGV[5]  of tasks that were submitted until then, ms
--- returns  {where to go on | '0' at the end, how many were removed, how many ended whose workers have not let go of them yet}: these
---          are in no line but that of failures, and stay there to be found again
+-- returns  {where to go on | '0' at the end, how many were removed, how many stay}
 script('forget', 'allow-oom', function(ARGV)
   local which, user, at, removed, stopping = ARGV[1], ARGV[4], tonumber(ARGV[5]), 0, 0
   local line, behind, members, step = keys[which](), '0', nil, 1
@@ -18,18 +18,13 @@ script('forget', 'allow-oom', function(ARGV)
   end
   for i = 1, #members, step do
     local id, bytes = string.match(members[i], '^(%S+) ?(%d*)')
-    local u, en, ik = unpack(call('HMGET', which == 'failures' and keys.failure(id) or keys.task(id), 'u', 'en', 'ik'))
-    if u == user and num(en) <= at and which == 'failures' and call('HGET', keys.task(id), 'u') == user then
-      stopping = stopping + 1
+    local u, en, ik, ed = unpack(call('HMGET', keys.task(id), 'u', 'en', 'ik', 'ed'))
+    if u == user and num(en) <= at and which == 'look' then
+      if ed then stopping = stopping + 1 end
     elseif u == user and num(en) <= at then
       removed = removed + 1
-      if which == 'failures' then
-        call('UNLINK', keys.failure(id))
-        call('ZREM', line, id)
-      else
-        if ik then let_name_go(id, { ik = ik }) end
-        call('UNLINK', keys.task(id), keys.log(id), keys.request(id), keys.chain(id))
-      end
+      if ik then let_name_go(id, { ik = ik }) end
+      call('UNLINK', keys.task(id), keys.log(id), keys.request(id), keys.chain(id))
       if which == 'ended' then
         call('ZREM', line, members[i])
         call('ZREM', keys.expiries(), members[i])

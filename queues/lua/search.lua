@@ -1,15 +1,13 @@
 -- search: a part of the tasks that an operator looks for, newest first; changes nothing
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  'running': all that hold a slot (of very many, those of the models used last) | 'recent': the last ones that were submitted |
---          'failed': those that failed or were cancelled, as long as they are remembered, by when they ended
+-- ARGV[1]  'running': all that hold a slot (of very many, those of the models used last) | 'recent': the last ones that were submitted
 -- ARGV[2]  task behind which to go on; '' = from the newest
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
 -- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled;
 --          rt = the name that its caller gave, a route or a model, whichever model runs it;
---          text = a part of its id, its user or its sentence, or how its request's id begins, in small letters;
+--          text = a part of its id or its user, or how its request's id begins, in small letters;
 --          from, to = submitted then or later, and before then, ms
---          The sentence of a failure, er, is in no task's record: it is kept with what is remembered of failures.
 -- returns  {task to go on behind | '' no more, {id, {field, value, …}}, …}
 script('search', 'no-writes', function(ARGV)
   local after, most_looked, most_found = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -27,17 +25,16 @@ script('search', 'no-writes', function(ARGV)
     end
   end
 
-  local line, record_of = keys.recent(), keys.task
-  if ARGV[1] == 'failed' then line, record_of = keys.failures(), keys.failure end
+  local line = keys.recent()
 
   local function says(id)
-    local known, er = call('HMGET', record_of(id), 'u', 'rq'), call('HGET', keys.failure(id), 'er')
-    local said = string.lower(table.concat({ id, known[1] or '', er or '' }, '\n'))
+    local known = call('HMGET', keys.task(id), 'u', 'rq')
+    local said = string.lower(id .. '\n' .. (known[1] or ''))
     return string.find(said, text, 1, true) or string.sub(string.lower(known[2] or ''), 1, #text) == text
   end
 
   local function then_submitted(id)
-    local enqueued = tonumber(call('HGET', record_of(id), 'en') or '')
+    local enqueued = tonumber(call('HGET', keys.task(id), 'en') or '')
     return enqueued and enqueued >= (from or 0) and (not to or enqueued < to)
   end
 
@@ -45,12 +42,12 @@ script('search', 'no-writes', function(ARGV)
     if (from or to) and not then_submitted(id) then return false end
     if text and not says(id) then return false end
     if #fields == 0 then return true end
-    local found = call('HMGET', record_of(id), unpack(fields))
+    local found = call('HMGET', keys.task(id), unpack(fields))
     for i = 1, #fields do
       local other = found[i] ~= values[i]
-      if other and fields[i] == 'm' then other = call('HGET', record_of(id), 'an') ~= values[i] end
+      if other and fields[i] == 'm' then other = call('HGET', keys.task(id), 'an') ~= values[i] end
       if fields[i] == 'rt' and not found[i] then -- no other model may run it
-        local model = call('HMGET', record_of(id), 'an', 'm')
+        local model = call('HMGET', keys.task(id), 'an', 'm')
         other = (model[1] or model[2]) ~= values[i]
       end
       if other then return false end
@@ -82,12 +79,7 @@ script('search', 'no-writes', function(ARGV)
       break
     end
     if matches(id) then
-      local record = call('HGETALL', record_of(id))
-      local sentence = ARGV[1] == 'recent' and call('HGET', keys.failure(id), 'er')
-      if sentence then
-        record[#record + 1] = 'er'
-        record[#record + 1] = sentence
-      end
+      local record = call('HGETALL', keys.task(id))
       if #record > 0 then reply[#reply + 1] = { id, record } end
     end
   end

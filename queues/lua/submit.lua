@@ -228,7 +228,5 @@ script('submit', nil, function(ARGV)
   elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then
     wake_one(m)
   end
-  local where, told = place(id, t)
-  if told and not parts[1] then call('HSET', key, 'ew', told) end
-  return { 'ok', 'queued', where, NOW, grants, later, m, asked, left }
+  return { 'ok', 'queued', place(id, t), NOW, grants, later, m, asked, left }
 end)

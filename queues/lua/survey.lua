@@ -5,8 +5,8 @@
 -- ARGV[3]  users of a lane whose oldest task is looked at, at most, from either end of its line
 -- returns  {fields of the model's hash as field, value, …; running tasks; how many of them were looked at; {queue, how many of
 --          these, …}; next start; lanes}. Next start: the instant (ms) until which its pace lets nothing start; 0 = it does.
---          Lanes: {queue, users in line, users parked, enqueued (ms) of the oldest task seen or 0, {served …}, blocked by} of each with
---          waiting tasks; `served` as service_of gives it, `blocked by` as blocked_by, '' where one can start.
+--          Lanes: {queue, users in line, users parked, enqueued (ms) of the oldest task seen or 0, blocked by} of each with
+--          waiting tasks; `blocked by` as blocked_by, '' where one can start.
 script('survey', 'no-writes', function(ARGV)
   local model, most_tasks, most_users = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
   local fields = call('HGETALL', keys.model(model))
@@ -54,7 +54,7 @@ script('survey', 'no-writes', function(ARGV)
       local a, b = oldest_in(q, flows), oldest_in(q, parked)
       local oldest = (a == 0 or (b > 0 and b < a)) and b or a
       local blocked = blocked_by(q, model, paused, s[1], s[9]) or ''
-      lanes[#lanes + 1] = { q, call('ZCARD', flows), call('ZCARD', parked), oldest, service_of(q, model), blocked }
+      lanes[#lanes + 1] = { q, call('ZCARD', flows), call('ZCARD', parked), oldest, blocked }
     end
   end
   return { fields, call('ZCARD', keys.slots(model)), #held, counts, math.ceil(at / 1000), lanes }

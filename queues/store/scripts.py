@@ -16,7 +16,6 @@ from importlib.resources import files
 
 from fairlane.queues.failures import failures_in_lua
 from fairlane.queues.keys import keys_in_lua
-from fairlane.queues.logs.sentences import sentences_in_lua
 from fairlane.queues.naming import naming_in_lua
 
 NAMES = (
@@ -68,11 +67,9 @@ NAMES = (
 SHARED = (
     "base",
     "chains",
-    "service",
     "limiting",
     "paying",
     "lanes",
-    "bounds",
     "upstreams",
     "windows",
     "eligible",
@@ -81,7 +78,6 @@ SHARED = (
     "falling",
     "holding",
     "granting",
-    "remembering",
     "repairing",
     "recording",
     "naming",
@@ -141,7 +137,7 @@ class Library:
 def load_scripts(*, test_clock: bool = False) -> Library:
     """All scripts. With `test_clock` they read the time from a key instead of the server, for simulations."""
     folder = files("fairlane.queues") / "lua"
-    parts = [("keys.py", keys_in_lua()), ("sentences.py", sentences_in_lua()), ("naming.py", naming_in_lua())]
+    parts = [("keys.py", keys_in_lua()), ("naming.py", naming_in_lua())]
     parts += [("failures.py", failures_in_lua())]
     parts += [("scripts.py", _TEST_CLOCK if test_clock else _REDIS_CLOCK)]
     parts += [(f"shared/{part}.lua", (folder / "shared" / f"{part}.lua").read_text()) for part in SHARED]

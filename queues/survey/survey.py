@@ -40,8 +40,6 @@ SAMPLE_EVERY_S = 30.0
 SHARE_SPAN_S = 300.0
 Charged = Mapping[tuple[str, str], float]
 """Cost by queue and model, in the model's unit."""
-LEAST_GRANTS = 5
-"""Grants per user and period from which on their shares are compared: with fewer, chance decides who had one more."""
 
 
 class Blocked(enum.StrEnum):
@@ -71,8 +69,6 @@ class Lane:
     oldest_wait_ms: int | None = None
     charged: float = 0
     """Cost since the model is in use: tokens, requests or seconds of slots. It falls when an estimate is refunded."""
-    jain: float | None = None
-    """Jain's index of the service of users who stood in line through all of the last period of five minutes (1 = equal)."""
     blocked: Blocked | None = None
     """Why none of its waiting tasks can start; None: one can, or none waits."""
 
@@ -95,8 +91,6 @@ class Model:
     """Its provider said: not before."""
     next_start_ms: int | None = None
     """Its pace lets nothing start before; None: something may start now."""
-    jain: float | None = None
-    """The smallest of its lanes."""
     blocked: dict[str, Blocked] = field(default_factory=dict)
     """Queue -> why none of its tasks that wait for this model can start."""
     configured: bool = False
@@ -486,20 +480,6 @@ def _charged(lanes: Iterable[Lane]) -> Charged:
     return {(lane.queue, lane.model): lane.charged for lane in lanes}
 
 
-def jain(amounts: Sequence[bytes]) -> float | None:
-    """Jain's index (sum x)² / (n · sum x²) of what users were served, as the script `survey` gives it (see service.lua).
-
-    None for fewer than two users, and where they had fewer than LEAST_GRANTS grants each on average.
-    """
-    numbers = [int(amount) for amount in amounts]
-    served = [number >> 16 for number in numbers]
-    grants = sum(number & 0xFFFF for number in numbers)
-    squares = sum(x * x for x in served)
-    if len(served) < 2 or grants < LEAST_GRANTS * len(served) or squares == 0:
-        return None
-    return sum(served) ** 2 / (len(served) * squares)
-
-
 def model_of(
     name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int
 ) -> tuple[Model, list[Lane]]:
@@ -521,13 +501,12 @@ def model_of(
     for queue, count in _pairs(reply[3]):
         lane = lanes.setdefault(queue.decode(), Lane(queue.decode(), name))
         lane.running = round(count * running / looked)
-    for queue, users, parked, oldest, served, blocked in reply[5]:
+    for queue, users, parked, oldest, blocked in reply[5]:
         lane = lanes[queue.decode()]
         lane.blocked = Blocked(blocked.decode()) if blocked else None
-        lane.users, lane.parked, lane.jain = users, parked, jain(served)
+        lane.users, lane.parked = users, parked
         lane.oldest_wait_ms = max(now_ms - oldest, 0) if oldest else None
     held = int(fields.get("held", 0))
-    fair = [lane.jain for lane in lanes.values() if lane.jain is not None]
     model = Model(
         name,
         _settled("model", name, fields, changed),
@@ -537,7 +516,6 @@ def model_of(
         mean_run_ms=int(float(fields.get("ms", 0))) or None,
         held_until_ms=held if held > now_ms else None,
         next_start_ms=next_start or None,
-        jain=min(fair) if fair else None,
         blocked={lane.queue: lane.blocked for lane in lanes.values() if lane.blocked},
     )
     return model, list(lanes.values())

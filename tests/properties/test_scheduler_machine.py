@@ -1208,7 +1208,6 @@ class Life(RuleBasedStateMachine):
             "pool",
             "queues",
             "recent",
-            "failures",
             "clock",
             "model",
             "models",

@@ -207,7 +207,6 @@ function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epo
   call('HSET', keys.task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce,
     unpack(t.unsaved or {}))
   t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
-  if state == 'failed' or state == 'cancelled' and not t.pa then remember(id, kind == 'error' and sentence_in(data, code)) end
   if t.sg and not t.pa then chains.forget_plan(id, t) end
   local parts_run = t.pn and chains.end_parts(id, t)
   if stop_until then

@@ -115,8 +115,6 @@ function fall_on(id, t, i, again, why)
   for _, field in ipairs({ 'an', 'pc', 'fb', 'mv' }) do
     if t[field] then call('HSET', key, field, t[field]) else call('HDEL', key, field) end
   end
-  call('HDEL', key, 'ew')
-  t.ew = nil
   call('ZADD', keys.models(), NOW_TEXT, t.m)
   call('HSET', keys.model(t.m), 'wide', WIDE)
 end

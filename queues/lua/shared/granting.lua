@@ -217,20 +217,14 @@ local function grant_next(model, grant)
       call('HINCRBY', keys.queue(q), 'n', '-1')
       count_waiting(t, '-1')
       if not flow_stays then
-        note_left(q, model, u)
         call('ZREM', flows, u)
         more[5], more[6] = 'users', whole(lane.users - 1)
-      end
-      if t.ew and not t.at then
-        more[#more + 1] = 'W:' .. q
-        more[#more + 1] = bounds_after(call('HGET', keys.model(model), 'W:' .. q), t.ew, NOW - num(t.en))
       end
       if not lane_stays then
         call('ZREM', keys.lanes(model), q)
         if lane.users == 1 then call('ZREM', keys.backlog(), model) end
       end
       local data = begin(id, t, lane, tag + 0, flow_stays, lane_stays, grant, more, {})
-      if flow_stays then note_served(q, model, u, read_account(t.ac).cost / flow_weight(t), 1) end
       let_others_on(t, model)
       return id, t, data, model_step(lane.mean_ms, lane.users), lane.last
     end

@@ -166,7 +166,6 @@ function park(q, m, u, tag)
   local flows = keys.flows(q, m)
   call('ZREM', flows, u)
   call('ZADD', keys.parked(q, m), tag, u)
-  note_left(q, m, u)
   call('HINCRBY', keys.model(m), 'users', '-1')
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
@@ -197,7 +196,6 @@ function dequeue(id, t)
     return
   end
   if call('EXISTS', flow) == 1 then return end
-  note_left(q, m, u)
   local flows, parked = keys.flows(q, m), keys.parked(q, m)
   local tag = call('ZSCORE', flows, u)
   if not tag then
@@ -288,9 +286,7 @@ function charge(t, more, account, flow_lifts, books)
     changed[3], changed[4] = 'S:' .. q, whole(books.tag + lane_step)
   end
   local debts = keys.debts(q, m)
-  if in_line then
-    note_served(q, m, u, more / flow_weight(t), 0)
-  elseif not move_in(debts, flow_step, u) and not move_in(keys.parked(q, m), flow_step, u) then
+  if not in_line and not move_in(debts, flow_step, u) and not move_in(keys.parked(q, m), flow_step, u) then
     call('ZADD', debts, flow_step, u)
   end
   return changed

@@ -1,7 +1,7 @@
 -- Where a queued task stands: its position in its lane (from 1) and how long it may wait: about, at least and at most, in ms.
 -- All are estimates: a fair queue lets latecomers of other users pass. With r tasks of its own user ahead, A users waiting and
 -- its user at rank k, about r * A + k tasks go first; they leave at the lane's measured pace. Departures come irregularly, about
--- as a Poisson process, and others may come or go: the bounds are some spreads of n departures away, and one spread is half of the
+-- as a Poisson process, and others may come or go: the bounds are two spreads of n departures away, and one spread is half of the
 -- wait and 1.3 sqrt(n) intervals.
 local interval_of, learnt, blocked_by, NOWHERE, place
 do
@@ -67,18 +67,16 @@ end
 
 local function nearest(value) return math.floor(value + 0.5) end
 
--- {position, wait, at least, at most} of the n-th to go, and what `note_told` notes. UNKNOWN: nothing has been learnt yet that tells
--- how long, or none can start.
+-- {position, wait, at least, at most} of the n-th to go. UNKNOWN: nothing has been learnt yet that tells how long, or none can start.
 local UNKNOWN = -1
-local function place_of(n, interval, delay, bounds)
+local SPREADS = 2
+local function place_of(n, interval, delay)
   local wait, spread = n * interval, (0.5 * n + 1.3 * math.sqrt(n)) * interval
-  local below, above = read_bounds(bounds)
-  local least, most = delay + math.max(wait - below * spread, 0), delay + wait + above * spread
-  local told = { n, in_two_digits(delay + wait, nearest), in_two_digits(least, math.floor), in_two_digits(most, math.ceil) }
-  return told, note_told(delay + wait, spread)
+  local least, most = delay + math.max(wait - SPREADS * spread, 0), delay + wait + SPREADS * spread
+  return { n, in_two_digits(delay + wait, nearest), in_two_digits(least, math.floor), in_two_digits(most, math.ceil) }
 end
 
--- The place of a task, and what is to be noted of it for `bounds_after`, if it can be compared with what comes.
+-- The place of a task.
 function place(id, t)
   if t.pn then -- of a chain: that of the first of its parts that waits
     local number = chains.stage_of(t.sg)
@@ -104,11 +102,11 @@ function place(id, t)
   local users = math.max(in_line, 1)
   local k = call('ZRANK', flows, t.u) or users
   local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat',
-    'tokens_per_minute', 'ttat', 'out', 'W:' .. q, 'paused', 'concurrency', 'ups', 'windows')
+    'tokens_per_minute', 'ttat', 'out', 'paused', 'concurrency', 'ups', 'windows')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
   local held = num(s[4]) > NOW -- that long at least
-  if blocked_by(q, m, s[11], s[12], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
-  if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9], s[14]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
+  if blocked_by(q, m, s[10], s[11], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
+  if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known
     interval = math.max(interval, 60000 / num(s[5]))
@@ -118,10 +116,10 @@ function place(id, t)
     interval = math.max(interval, 60000 * (num(t.ei) + num(s[9])) / num(s[7]))
     delay = math.max(delay, num(s[8]) / 1000 - NOW - interval)
   end
-  if s[14] then -- nor before its windows have room for all that go first
-    local at = windows.free_at(m, s[14], n)
+  if s[13] then -- nor before its windows have room for all that go first
+    local at = windows.free_at(m, s[13], n)
     delay = math.max(delay, at > US and (at - US) / 1000 - n * interval or 0)
   end
-  return place_of(n, interval, delay, s[10])
+  return place_of(n, interval, delay)
 end
 end

@@ -3,7 +3,7 @@
 do
 -- Fields of a record that say what a stage is, and those that tell of its attempts: another stage has its own.
 local OF_STAGE = { 'ty', 'rt', 'tm', 'ei', 'mi', 'mo', 'na', 'rl', 'sf', 'nl', 'js', 'rp', 'pc', 'fb', 'fa', 'ch' }
-local OF_ATTEMPTS = { 'an', 'mv', 'ew', 'tr', 'fo', 'hi', 'rf', 'ls', 'us', 'pg', 'bg', 'wk', 'ga', 'up', 'bp', 'wd', 'mc', 'pn', 'pb' }
+local OF_ATTEMPTS = { 'an', 'mv', 'tr', 'fo', 'hi', 'rf', 'ls', 'us', 'pg', 'bg', 'wk', 'ga', 'up', 'bp', 'wd', 'mc', 'pn', 'pb' }
 -- Fields that a part has from its chain.
 local OF_PART = { 'q', 'm', 'an', 'u', 'k', 'or', 'pr', 'w', 'dl', 'wt', 'rq', 'tp', 'mv', 'ty', 'rt', 'tm', 'mo', 'na', 'rl', 'sf', 'nl', 'js', 'rp',
   'pc', 'fb', 'fa', 'ch' }

@@ -30,8 +30,8 @@ DASHBOARD = DEPLOY / "grafana" / "fairlane.json"
 RULES = DEPLOY / "prometheus" / "fairlane.rules.yml"
 OURS = re.compile(r"\b((?:fairlane|gen_ai|process)_[a-z0-9_]+)\b")
 LABELS = {"gen_ai_request_model", "gen_ai_token_type"}
-ALONE = {"fairlane_service_jain_index", "fairlane_batches_still"}
-"""Have no samples before users have stood in line for five minutes, or batches still for one."""
+ALONE = {"fairlane_batches_still"}
+"""Has no samples before batches have stood still for a minute."""
 
 
 def panels() -> Iterator[dict[str, Any]]:

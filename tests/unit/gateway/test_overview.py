@@ -36,20 +36,12 @@ def test_a_queue_shows_what_holds_and_what_waits() -> None:
 
 def test_a_model_shows_what_holds_and_what_holds_it_up() -> None:
     model = Model(
-        "m",
-        EffectiveSettings({"concurrency": 8}, {}),
-        5,
-        6,
-        1,
-        16,
-        held_until_ms=9,
-        next_start_ms=7,
-        jain=0.5,
+        "m", EffectiveSettings({"concurrency": 8}, {}), 5, 6, 1, 16, held_until_ms=9, next_start_ms=7
     )
     row = model_row(model)
     assert (row["running"], row["limit"], row["waiting"], row["workers"], row["slots"]) == (5, 8, 6, 1, 16)
     assert (row["cost"], row["paused"], row["meanRunMs"]) == ("tokens", False, None)
-    assert (row["heldUntil"], row["nextStartAt"], row["jain"], row["overrides"]) == (9, 7, 0.5, {})
+    assert (row["heldUntil"], row["nextStartAt"], row["overrides"]) == (9, 7, {})
     assert model_row(Model("m", EffectiveSettings({}, {})))["limit"] is None
 
 

@@ -1,7 +1,5 @@
 """Who is let in: adaptive queues by the wait to expect; what every refusal says of when to come back; where a task stands."""
 
-from collections.abc import Iterable
-
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import World
@@ -265,42 +263,6 @@ def test_the_wait_is_no_shorter_than_the_models_pace_before_that_is_measured(wor
     assert [pool.place(f"t{n}").wait_ms for n in range(3)] == [6000, 16_000, 26_000]
     world.advance(6000)
     assert pool.place("t0").wait_ms == 0
-
-
-def leave(pool: Pool, running: list[Grant], names: Iterable[str], every_ms: int) -> list[Grant]:
-    """Tasks of a user each come at once and leave so far apart; the last one runs."""
-    names = list(names)
-    for name in names:
-        pool.submit(name, user=name)
-    for _ in names:
-        pool.world.advance(every_ms)
-        pool.offer("m")
-        running = pool.finish(running[0], want=1).grants
-    return running
-
-
-def bounds(pool: Pool, name: str) -> tuple[float, float]:
-    """How far below and above the wait that a task is told its bounds lie, as parts of it."""
-    answer = pool.submit(name, user=name)
-    assert isinstance(answer, Submitted)
-    pool.cancel(name)
-    _, wait, low, high = answer.place
-    return (wait - low) / wait, (high - wait) / wait
-
-
-def test_waits_beyond_a_bound_widen_it_and_others_narrow_it_again(world: World) -> None:
-    pool = Pool(world, limit=1)
-    running = flowing(pool, number=60)
-    running = leave(pool, running, [f"usual{n}" for n in range(60)], 1000)
-    usual = bounds(pool, "first")
-    running = leave(pool, running, [f"slow{n}" for n in range(12)], 8000)
-    slow = bounds(pool, "second")
-    for n in range(20):
-        running = leave(pool, running, [f"again{n}-{k}" for k in range(10)], 1000)
-    again = bounds(pool, "third")
-    assert slow[1] > 1.5 * usual[1], "they waited longer than they were told"
-    assert abs(slow[0] - usual[0]) < 0.2
-    assert again[1] < slow[1] / 1.3
 
 
 def test_waits_are_told_in_two_digits(world: World) -> None:

@@ -254,6 +254,6 @@ def test_it_is_counted_and_remembered(world: World, pool: Pool) -> None:
     assert end.outcome == "queued"
     assert metrics.repairs.values == {("m", "begun"): 1}
     pool.finish(granted(pool), seq=3, state=State.FAILED, code="JSON_PARSE_FAILED")
-    remembered = drive(pool.scheduler.remembered("a"))
-    assert remembered.fields["rp"].startswith("2 1 1 ")
-    assert remembered.fields["hi"].endswith("|gone")
+    record = pool.record("a")
+    assert record["rp"].startswith("2 1 1 ")
+    assert record["hi"].endswith("|gone")

@@ -202,13 +202,11 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
     pool.finish(grant, 4, want=1)
     assert set(pool.record("a")) | {
         "ls",
-        "ew",
         "an",
         "aw",
         "rf",
         "rq",
         "pg",
-        "er",
         "us",
         "na",
         "ik",

@@ -18,12 +18,9 @@ from fairlane.queues.survey.survey import (
     Model,
     Queue,
     Shares,
-    jain,
     model_of,
     set_shares,
 )
-
-PERIOD_MS = 300_000
 
 
 def look(
@@ -134,147 +131,6 @@ def test_a_pace_and_a_hold_are_told_apart(world: World) -> None:
     world.advance(30_000)
     model, _ = look(pool)
     assert (model.held_until_ms, model.next_start_ms) == (None, None)
-
-
-# ---- fairness ----------
-
-
-class Line:
-    """A lane with one slot in which each user has tasks waiting until it is told to stop."""
-
-    def __init__(self, world: World, *users: str) -> None:
-        self.pool = Pool(world, limit=1)
-        self.pool.offer("m", hold_ms=3_600_000)
-        self.number = 0
-        self.accepted: list[str] = []
-        self.running = self.pool.run("first", user="starter")
-        self.accepted.append("first")
-        for user in users:
-            self.come(user)
-
-    def come(self, user: str, tasks: int = 2) -> None:
-        for _ in range(tasks):
-            self.number += 1
-            self.accepted.append(f"{user}-{self.number}")
-            self.pool.submit(self.accepted[-1], user=user)
-
-    def serve(self, steps: int, ms: int, again: Any = lambda user: True) -> None:
-        """End a task and begin the next, so often; who was served comes with another one, if `again` says so."""
-        for _ in range(steps):
-            self.pool.world.advance(ms)
-            self.pool.renew(self.running)
-            (self.running,) = self.pool.finish(self.running, want=1).grants
-            if again(self.running.user):
-                self.come(self.running.user, 1)
-
-    def jain(self) -> float | None:
-        return look(self.pool)[1]["free"].jain
-
-
-def align(world: World) -> None:
-    """Move the clock to the beginning of a period."""
-    world.advance(PERIOD_MS - world.now_ms % PERIOD_MS)
-
-
-def test_users_in_line_through_a_whole_period_are_compared(world: World) -> None:
-    align(world)
-    line = Line(world, "a", "b", "c")
-    line.serve(60, 5000)
-    assert line.jain() is None, "nobody was in line before this period"
-    line.serve(60, 5000)
-    assert line.jain() == pytest.approx(1.0, abs=0.01)
-    audit(world, line.accepted)
-
-
-def test_who_comes_or_goes_meanwhile_is_left_out(world: World) -> None:
-    align(world)
-    line = Line(world, "a", "b", "c")
-    line.serve(60, 5000)
-    line.come("late")
-    line.serve(40, 5000, again=lambda user: user != "b")
-    line.come("b")
-    line.serve(20, 5000)
-    keys, period = world.keys, str(world.now_ms // PERIOD_MS - 1)
-    served = world.call("HGETALL", keys("service", queue="free", period=period, model="m"))
-    noted = {served[i].decode(): int(served[i + 1]) for i in range(0, len(served), 2)}
-    assert noted["b"] < 0 < noted["late"]
-    reply: Any = world.link.run("survey", "m", 10, 10).result()
-    assert len(reply[5][0][4]) == 2, "a and c"
-    assert line.jain() == pytest.approx(1.0, abs=0.01)
-
-
-def test_who_got_more_back_than_was_charged_in_a_period_stays_in_the_comparison(world: World) -> None:
-    align(world)
-    line = Line(world, "a", "b")
-    line.serve(120, 5000)
-    for ago in (1, 2):
-        period = str(world.now_ms // PERIOD_MS - ago)
-        world.call(
-            "HSET", world.keys("service", queue="free", period=period, model="m"), "a", -100 * 100 * 65536
-        )
-    reply: Any = world.link.run("survey", "m", 10, 10).result()
-    assert [int(amount) > 0 for amount in sorted(reply[5][0][4], key=int)] == [False, True]
-
-
-def test_what_a_task_used_counts_and_not_what_it_was_expected_to(world: World) -> None:
-    align(world)
-    line = Line(world, "short", "long")
-    for _ in range(30):  # longer than is paid for in advance
-        for _ in range(2):
-            world.advance(10_000)
-            line.pool.renew(line.running)
-        used = (0, 1000) if line.running.user == "long" else (0, 250)
-        (line.running,) = line.pool.finish(line.running, used=used, want=1).grants
-        line.come(line.running.user, 1)
-    service = world.keys("service", queue="free", period=str(world.now_ms // PERIOD_MS - 1), model="m")
-    flat = world.call("HGETALL", service)
-    served = {flat[i].decode(): int(flat[i + 1]) >> 16 for i in range(0, len(flat), 2)}
-    assert served["long"] == pytest.approx(served["short"], rel=0.3)
-    assert line.jain() == pytest.approx(1.0, abs=0.02)
-
-
-def test_who_was_served_nothing_shows(world: World) -> None:
-    align(world)
-    line = Line(world, "a", "b")
-    line.serve(60, 5000)
-    service = world.keys("service", queue="free", period=str(world.now_ms // PERIOD_MS - 1), model="m")
-    world.call("HSET", service, "starved", 65537 * 100)
-    line.serve(60, 5000)
-    assert line.jain() == pytest.approx(2 / 3, abs=0.01)
-
-
-def test_without_waiting_nothing_is_kept(world: World) -> None:
-    pool = Pool(world)
-    for i in range(5):
-        pool.finish(pool.run(f"t{i}"))
-    assert not audit(world, [f"t{i}" for i in range(5)]).by_kind["service"]
-
-
-def test_the_state_is_bounded_and_goes(world: World) -> None:
-    align(world)
-    pool = Pool(world)
-    pool.configure(max_length=10_000)
-    for i in range(1100):
-        pool.submit(f"a{i}", user=f"u{i}")
-        pool.submit(f"b{i}", user=f"u{i}")
-    for _ in range(22):
-        pool.take(want=50)
-    key = world.keys("service", queue="free", period=str(world.now_ms // PERIOD_MS), model="m")
-    assert world.call("HLEN", key) == 1000
-    assert 0 < world.call("PTTL", key) <= 900_000
-
-
-def test_jains_index() -> None:
-    def of(*amounts: tuple[int, int]) -> float | None:
-        return jain([str(cost * 65536 + grants).encode() for cost, grants in amounts])
-
-    assert of((700, 5), (700, 5), (700, 5)) == 1.0
-    assert of((700, 10), (0, 0)) == 0.5
-    assert of((300, 5), (100, 5)) == 0.8
-    assert of((300, 4), (100, 5)) is None, "too few grants to tell chance from unfairness"
-    assert of((300, 50)) is None
-    assert of() is None
-    assert of((0, 5), (0, 5)) is None
 
 
 # ---- shares ----------

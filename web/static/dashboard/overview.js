@@ -498,12 +498,6 @@ const modelTable = () =>
         sign: row => JSON.stringify([row.meanRunMs, row.outputLimits]),
         draw: row => [h("span", {}, duration(row.meanRunMs)), ...limitLines(row.outputLimits)],
       },
-      {
-        name: "model.jain",
-        class: "num",
-        sign: row => (row.jain === null || row.jain === undefined ? "–" : number(row.jain, 3)),
-        draw: row => h("span", { title: t("model.jain.long") }, row.jain === null || row.jain === undefined ? "–" : number(row.jain, 3)),
-      },
       { name: "model.workers", class: "num", sign: row => (row.workers ? t("model.workers.n", { n: row.workers, slots: t("slots.n", { n: row.slots }) }) : "0") },
       { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("model", row.model, row.paused) },
     ],

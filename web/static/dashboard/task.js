@@ -196,7 +196,7 @@ export class Task {
       ["task.repaired", task.repaired ? t("task.repaired.yes") : null],
       ["task.type", task.type],
       ["task.priority", task.priority || null],
-      ["task.why", task.status === "failed" ? [task.code, task.error].filter(Boolean).join(": ") : null],
+      ["task.why", task.status === "failed" ? task.code : null],
       ["task.family", task.status === "failed" ? task.family : null],
       ["task.place", task.position === undefined ? null : number(task.position)],
       [

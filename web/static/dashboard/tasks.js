@@ -1,4 +1,4 @@
-// Finding tasks: by a part of their id, user or sentence, by what is known of them, by time; in any order, to be kept as a file. What is
+// Finding tasks: by a part of their id or user, by what is known of them, by time; in any order, to be kept as a file. What is
 // asked for stands in the address.
 
 import { call, explain } from "../common/api.js";
@@ -273,8 +273,8 @@ const taskTable = (after, onOrder) =>
       { name: "task.ran", class: "num", sort: row => spans(row).ran, sign: row => duration(spans(row).ran) },
       {
         name: "task.why",
-        sign: row => `${row.code}/${row.error}`,
-        draw: row => (row.code && row.status === "failed" ? h("span", { class: "who why" }, h("span", { class: "id", title: row.family ? t("codes.family", { family: row.family }) : null }, row.code), row.error ? h("span", { class: "sub", title: row.error }, row.error) : null) : null),
+        sign: row => row.code,
+        draw: row => (row.code && row.status === "failed" ? h("span", { class: "who why" }, h("span", { class: "id", title: row.family ? t("codes.family", { family: row.family }) : null }, row.code)) : null),
       },
       {
         name: "",
