@@ -26,12 +26,12 @@ from fairlane.gateway.api import (
     archive,
     audit,
     batches,
-    changes,
     endpoints,
     health,
     keys,
     metrics,
     operators,
+    overrides,
     pages,
     quota,
     responses_admin,
@@ -67,7 +67,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 ROUTERS = (
     (operators.router, Access.ADMIN),
-    (changes.router, Access.ADMIN),
+    (overrides.router, Access.ADMIN),
     (endpoints.router, Access.ADMIN),
     (keys.router, Access.ADMIN),
     (quota.router, Access.ADMIN),
@@ -284,9 +284,7 @@ class App(FastAPI):
         if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
             metrics.beyond_token(error.code, **where, why=error.message, **{**error.facts, **whose})
         if error.status in (429, 503) and not isinstance(error, TaskFailed):
-            self.gateway.records.refusals.count(
-                caller.key_id if caller else "", error.code, error.facts.get("change", "")
-            )
+            self.gateway.records.refusals.count(caller.key_id if caller else "", error.code)
             metrics.refused_call(
                 error.code,
                 status=error.status,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,12 @@ import structlog
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.endpoints.endpoints import Endpoints
+from fairlane.gateway.routing.overrides import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
-from fairlane.gateway.routing.rollouts import Rollouts, rollouts
 from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced
 from fairlane.gateway.settings.leaves import since_when
 from fairlane.gateway.settings.origins import Origins
-from fairlane.queues.changes import PlannedChange
+from fairlane.queues.overrides import Override
 from fairlane.queues.survey.survey import RefusedReload
 
 log = structlog.get_logger("fairlane.gateway")
@@ -136,8 +136,8 @@ class Current:
         self.since: dict[str, int] = {}
         """See `since_when`."""
         self._own = own
-        self._changes: tuple[PlannedChange, ...] = ()
-        self._told_unfit: dict[str, str] = {}
+        self._overrides: tuple[Override, ...] = ()
+        self._logged_invalid: Mapping[str, str] = {}
         self._read(self.settings)
         self.callers = Callers(settings, own=own)
         self._stored: StoredKeys | None = None
@@ -170,7 +170,7 @@ class Current:
         self.routes_hash = _routes_hash(settings)
         """Of its routes, templates, chains, endpoints and fallbacks: the same where these are the same."""
         self.settings_hash = _settings_hash(settings)
-        self._roll_out()
+        self._lay_over()
 
     @property
     def archives(self) -> bool:
@@ -186,45 +186,33 @@ class Current:
         """Take over which endpoints were added while running, and when that changed last."""
         self._added, self.endpoints_ms = added, changed_ms
         self.settings, self.endpoints = with_endpoints(self._said, added)
-        self._roll_out()
+        self._lay_over()
 
-    @property
-    def changes(self) -> Sequence[PlannedChange]:
-        """Those that this replica goes by, of single tasks and of queues and models as a whole."""
-        return self._changes
+    def take_overrides(self, overrides: Iterable[Override]) -> None:
+        """Lay these overrides over the configuration from now on, also over the next one."""
+        self._overrides = tuple(overrides)
+        self._lay_over()
 
-    def take_changes(self, changes: Iterable[PlannedChange]) -> None:
-        """Take over which changes of settings hold now, on top of the configuration, and of the next ones."""
-        self._changes = tuple(changes)
-        self._roll_out()
-
-    def _roll_out(self) -> None:
-        self.rollouts: Rollouts | None
-        """None: no task is concerned by a change."""
-        self.rollouts, self.unfit = rollouts(self.settings, self.plans, self._changes)
-        """`unfit`: ids of changes that hold for nobody, as they do not fit the configuration, with what is wrong."""
-        for change_id, why in self.unfit.items():
-            if self._told_unfit.get(change_id) != why:
+    def _lay_over(self) -> None:
+        self.overlay: Overlay = overlay(self.settings, self.plans, self._overrides)
+        """The settings and plans with the overrides on top."""
+        for override_id, why in self.overlay.invalid.items():
+            if self._logged_invalid.get(override_id) != why:
                 log.warning(
-                    "a change does not fit the configuration, and holds for nobody", change=change_id, why=why
+                    "an override does not fit the configuration, and is not applied",
+                    override=override_id,
+                    why=why,
                 )
-        self._told_unfit = self.unfit
+        self._logged_invalid = self.overlay.invalid
 
     def plan(self, caller: Caller, name: str, has_image: Callable[[], bool], subject: str = "") -> Plan:
-        """What a request of this caller for this name comes to now. `has_image` is asked where that matters. `subject` tells its
-        task from others where a change holds for a share of them: its idempotency key, or its id; '': it is on the old side."""
-        if self.rollouts is None:
-            return self.plans.plan(caller, name, time.time() * 1000, has_image)
-        return self.rollouts.plan(caller, name, subject, time.time() * 1000, has_image)
+        """What a request of this caller for this name comes to now. `has_image` is asked where that matters. `subject`: as
+        `Overlay.plans_of` takes it."""
+        return self.plans_of(caller, name, subject).plan(caller, name, time.time() * 1000, has_image)
 
     def plans_of(self, caller: Caller, name: str, subject: str = "") -> Plans:
         """The plans by which that is so."""
-        return self.plans if self.rollouts is None else self.rollouts.plans_of(caller, name, subject)
-
-    @property
-    def limiting(self) -> Settings:
-        """The settings with what holds for all tasks of a model on top: by these its workers are watched."""
-        return self.settings if self.rollouts is None else self.rollouts.settings
+        return self.overlay.plans_of(caller, name, subject)
 
     def take_keys(self, stored: StoredKeys) -> None:
         """Take over what the database says of keys."""

@@ -64,11 +64,7 @@ def dispatch_settings(current: Current) -> DispatchSettings:
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
             name: _output_limits(model)
-            for name, model in current.limiting.models.items()
+            for name, model in current.overlay.settings.models.items()
             if model.first_output_ms or model.silence_ms
-        },
-        changed_limits={
-            concerned: _output_limits(model)
-            for concerned, model in (current.rollouts.limited if current.rollouts is not None else {}).items()
         },
     )

@@ -40,15 +40,16 @@ from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
-from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
 from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.forget import Forget
-from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
+from fairlane.gateway.operator.inforce import EffectiveSettings, overrides_now
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
+from fairlane.gateway.operator.overrides.admin import OverrideAdmin
+from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.state import Picture, StateReader
@@ -58,7 +59,6 @@ from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.permits.holder import Holder
 from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
-from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
 from fairlane.gateway.responses.ends import ResponseEnds
 from fairlane.gateway.responses.keeping import Keeping
@@ -66,7 +66,6 @@ from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.responses.trimming import Trimming
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
-from fairlane.gateway.store.changes import ChangesWatch
 from fairlane.gateway.store.configuration import ConfigurationWatch
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
@@ -91,10 +90,10 @@ from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
 from fairlane.gateway.webhooks.sending import Sender, poster
 from fairlane.gateway.webhooks.webhooks import Webhooks
-from fairlane.queues.changes import ChangeStore, PlannedChange
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
+from fairlane.queues.overrides import Override, OverrideStore
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
@@ -165,9 +164,9 @@ class Gateway:
         self.configuration = ConfigurationWatch(
             self.scheduler, current, address, self.metrics, self._store_emptied
         )
-        change_store = ChangeStore(self.link)
-        self.changes = ChangesWatch(change_store, self._take_changes)
-        self.scheduler.on_changes = self.changes.told
+        override_store = OverrideStore(self.link)
+        self.overrides = OverrideMonitor(override_store, self._take_overrides)
+        self.scheduler.on_overrides = self.overrides.notice
         endpoint_store = EndpointStore(self.database)
         self._hear_of_endpoints: Callable[[bool], None] = lambda _: None
         self.endpoints = EndpointsWatch(endpoint_store, self._take_endpoints)
@@ -343,14 +342,7 @@ class Gateway:
             forget=Forget(self.database, records.forgotten, self.scheduler, self.batches.end_of, audit),
             keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
             quota=self.quota,
-            changes=ChangeAdmin(
-                change_store,
-                self.changes.read,
-                current,
-                self.scheduler,
-                Comparisons(records.reading),
-                records.outbox.catch_up,
-            ),
+            overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
             endpoints=endpoints,
             responses=ResponseList(kept, self.scheduler),
             settings=EffectiveSettings(
@@ -359,7 +351,7 @@ class Gateway:
                 self.scheduler,
                 current,
                 self._of_itself,
-                [changes_now(current), endpoints.layer],
+                [overrides_now(self.overrides, current), endpoints.layer],
             ),
             webhooks=WebhookAdmin(self.database, records.reading, audit, now_ms),
         )
@@ -404,7 +396,7 @@ class Gateway:
             self.surveyor,
             history,
             self.configuration,
-            self.changes,
+            self.overrides,
             self.replicas,
             audit,
             *records.parts,
@@ -474,8 +466,8 @@ class Gateway:
 
     # ---- what parts tell each other that were made before the other ----------
 
-    def _take_changes(self, changes: Sequence[PlannedChange]) -> None:
-        self.current.take_changes(changes)
+    def _take_overrides(self, overrides: Sequence[Override]) -> None:
+        self.current.take_overrides(overrides)
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
 
     async def _take_endpoints(self, known: Known) -> None:

@@ -70,11 +70,9 @@ KEYS = (
     Key("archive", "archive", "stream", "tasks that ended and that the archive shall have: task -> its id", "archived"),
     Key("request", "Z:{id}", "string", "the request of a task that the archive shall have", "archived; PX, set when it ends"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
-    Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
-    Key("changed", "changed", "hash", "the same setting -> its entry of the audit record, who, and that value", "change"),
-    Key("changes", "changes", "zset", "change of settings -> when it was set down (us)", "plan: the last 200, and what is live"),
-    Key("change", "C:{change}", "hash", "a change of settings (fields: see CHANGE)", "plan, with its line in `changes`"),
-    Key("due", "due", "zset", "change of settings -> when it begins or ends (ms)", "sweep, when it is due; alter"),
+    Key("overrides", "overrides", "hash", "override -> its fields, packed (see OVERRIDE)", "override_update, sweep"),
+    Key("overridden", "overridden", "hash", "setting of a queue or model -> value that overrides set", "with its override"),
+    Key("due", "due", "zset", "override -> when it ends (ms)", "with its override"),
     Key("audit", "audit", "stream", "what operators did, of releases that kept it here", "inherit, at the next start"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("rolled", "H:{step}:{at}", "hash", "part of a replica -> what it counted, of a minute or more", "PX, 6 h to 7 days"),
@@ -185,7 +183,6 @@ RECORD = {
     "pg": "epoch of an attempt, and the data of its last `progress`, which is not logged",
     "aw": "end of the last gap that moved its time, ms",
     "ls": "the worker that was lost with it last",
-    "ch": "the change of settings that concerns it, and its side: new or old",
     "mv": "models that it went on from: a line for each, with when (ms) and why",
     "hi": "earlier attempts: worker|granted|ended|why; …",
     "ed": "ended, ms",
@@ -317,24 +314,19 @@ BALANCE = {
 }
 """Fields of the balance of a subject, as of LIMIT. Amounts are micro-credits."""
 
-CHANGE = {
-    "ki": "kind of what it changes: route, model or queue",
-    "na": "its name",
-    "wh": "what is to hold, JSON",
-    "se": "the same of a queue or model as a whole: a line for each setting, with its value; absent: it is said of each task",
-    "wa": "what was set before, likewise, once it has begun",
-    "ro": "percent of the tasks",
-    "no": "note",
-    "who": "id of the key that made it",
-    "ad": "from which address",
-    "st": "scheduled, active, ended or taken_back",
-    "ma": "made, ms",
-    "at": "when it begins, ms",
-    "un": "when it ends, ms; 0: not by itself",
-    "bg": "when it began, ms",
-    "ed": "when it ended, ms",
+OVERRIDE = {
+    "target": "queue, model or route",
+    "name": "its name",
+    "settings": "setting of a queue or model -> value: what scripts apply",
+    "values": "dotted name of a setting -> value, JSON: what replicas apply",
+    "percent": "share of the tasks",
+    "until": "when it ends, ms; 0: when an operator rolls it back",
+    "status": "active or promoted",
+    "order": "of two overrides that set the same value, the one of the higher order wins",
+    "created_by": "id of the operator's key",
+    "created_at": "ms",
 }
-"""Fields of a change of settings."""
+"""Fields of an override."""
 
 PRESENCE = {
     "{worker id}": "JSON: what holds as long as the worker does not change",
@@ -353,7 +345,7 @@ POOL = {
     "cancelled": "tasks that were cancelled",
     "strict": "1: some queue is paused or has a rule about running tasks",
     "version": "version of the configuration in force: modified, read (ms), hash, replica that set it",
-    "changes": "version of the changes of settings: when one was altered last, us",
+    "overrides": "version of the overrides: about when one was written last, us",
     "acted": "id of the newest entry of the audit record",
     "born": "when it was configured first, us: another one means that the store was emptied meanwhile",
     "swept": "last sweep, ms",

@@ -49,63 +49,30 @@ class EffectiveSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
-    """A setting that was changed while running. `audit_id` is the entry that says so; it and `who` are '' where a release that
-    did not write them down made the change.
-    """
-
-    kind: Kind
-    name: str
-    setting: str
-    value: Value
-    audit_id: str = ""
-    who: str = ""
-
-    @property
-    def at_ms(self) -> int | None:
-        """When it was changed."""
-        return int(self.audit_id.partition("-")[0]) // 1000 if self.audit_id else None
-
-
-@dataclass(frozen=True, slots=True)
 class Ruling:
-    """All that is set of queues and models, by the configuration in force, if there is one, and while running."""
+    """All that the configuration in force says of queues and models, if there is one."""
 
     in_force: Configuration | None
     configured: dict[tuple[Kind, str, str], Value]
     """By kind, name and setting."""
-    overrides: list[Override]
 
 
 def read_field(field: str) -> tuple[Kind, str, str] | None:
-    """Kind, name and setting of a field of `configured`, `overrides` and `changed`; None for one that another release knows."""
+    """Kind, name and setting of a field of `configured`; None for one that another release knows."""
     letter, _, rest = field.partition(":")
     name, _, setting = rest.rpartition(":")
     kind: Kind = "queue" if letter == "q" else "model"
     return (kind, name, setting) if setting in settings_of(kind) else None
 
 
-def read_ruling(
-    in_force: Configuration | None,
-    configured: Mapping[str, str],
-    overrides: Mapping[str, str],
-    changed: Mapping[str, str],
-) -> Ruling:
-    """What the hashes of these names hold. Who made a change counts for the value that they gave, and for no other: a replica of
-    a release that does not write down who may have changed it since.
-    """
-    found = []
-    for field, text in overrides.items():
-        if place := read_field(field):
-            entry, who, value = [*changed.get(field, "").split(" ", 2), "", "", ""][:3]
-            known = (entry, who) if entry and value == text else ("", "")
-            found.append(Override(*place, decode(place[0], place[2], text), *known))
+def read_ruling(in_force: Configuration | None, configured: Mapping[str, str]) -> Ruling:
+    """What the hash `configured` holds."""
     said = {
         place: decode(place[0], place[2], text)
         for field, text in configured.items()
         if (place := read_field(field))
     }
-    return Ruling(in_force, said, found)
+    return Ruling(in_force, said)
 
 
 @dataclass(frozen=True, slots=True)

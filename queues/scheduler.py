@@ -30,6 +30,7 @@ from fairlane.queues.keys import Keys
 from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_standing
 from fairlane.queues.logs.sums import SummedLine
 from fairlane.queues.metrics import EndedTask, Metrics, Recorder, TaskEnd, sentence_of
+from fairlane.queues.overrides import new_override_id
 from fairlane.queues.rules import (
     Change,
     EffectiveSettings,
@@ -156,8 +157,8 @@ class Scheduler:
         self.limits = limits
         self.replica = replica
         self._dropped = SummedLine(self._log_dropped)
-        self.on_changes: Callable[[bytes], None] = _ignore
-        """Hears the version of the changes of settings with each sweep."""
+        self.on_overrides: Callable[[bytes], None] = _ignore
+        """Called with the version of the overrides after each sweep."""
 
     def _log_dropped(self, number: int) -> None:
         log.warning(
@@ -639,7 +640,7 @@ class Scheduler:
         for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
             model, other, cause = pair.decode().split("\n")
             self.metrics.fell(model, other, cause, number)
-        self.on_changes(reply[6])
+        self.on_overrides(reply[6])
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:
@@ -845,25 +846,36 @@ class Scheduler:
         return None if packed is None else read_configuration(packed), (born or b"").decode()
 
     async def ruling(self) -> Ruling:
-        """All that is set of queues and models, and who changed it. Raises StoreError."""
+        """All that is configured of queues and models. Raises StoreError."""
         command, keys = self._link.command, self._keys
         version = command("HGET", keys("pool"), "version")
-        hashes = [command("HGETALL", keys(name)) for name in ("configured", "overrides", "changed")]
-        packed, texts = await version, [_texts(await reply) for reply in hashes]
-        return read_ruling(None if packed is None else read_configuration(packed), *texts)
+        configured = command("HGETALL", keys("configured"))
+        packed, texts = await version, _texts(await configured)
+        return read_ruling(None if packed is None else read_configuration(packed), texts)
 
-    async def change(self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor) -> Change | None:
-        """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
+    async def override(
+        self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor
+    ) -> Change | None:
+        """Set settings of a queue or model for good; None: there is no such queue. KeyError for an unknown setting, OverflowError
+        if there are too many overrides.
 
-        It holds from the next decision on, on every replica, over restarts too, until a value of None takes it back to what is
-        configured. The change is written to the audit record in the same step.
+        They hold from the next decision on, on every replica, until a value of None restores what is configured. No other
+        override of the queue or model sets them any more. The audit log entry is written in the same step.
         """
-        args: list[Arg] = [kind, name, *actor, _mark()]
-        for setting, value in values.items():
-            args.extend((setting, encode(kind, setting, value)))
-        reply = await self._link.run("change", *args)
+        asked = {
+            "id": new_override_id(),
+            "target": kind,
+            "name": name,
+            "settings": {setting: encode(kind, setting, value) for setting, value in values.items()},
+            "who": actor.who,
+            "address": actor.address,
+            "mark": _mark(),
+        }
+        reply = await self._link.run("override_set", msgspec.msgpack.encode(asked))
         if reply[0] == b"unknown":
             return None
+        if reply[0] == b"full":
+            raise OverflowError("there are too many overrides")
         before, after = (
             {
                 setting: decode(kind, setting, text)
@@ -892,7 +904,7 @@ class Scheduler:
         names = list(settings_of(kind))
         stored = self._link.command("HMGET", key, *names)
         changed = self._link.command(
-            "HMGET", self._keys("overrides"), *(f"{kind[0]}:{name}:{setting}" for setting in names)
+            "HMGET", self._keys("overridden"), *(f"{kind[0]}:{name}:{setting}" for setting in names)
         )
         values, overrides = await stored, await changed
 
@@ -962,8 +974,6 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("rt", task.asked)
     if task.template:
         fields += ("tm", task.template)
-    if task.change:
-        fields += ("ch", task.change)
     if task.fallbacks:
         fields += ("fb", task.fallbacks, "fa", task.fallback_after_ms)
     if task.named_later:

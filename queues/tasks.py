@@ -102,8 +102,6 @@ class TaskSpec(msgspec.Struct):
     any JSON object; '' = anything."""
     repair: bool = False
     """If that does not match, and nobody has seen any of it, its model is asked again once."""
-    change: str = ""
-    """The change of settings that concerns it and its side of it, `new` or `old`; '' = none."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -125,7 +123,6 @@ _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
     *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "most_tries", "price", "quota", "otherwise"),
     *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "repair"),
-    "change",
 )
 
 
@@ -168,8 +165,6 @@ class Grant(NamedTuple):
     """What its finished text must be (`TaskSpec.answer`)."""
     repair: str = ""
     """Whether that may be asked for again, as the record's field `rp` says it: see `repairs` and `repaired`."""
-    change: str = ""
-    """As `TaskSpec` has it."""
     tell_sent: bool = False
     """Its model has windows: `Scheduler.sent` is to be told when its request has left."""
     most_tries: int = 0

@@ -146,79 +146,23 @@ class Refusal(Schema, kw_only=True):
     count: int
 
 
-class ChangeShown(Schema, kw_only=True):
-    """A change of settings."""
+class OverrideShown(Schema, kw_only=True):
+    """Values on top of the configuration."""
 
     id: str
-    kind: Literal["route", "model", "queue"]
+    target: Literal["queue", "model", "route"]
     name: str
-    tier: Annotated[str | None, says("of a route: for tasks of this tier alone")]
-    vision: Annotated[bool, says("of a route: for requests with images alone")]
-    set: dict[str, Any]
-    per_task: Annotated[bool, says("it is decided for each task, so it may hold for a share of them")]
-    rollout: Annotated[int | None, says("percent")]
-    by: Literal["task", "user"] | None
-    state: Literal["scheduled", "active", "ended", "taken_back"]
-    problem: Annotated[str | None, says("why it holds for nobody, though it is active")]
-    note: str
-    who: Annotated[str, says("the id of the key that made it")]
-    made_at: Ms
-    at: Annotated[Ms, says("when it begins or began, as it was asked for")]
-    until: Annotated[Ms | None, says("when it ends by itself")]
-    began_at: Ms | None
-    ended_at: Ms | None
+    values: dict[str, Any]
+    percent: Annotated[int, says("share of the tasks")]
+    until: Annotated[Ms | None, says("when it ends; null: when an operator rolls it back")]
+    status: Literal["active", "promoted"]
+    problem: Annotated[str | None, says("why the replica that answers does not apply it")]
+    created_by: Annotated[str, says("the id of the operator's key")]
+    created_at: Ms
 
 
-class ChangeMade(ChangeShown, kw_only=True):
+class OverrideCreated(OverrideShown, kw_only=True):
     warnings: list[str]
-
-
-class FailuresOfSide(Schema, kw_only=True):
-    code: str
-    family: str | None
-    tasks: int
-
-
-class RefusalsOfSide(Schema, kw_only=True):
-    code: str
-    calls: int
-
-
-class TimesOfSide(Schema, kw_only=True):
-    p50: Ms
-    p95: Ms
-
-
-class SideOfChange(Schema, kw_only=True):
-    """Tasks on one side of a change that have ended, and calls that were refused."""
-
-    tasks: int
-    completed: int
-    failed: int
-    cancelled: int
-    failures: list[FailuresOfSide]
-    refused: Annotated[int, says("calls that came to no task (429, 503), up to the last full minute")]
-    refusals: list[RefusalsOfSide]
-    moved: Annotated[int, says("those that went on to another model")]
-    input_tokens_per_task: float | None
-    output_tokens_per_task: float | None
-    cost_per_task: Annotated[float | None, says("credits")]
-    sampled: Annotated[int, says("tasks of which times are told, those that ended last")]
-    wait_ms: TimesOfSide | None
-    first_output_ms: TimesOfSide | None
-    duration_ms: TimesOfSide | None
-
-
-class Comparison(Schema, kw_only=True):
-    old: SideOfChange
-    new: SideOfChange
-    enough: Annotated[bool, says("both sides have tasks enough to say something")]
-
-
-class ChangeDetail(ChangeShown, kw_only=True):
-    now: Ms
-    comparison: Comparison | None
-    database_away: Annotated[str | None, says("why there is no comparison now")]
 
 
 class EndpointLine(Schema, kw_only=True):
@@ -423,11 +367,6 @@ class Task(Schema, kw_only=True):
     attempts: list[Attempt]
 
 
-class ChangeOfTask(Schema, kw_only=True):
-    id: str
-    side: Literal["new", "old"]
-
-
 class StageOfTask(ChainStage, kw_only=True):
     """A stage of a chain, and where it is to run, as far as that is known before."""
 
@@ -442,7 +381,6 @@ class PermitOfTask(Schema, kw_only=True):
 
 class TaskDetail(Task, kw_only=True):
     now: Ms
-    change: ChangeOfTask | None
     fallbacks: Annotated[list[str], says("models that it may go on to")]
     chain_name: Annotated[str | None, says("of a chain that the configuration has")] = None
     stages: Annotated[list[StageOfTask] | UnsetType, says("of a chain")] = UNSET
@@ -729,7 +667,6 @@ class Came(Schema, kw_only=True):
     where: str
     since: Ms | None
     by: Annotated[str | None, says("the key of the operator who changed it")]
-    audit: Annotated[str | None, says("the entry of the audit record that says so")]
 
 
 class Setting(Came, kw_only=True):
@@ -1016,9 +953,6 @@ class UsedTask(Schema, kw_only=True):
     route: Annotated[str, says("the name that its caller gave, where more than one model may run it")]
     template: Annotated[str, says("the name of the template that its payload was made of")]
     template_version: str
-    change_id: Annotated[str, says("of the change of settings that concerned it; empty: none did")]
-    side: Annotated[Literal["new", "old", ""], says("on which it was of that")]
-    moves: int | None
     stage: Annotated[str, says("of a chain, which has a row for each stage, and for each part of one")]
     stage_index: Annotated[int | None, says("from 0; null: it is no chain")]
     part: Annotated[int | None, says("from 0; null: the stage had one alone")]

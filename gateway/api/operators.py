@@ -305,7 +305,7 @@ async def force_breaker(operator: TheOperator, actor: TheActor, body: TheBody) -
 async def change_queue(
     operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
 ) -> Response:
-    """Changes settings of a queue while the gateways run; null takes a change back.
+    """Overrides settings of a queue for good, while the gateways run; null restores what is configured.
 
     With `check` nothing is changed, only refused if it would be.
     """
@@ -319,7 +319,7 @@ async def change_queue(
 async def change_model(
     operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
 ) -> Response:
-    """Changes settings of a model while the gateways run; null takes a change back.
+    """Overrides settings of a model for good, while the gateways run; null restores what is configured.
 
     With `check` nothing is changed, only refused if it would be.
     """
@@ -330,4 +330,4 @@ async def _update(
     operator: Operator, actor: Actor, body: Body, kind: Configured, name: str, *, check: bool
 ) -> Response:
     check_name(operator.current.settings, kind, name)
-    return answer(await operator.change(kind, name, await body.fields(), actor, check=check))
+    return answer(await operator.overrides.patch(kind, name, await body.fields(), actor, check=check))

@@ -313,7 +313,6 @@ class _Made(msgspec.Struct, frozen=True):
             uses=caller.uses,
             asked=plan.asked if plan.rule else "",
             template=options.template,
-            change=plan.change,
             fallbacks=plan.fallbacks,
             fallback_after_ms=rule.fallback_after_ms if plan.fallbacks else 0,
             named_later=named_later,

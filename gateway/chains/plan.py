@@ -50,7 +50,6 @@ class Runs(Struct, frozen=True, omit_defaults=True):
     bound: str = "max_tokens"
     """The member of a body that says so."""
     repair: bool = False
-    change: str = ""
     prompt: Prompt | None = None
 
 

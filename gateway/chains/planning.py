@@ -219,7 +219,6 @@ class _Planning(NamedTuple):
             _least(rule.max_output_tokens, claimed and claimed[1]),
             claimed[0] if claimed else "max_tokens",
             settings.structured_repair if rule.repair is None else rule.repair,
-            plan.change,
             self._prompt(rule),
         )
 

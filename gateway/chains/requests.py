@@ -41,7 +41,7 @@ _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
     *("model", "queue", "payload", "task_type", "estimated_input", "most_input", "max_output", "answers"),
     *("wait_ms", "run_ms", "stream", "price", "asked", "template", "fallbacks", "fallback_after_ms"),
-    *("named_later", "answer", "repair", "change"),
+    *("named_later", "answer", "repair"),
 )
 """What a task that is submitted has of its first stage."""
 

@@ -127,30 +127,20 @@ usage = Table(
     _text("route"),
     _text("template"),
     _text("template_version"),
-    Column("change_id", Text, nullable=False, server_default=""),
-    Column("side", Text, nullable=False, server_default=""),
-    Column("moves", Integer, comment="Null: no change concerned it"),
     Column("chain", Text, nullable=False, server_default=""),
     Column("stage", Integer, comment="Null: it is no chain; so below"),
     Column("stage_name", Text, nullable=False, server_default=""),
     Column("part", Integer),
     Index("ix_usage_ended_task", "ended", "task"),
-    Index(
-        "ix_usage_change_id_side_ended",
-        *("change_id", "side", "ended"),
-        sqlite_where=text("change_id <> ''"),
-        postgresql_where=text("change_id <> ''"),
-    ),
     Index("ix_usage_chain", "chain", sqlite_where=text("chain <> ''"), postgresql_where=text("chain <> ''")),
     Index("ix_usage_key_id_ended_task", "key_id", "ended", "task"),
     Index("ix_usage_user_name_ended_task", "user_name", "ended", "task"),
     comment="One row per ended task",
 )
 """Empty text: there is none. `model` is the one that was asked for, `scheduled` the line that it waited in; `granted` is its last
-grant. `price` says all of it (`Price.id`). `route`: the name that its caller gave, where more than one model may run it. `side`:
-new or old, of the change of settings that concerned it; `moves`: how often it went on to another model then. `chain`: the
-chain's task, of which the row is a stage, numbered from 0, or a part of one: it is named by `task` as `<chain>.<stage>` or
-`<chain>.<stage>.<part>`, and `enqueued` says when it came into its line."""
+grant. `price` says all of it (`Price.id`). `route`: the name that its caller gave, where more than one model may run it.
+`chain`: the chain's task, of which the row is a stage, numbered from 0, or a part of one: it is named by `task` as
+`<chain>.<stage>` or `<chain>.<stage>.<part>`, and `enqueued` says when it came into its line."""
 
 
 MEASURES = (
@@ -205,23 +195,6 @@ usage_routes = Table(
     PrimaryKeyConstraint("began", "key_id", "tier", "route", "model", name="pk_usage_routes"),
     comment="The same added up over days, by route: of tasks that have one",
 )
-
-
-usage_changes = Table(
-    "usage_changes",
-    metadata,
-    _number("began"),
-    _text("change_id"),
-    _text("side"),
-    _text("state"),
-    _text("code"),
-    Column("moved", Boolean, nullable=False),
-    *_measures(),
-    PrimaryKeyConstraint("change_id", "side", "state", "code", "moved", "began", name="pk_usage_changes"),
-    Index("ix_usage_changes_began", "began"),
-    comment="The same of tasks that a change of settings concerned, added up over days",
-)
-"""`moved`: those that went on to another model."""
 
 ledger = Table(
     "ledger",
@@ -294,18 +267,6 @@ refusals = Table(
     comment="Calls that were refused, counted by each process for a minute that began then",
 )
 """`key_id`: empty where no key was asked for. `code`: that of the error, as callers are told it."""
-
-refused_changes = Table(
-    "refused_changes",
-    metadata,
-    *(_text(name) for name in ("change_id", "side", "code")),
-    _number("minute"),
-    _text("replica"),
-    _number("count"),
-    PrimaryKeyConstraint("change_id", "side", "code", "minute", "replica", name="pk_refused_changes"),
-    Index("ix_refused_changes_minute", "minute"),
-    comment="The same of those that a change of settings concerned, by its side",
-)
 
 archive = Table(
     "archive",

@@ -20,7 +20,7 @@ from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.leaves import Leaf, leaves
 from fairlane.gateway.settings.origins import Loc
-from fairlane.queues.changes import WHOLE, PlannedChange
+from fairlane.queues.overrides import ALL, Override
 from fairlane.queues.rules import Kind, Ruling, Value
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
@@ -45,8 +45,6 @@ class Came(msgspec.Struct, frozen=True, rename="camel"):
     where: str = ""
     since: int | None = None
     by: str | None = None
-    audit: str | None = None
-    """The entry of the audit record that says it was changed."""
 
 
 Layer = Mapping[str, Came]
@@ -194,47 +192,36 @@ def _default(name: str) -> Any:
 # ---- layers ----------
 
 
-def of_store(settings: Settings, ruling: Ruling) -> list[Layer]:
-    """What the store has of queues and models beside these settings: another replica's configuration, and what was changed."""
-    other: dict[str, Came] = {}
-    if ruling.in_force is not None:
-        held = ruling.in_force
-        mine: dict[tuple[Kind, str, str], Value] = {
-            (kind, name, setting): value
-            for kind, entries in zip(KINDS, configured(settings), strict=True)
-            for name, values in entries.items()
-            for setting, value in values.items()
-            if value is not None
-        }
-        for place in mine.keys() | ruling.configured.keys():
-            theirs = ruling.configured.get(place)
-            if mine.get(place) != theirs:
-                other[name_of(*place)] = Came(theirs, "replica", held.replica, held.modified_ms)
-    changed = {
-        name_of(one.kind, one.name, one.setting): Came(
-            one.value, "changed", "", one.at_ms, one.who or None, one.audit_id or None
-        )
-        for one in ruling.overrides
+def of_store(settings: Settings, ruling: Ruling) -> Layer:
+    """What another replica's configuration says of queues and models instead of these settings."""
+    if ruling.in_force is None:
+        return {}
+    mine: dict[tuple[Kind, str, str], Value] = {
+        (kind, name, setting): value
+        for kind, entries in zip(KINDS, configured(settings), strict=True)
+        for name, values in entries.items()
+        for setting, value in values.items()
+        if value is not None
     }
-    return [dict(sorted(other.items())), dict(sorted(changed.items()))]
+    layer = {}
+    for place in mine.keys() | ruling.configured.keys():
+        theirs = ruling.configured.get(place)
+        if mine.get(place) != theirs:
+            layer[name_of(*place)] = Came(
+                theirs, "replica", ruling.in_force.replica, ruling.in_force.modified_ms
+            )
+    return dict(sorted(layer.items()))
 
 
-def of_changes(changes: Iterable[PlannedChange]) -> Layer:
-    """What changes of single tasks say that hold now, also those that hold for a share of the tasks: `where` says for which."""
+def of_overrides(overrides: Iterable[Override]) -> Layer:
+    """What overrides say, those that win last; `where` names the override, and the share of the tasks that it concerns."""
     layer: dict[str, Came] = {}
-    for change in changes:
-        if change.whole or not change.active:
-            continue
-        part = f"{change.kind}s.{change.name}"
-        if change.vision:
-            part += ".vision"
-        if change.tier:
-            part += f".tiers.{change.tier}"
-        where = f"change {change.id}"
-        if change.rollout < WHOLE:
-            where += f", for {change.rollout} % of the {'users' if change.by_user else 'tasks'}"
-        for field, value in change.fields.items():
-            layer[f"{part}.{field}"] = Came(value, "changed", where, change.began_ms, change.who or None)
+    for one in overrides:
+        share = f", for {one.percent} % of the tasks" if one.percent < ALL else ""
+        for name, value in one.values.items():
+            layer[f"{one.target}s.{one.name}.{name}"] = Came(
+                value, "changed", f"override {one.id}{share}", one.created_ms, one.created_by or None
+            )
     return layer
 
 

@@ -8,7 +8,8 @@ from msgspec import to_builtins
 
 from fairlane import __version__
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Layer, Own, Row, of_changes, of_store, view
+from fairlane.gateway.operator.effective import Layer, Own, Row, of_overrides, of_store, view
+from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
@@ -24,12 +25,12 @@ MOST_ROWS = 10_000
 ReadLayer = Callable[[], Awaitable[Layer]]
 
 
-def changes_now(current: Current) -> ReadLayer:
-    """What changes of single tasks say, by those that this replica goes by; one that does not fit its configuration holds for
-    nobody."""
+def overrides_now(monitor: OverrideMonitor, current: Current) -> ReadLayer:
+    """Return what reads the overrides, as far as this replica applies them."""
 
     async def read() -> Layer:
-        return of_changes(change for change in current.changes if change.id not in current.unfit)
+        known = await monitor.read()
+        return of_overrides(one for one in known.overrides if one.id not in current.overlay.invalid)
 
     return read
 
@@ -66,7 +67,7 @@ class EffectiveSettings:
             ruling, replicas, *more = await asyncio.gather(
                 self._scheduler.ruling(), self._replicas(), *(read() for read in self._layers)
             )
-            layers = [*of_store(own.settings, ruling), *more]
+            layers = [of_store(own.settings, ruling), *more]
         except StoreError as error:
             away = str(error)
         rows = await asyncio.to_thread(

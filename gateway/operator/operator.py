@@ -9,14 +9,13 @@ from typing import Any
 from fairlane.gateway.accounts.opencalls import too_many_calls
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.operator import changes
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
+from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.search import FILTERS, search
@@ -27,7 +26,6 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.queues.actor import Actor
-from fairlane.queues.rules import Kind
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.users import UserReader
 from fairlane.queues.tasks import State
@@ -58,7 +56,7 @@ class Operator:
     keys: KeyAdmin
     forget: Forget
     quota: QuotaAdmin
-    changes: ChangeAdmin
+    overrides: OverrideAdmin
     endpoints: EndpointAdmin
     settings: EffectiveSettings
     responses: ResponseList
@@ -118,10 +116,3 @@ class Operator:
     async def top_users(self, limit: int) -> dict[str, Any]:
         """See `users.top_users`."""
         return await top_users(self.users, self.history, limit)
-
-    async def change(
-        self, kind: Kind, name: str, fields: Mapping[str, Any], actor: Actor, *, check: bool = False
-    ) -> dict[str, Any]:
-        """See `changes.change`."""
-        settings, scheduler = self.current.settings, self.scheduler
-        return await changes.change(settings, scheduler, kind, name, fields, actor, check=check)

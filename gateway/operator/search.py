@@ -43,12 +43,6 @@ async def search(
     return rows, after or None
 
 
-def change_of(fields: Mapping[str, str]) -> dict[str, str] | None:
-    """The change of settings that concerned a task, and its side of it."""
-    change_id, _, side = fields.get("ch", "").partition(" ")
-    return {"id": change_id, "side": side} if change_id else None
-
-
 def _permit(record: Record) -> dict[str, int | None] | None:
     """Until when the permit that is out may be used, or holds its place, and when it was used; never the permit itself."""
     used_ms = record.permit_used_ms
@@ -80,7 +74,6 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "attemptDeadlineAt": number("xd"),
         "keptForMs": number("tl"),
         "events": record.number("sq"),
-        "change": change_of(fields),
         "permit": _permit(record),
         "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
     }

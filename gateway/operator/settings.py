@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.calls.intake import check_model_name
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.routing.rollouts import MODEL_FIELDS
+from fairlane.gateway.routing.overrides import MODEL_SETTINGS
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion, unusable
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
@@ -125,11 +125,8 @@ def read_change(
 
 
 def _unknown(kind: Kind, field: str) -> str:
-    if kind == "model" and field in MODEL_FIELDS:
-        return (
-            f"{field} is decided for each task: change it with `fairlane changes make model NAME {field}=VALUE` "
-            "(POST /api/admin/changes), for all tasks or a share"
-        )
+    if kind == "model" and field in MODEL_SETTINGS:
+        return f"{field} is set with `fairlane override create model NAME {field}=VALUE` (POST /api/admin/overrides)"
     if field in ENTRY[kind].model_fields:
         return f"{field} can only be changed in the configuration"
     return f"{field[:64]!r} is no setting of a {kind}" + suggestion(field, settings_of(kind))

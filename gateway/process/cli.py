@@ -40,7 +40,7 @@ COMMANDS = {
     "queues": (f"{_HERE}.limits_cli", "queues"),
     "models": (f"{_HERE}.limits_cli", "models"),
     "breakers": (f"{_HERE}.breakers_cli", "app"),
-    "changes": (f"{_HERE}.changes_cli", "app"),
+    "override": (f"{_HERE}.override_cli", "app"),
     "endpoints": (f"{_HERE}.endpoints_cli", "app"),
     "batches": (f"{_HERE}.batches_cli", "app"),
     "webhooks": (f"{_HERE}.webhooks_cli", "app"),

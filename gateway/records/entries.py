@@ -54,8 +54,6 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     route: str = ""
     template: str = ""
     """Its name, version and locale, a line for each."""
-    change: str = ""
-    """The change of settings that concerned it, its side, and how often it went on to another model."""
     stage: str = ""
     """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage, and when the
     chain entered it, if it is not the first."""
@@ -99,9 +97,6 @@ class UsageRow(NamedTuple):
     route: str
     template: str
     template_version: str
-    change_id: str = ""
-    side: str = ""
-    moves: int | None = None
     chain: str = ""
     stage: int | None = None
     stage_name: str = ""
@@ -131,7 +126,6 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         read, wrote, more = entry.told.split(" ", 2)
         input_, output = _tokens(read), _tokens(wrote)
     cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
-    change_id, side, moves = _change(entry.change) if entry.change else ("", "", None)
     trace = entry.traceparent.split("-") if entry.traceparent else ()
     template, version, *_ = (*entry.template.split("\n"), "")
     name, chain, stage, stage_name, part, entered = _of_chain(entry)
@@ -165,9 +159,6 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         entry.route,
         template,
         version,
-        change_id,
-        side,
-        moves,
         chain,
         stage,
         stage_name,
@@ -261,14 +252,6 @@ def _price_id(packed: str) -> str:
 def _tokens(text: str) -> int | None:
     """A number of tokens; None where it is not known (-1)."""
     return min(int(text), MOST_TOKENS) if text and text[0] != "-" else None
-
-
-def _change(text: str) -> tuple[str, str, int | None]:
-    """Id of the change, side, and how often a task went on; nothing of what a newer release says otherwise."""
-    parts = text.split(" ")
-    if len(parts) != 3 or not parts[2].isdecimal():
-        return "", "", None
-    return parts[0], parts[1], int(parts[2])
 
 
 def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None, int]:

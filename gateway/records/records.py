@@ -18,7 +18,7 @@ from fairlane.gateway.records.ledger import purge as purge_ledger
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.reckoning import Reckoning
-from fairlane.gateway.records.refusals import Refusals, RefusalTable, RefusedChangesTable
+from fairlane.gateway.records.refusals import Refusals, RefusalTable
 from fairlane.gateway.records.refusals import purge as purge_refusals
 from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Kept, Retention
@@ -60,7 +60,6 @@ class Records:
             "charge": PaidUsage(Careful(Announced(), self.forgotten, UsageKind())),
             "audit": Careful(AuditTable(as_shown), self.forgotten, AuditKind()),
             "refusals": RefusalTable(),
-            "refused_changes": RefusedChangesTable(),
         }
         self.outbox = Outbox(link, keys, database, tables, metrics, replica)
         retention = Retention(

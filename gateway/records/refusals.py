@@ -1,5 +1,4 @@
-"""Calls that were refused, for want of room or because of a limit: counted by key, code and minute; and those that a change of
-settings concerned by change, side, code and minute.
+"""Calls that were refused, for want of room or because of a limit: counted by key, code and minute.
 
 Each process counts what it refuses, and brings a minute's counts to the outbox when the minute is over, and what is left when it
 ends. The rows are known by process and minute: brought or written twice, they count once. Who is killed takes a minute with it.
@@ -17,7 +16,7 @@ from sqlalchemy import delete, desc, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.inserting import insert_new
-from fairlane.gateway.database.tables import refusals, refused_changes
+from fairlane.gateway.database.tables import refusals
 from fairlane.gateway.errors import bad_request
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
@@ -29,8 +28,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 MINUTE_MS = 60_000
 MOST_COUNTED = 1000
-"""Keys and codes of a minute that are told apart; what is beyond them counts as OTHER. Of changes, sides and codes so many are
-counted, and no others."""
+"""Keys and codes of a minute that are told apart; what is beyond them counts as OTHER."""
 MOST_KEPT = 60
 """Minutes that wait in memory while Redis is away; then those before are forgotten."""
 OTHER = "(other)"
@@ -38,8 +36,6 @@ CLOSE_S = 2.0
 
 _Entry = tuple[str, int, list[tuple[str, str, int]]]
 _unpack = msgspec.msgpack.Decoder(_Entry).decode
-_EntryOfChanges = tuple[str, int, list[tuple[str, str, str, int]]]
-_unpack_of_changes = msgspec.msgpack.Decoder(_EntryOfChanges).decode
 
 
 class Refusals:
@@ -52,23 +48,15 @@ class Refusals:
         self._now_ms = now_ms
         self._counts: dict[int, Counter[tuple[str, str]]] = {}
         """Of each minute, by its beginning."""
-        self._of_changes: dict[int, Counter[tuple[str, str]]] = {}
-        """Likewise: a change with its side, and a code."""
         self._task: asyncio.Task[None] | None = None
 
-    def count(self, key_id: str, code: str, change: str = "") -> None:
-        """A call with this key was refused. `change`: the change of settings that concerned it, and its side (`Plan.change`)."""
+    def count(self, key_id: str, code: str) -> None:
+        """A call with this key was refused."""
         now = self._now_ms()
         minute = now - now % MINUTE_MS
         counts = self._counts.setdefault(minute, Counter())
         if len(self._counts) > MOST_KEPT:
-            forgotten = next(iter(self._counts))
-            del self._counts[forgotten]
-            self._of_changes.pop(forgotten, None)
-        if change:
-            of_changes = self._of_changes.setdefault(minute, Counter())
-            if (change, code) in of_changes or len(of_changes) < MOST_COUNTED:
-                of_changes[change, code] += 1
+            del self._counts[next(iter(self._counts))]
         which = key_id, code
         if which not in counts and len(counts) >= MOST_COUNTED:
             which = OTHER, code
@@ -105,11 +93,6 @@ class Refusals:
             counts = [(key_id, code, count) for (key_id, code), count in self._counts[minute].items()]
             packed = msgspec.msgpack.encode((self._replica, minute, counts))
             await self._link.command("XADD", self._outbox, "*", "refusals", packed)
-            if minute in self._of_changes:
-                sides = [(*of.split(" ", 1), code, n) for (of, code), n in self._of_changes[minute].items()]
-                packed = msgspec.msgpack.encode((self._replica, minute, sides))
-                await self._link.command("XADD", self._outbox, "*", "refused_changes", packed)
-                del self._of_changes[minute]
             del self._counts[minute]
 
 
@@ -125,20 +108,6 @@ class RefusalTable:
                 told = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
                 rows.append(told)
         return await insert_new(connection, refusals, rows)
-
-
-class RefusedChangesTable:
-    """Where entries of the kind `refused_changes` go."""
-
-    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
-        """See `outbox.Table`."""
-        rows = []
-        for entry in packed:
-            replica, minute, sides = _unpack_of_changes(entry)
-            for change_id, side, code, count in sides:
-                row = {"minute": minute, "change_id": change_id, "side": side, "code": code}
-                rows.append({**row, "replica": replica, "count": count})
-        return await insert_new(connection, refused_changes, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +149,10 @@ async def read_page(
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     """Delete a part of what is older; whether there may be more."""
-    before_ms, more = now_ms - kept_ms, False
-    for table in (refusals, refused_changes):
-        first = await connection.scalar(select(func.min(table.c.minute)))
-        if first is not None and first < before_ms:
-            # some minutes at a time: those of one are no more than processes times MOST_COUNTED
-            until = min(first + 10 * MINUTE_MS, before_ms)
-            more |= (await connection.execute(delete(table).where(table.c.minute < until))).rowcount > 0
-    return more
+    before_ms = now_ms - kept_ms
+    first = await connection.scalar(select(func.min(refusals.c.minute)))
+    if first is None or first >= before_ms:
+        return False
+    # some minutes at a time: those of one are no more than processes times MOST_COUNTED
+    until = min(first + 10 * MINUTE_MS, before_ms)
+    return (await connection.execute(delete(refusals).where(refusals.c.minute < until))).rowcount > 0

@@ -11,14 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import (
-    MEASURES,
-    usage,
-    usage_changes,
-    usage_routes,
-    usage_sums,
-    usage_users,
-)
+from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.records.entries import UsageRow, read_usage
 from fairlane.queues.metrics import Names
 from fairlane.queues.tasks import State
@@ -74,7 +67,6 @@ class UsageTable:
         """What rows add to the tables of sums."""
         configured = self._configured()
         fine: Sums = {}
-        of_changes = _empty()
         for row in rows:
             own = row.scheduled == row.model or row.model in configured
             model = row.model if own else self._known(row)
@@ -95,10 +87,6 @@ class UsageTable:
             sums[9] += row.waited_ms
             sums[10] += row.ran_ms
             sums[11] += row.cost or 0
-            if row.change_id:
-                day = row.ended - row.ended % DAY_MS
-                of = day, row.change_id, row.side, row.state, row.code, bool(row.moves)
-                _add(of_changes[of], _measures(row))
         of_all, of_users, of_routes = _empty(), _empty(), _empty()
         for (hour, key_id, user, tier, model, state, code, route), part in fine.items():
             day = hour - hour % DAY_MS
@@ -107,12 +95,7 @@ class UsageTable:
             _add(of_users[day, key_id, user, tier, model], part)
             if route:
                 _add(of_routes[day, key_id, tier, route, model], part)
-        found: list[tuple[SqlTable, Sums]] = [
-            (usage_sums, of_all),
-            (usage_users, of_users),
-            (usage_routes, of_routes),
-        ]
-        return [*found, (usage_changes, of_changes)] if of_changes else found
+        return [(usage_sums, of_all), (usage_users, of_users), (usage_routes, of_routes)]
 
     def _known(self, row: UsageRow) -> str:
         """The name of a model that a caller may have made up, or OTHER: no key uses up what another one may name."""
@@ -126,16 +109,6 @@ class UsageTable:
 
 _OF_STATE: dict[str, int] = {State.COMPLETED: 1, State.FAILED: 2, State.CANCELLED: 3}
 """Which measure counts tasks of a state."""
-
-
-def _measures(row: UsageRow) -> list[int]:
-    """What one row adds, in the order of MEASURES."""
-    sums = [0] * len(MEASURES)
-    sums[0] = sums[_OF_STATE[row.state]] = 1
-    tokens = row.input, row.output, row.cached, row.reasoning
-    sums[4:8] = [number or 0 for number in tokens]
-    sums[8:] = [int(row.estimated), row.waited_ms, row.ran_ms, row.cost or 0]
-    return sums
 
 
 def _empty() -> "defaultdict[tuple[Any, ...], list[int]]":
@@ -168,7 +141,6 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
         (usage_sums, usage_sums.c.span == DAY_MS, day),
         (usage_sums, usage_sums.c.span == HOUR_MS, hour),
         (usage_users, usage_users.c.began >= 0, day),
-        (usage_changes, usage_changes.c.began >= 0, day),
         (usage_routes, usage_routes.c.began >= 0, day),
     ]
     for table, which, until in sums:

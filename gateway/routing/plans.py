@@ -28,8 +28,6 @@ class Plan(NamedTuple):
     """Models to go on to, with what a task costs there, packed as the scheduler takes them."""
     otherwise: "Plan | None" = None
     """What it comes to where this one cannot be paid; None: it is refused."""
-    change: str = ""
-    """The change of settings that concerns it, and its side of it (`TaskSpec.change`)."""
 
     @property
     def models(self) -> set[str]:

@@ -124,8 +124,7 @@ class Submit:
         known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
         error = refusal(answer, task, known_model=known)
         asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
-        side = {"change": task.change} if task.change else {}
-        error.facts = {"queue": task.queue, "model": task.model, **asked, **side, **error.facts}
+        error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
         error.standing = answer.standing
         return error
 

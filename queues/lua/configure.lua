@@ -41,7 +41,7 @@ script('configure', nil, function(ARGV)
     after[ARGV[i]] = ARGV[i + 1]
     call('HSET', keys.configured(), ARGV[i], ARGV[i + 1])
   end
-  flat = call('HGETALL', keys.overrides())
+  flat = call('HGETALL', keys.overridden())
   for i = 1, #flat, 2 do after[flat[i]] = flat[i + 1] end
   local concerned, models = {}, {}
   local function concern(model)

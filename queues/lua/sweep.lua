@@ -362,6 +362,6 @@ script('sweep', 'allow-oom', function(ARGV)
   local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
   if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
   for _, account in ipairs(chains.beside()) do accounts[#accounts + 1] = account end
-  changing.turn(20)
-  return { next_at, NOW, #due, accounts, dropped, told_fallen, changing.version() }
+  overrides.expire(20)
+  return { next_at, NOW, #due, accounts, dropped, told_fallen, overrides.version() }
 end)

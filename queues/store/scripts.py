@@ -45,10 +45,10 @@ NAMES = (
     "follow",
     "page",
     "configure",
-    "change",
-    "plan",
-    "alter",
-    "changes",
+    "override_create",
+    "override_update",
+    "override_set",
+    "override_list",
     "force",
     "note",
     "inherit",
@@ -88,7 +88,7 @@ SHARED = (
     "retrying",
     "staging",
     "ruling",
-    "changing",
+    "overrides",
     "retaining",
 )
 """The shared parts, in the order in which they may refer to each other."""

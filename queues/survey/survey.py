@@ -393,7 +393,7 @@ class Surveyor:
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
             self._replicas(),
             command("HGETALL", keys("pool")),
-            command("HGETALL", keys("overrides")),
+            command("HGETALL", keys("overridden")),
             command("HGETALL", keys("versions")),
             command("HGETALL", keys("hosts")),
             _if_allowed(command("INFO", "memory")),

@@ -494,22 +494,22 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         {"model": LAB, "breaker": rng.choice(("open", "closed", "auto"))},
     ),
     ("GET", "/api/admin/settings"): _fixed("GET", "/api/admin/settings?name=lab", "ops"),
-    ("GET", "/api/admin/changes"): _fixed("GET", "/api/admin/changes", "ops"),
-    ("POST", "/api/admin/changes"): lambda rng, known: Valid(
+    ("GET", "/api/admin/overrides"): _fixed("GET", "/api/admin/overrides", "ops"),
+    ("POST", "/api/admin/overrides"): lambda rng, known: Valid(
         "POST",
-        "/api/admin/changes?check=true",
+        "/api/admin/overrides?check=true",
         "ops",
-        {"model": LAB, "set": {"first_output_ms": rng.randint(1000, 9000)}, "rollout": rng.randint(1, 100)},
+        {"target": "model", "name": LAB, "values": {"first_output_ms": rng.randint(1000, 9000)}},
     ),
-    ("GET", "/api/admin/changes/{change_id}"): _fixed("GET", "/api/admin/changes/nothing", "ops"),
-    ("PATCH", "/api/admin/changes/{change_id}"): lambda rng, known: Valid(
-        "PATCH", "/api/admin/changes/nothing", "ops", {"rollout": rng.randint(1, 100)}
+    ("GET", "/api/admin/overrides/{override_id}"): _fixed("GET", "/api/admin/overrides/nothing", "ops"),
+    ("PATCH", "/api/admin/overrides/{override_id}"): lambda rng, known: Valid(
+        "PATCH", "/api/admin/overrides/nothing", "ops", {"percent": rng.randint(1, 100)}
     ),
-    ("POST", "/api/admin/changes/{change_id}/keep"): lambda rng, known: Valid(
-        "POST", "/api/admin/changes/nothing/keep", "ops", {}
+    ("POST", "/api/admin/overrides/{override_id}/promote"): lambda rng, known: Valid(
+        "POST", "/api/admin/overrides/nothing/promote", "ops", {}
     ),
-    ("POST", "/api/admin/changes/{change_id}/take-back"): lambda rng, known: Valid(
-        "POST", "/api/admin/changes/nothing/take-back", "ops", {}
+    ("POST", "/api/admin/overrides/{override_id}/rollback"): lambda rng, known: Valid(
+        "POST", "/api/admin/overrides/nothing/rollback", "ops", {}
     ),
     ("PATCH", "/api/admin/queues/{name}"): _change("queues"),
     ("PATCH", "/api/admin/models/{name}"): _change("models"),

@@ -26,7 +26,7 @@ class BreakersLife(Life):
     def low_bounds(self, failures: int, open_ms: int) -> None:
         for model in MODELS:
             for setting, value in (("breaker_failures", failures), ("breaker_open_ms", open_ms)):
-                drive(self.replicas[0].scheduler.change("model", model, {setting: value}, OPS))
+                drive(self.replicas[0].scheduler.override("model", model, {setting: value}, OPS))
 
     @rule(who=WHO, times=st.integers(1, 4))
     def fail_in_a_row(self, who: int, times: int) -> None:

@@ -166,14 +166,14 @@ class Both:
             self.model.renew(task, output, self.world.now_ms - grant.granted_ms)
 
     def set_queue(self, queue: str, change: tuple[str, Value]) -> None:
-        drive(self.scheduler.change("queue", queue, dict([change]), OPS))
+        drive(self.scheduler.override("queue", queue, dict([change]), OPS))
         name, value = change
         counts = name in ("max_running", "reserved")
         setattr(self.model.lanes[queue], name, (value or 0) if counts else value)
         self.model.rules_changed()
 
     def set_model(self, change: tuple[str, Value]) -> None:
-        drive(self.scheduler.change("model", "m", dict([change]), OPS))
+        drive(self.scheduler.override("model", "m", dict([change]), OPS))
         match change:
             case "concurrency", limit:
                 self.model.limit = int(limit or 0)

@@ -318,7 +318,7 @@ class Life(RuleBasedStateMachine):
         value = values[which % len(values)]
         scheduler = self.replicas[0].scheduler
         before = drive(scheduler.effective(kind, name))
-        made = drive(scheduler.change(kind, name, {field_name: value}, OPS))
+        made = drive(scheduler.override(kind, name, {field_name: value}, OPS))
         after = drive(scheduler.effective(kind, name))
         assert made.before == {field_name: before.values.get(field_name)}
         assert made.after == {field_name: after.values.get(field_name)}
@@ -1213,7 +1213,7 @@ class Life(RuleBasedStateMachine):
             "models",
             "configured",
             "overrides",
-            "changed",
+            "overridden",
             "outbox",
             "balance",
             "balances",

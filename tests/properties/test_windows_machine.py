@@ -15,7 +15,7 @@ class WindowsLife(Life):
     @initialize(windows=st.tuples(*2 * (st.sampled_from(WINDOWS),)))
     def set_windows(self, windows: tuple[str, str]) -> None:
         for model, text in zip(MODELS, windows, strict=True):
-            drive(self.replicas[0].scheduler.change("model", model, {"windows": text}, OPS))
+            drive(self.replicas[0].scheduler.override("model", model, {"windows": text}, OPS))
 
     @rule(who=WHO, ms=st.sampled_from((0, 3, 300)))
     def all_have_left(self, who: int, ms: int) -> None:

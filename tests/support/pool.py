@@ -58,13 +58,13 @@ class Pool:
 
     def set_queue(self, name: str, **values: Value) -> Change:
         """Change settings of a queue while running."""
-        change: Change | None = drive(self.scheduler.change("queue", name, values, OPS))
+        change: Change | None = drive(self.scheduler.override("queue", name, values, OPS))
         assert change is not None
         return change
 
     def set_model(self, name: str = "m", **values: Value) -> Change:
         """Change settings of a model while running."""
-        change: Change | None = drive(self.scheduler.change("model", name, values, OPS))
+        change: Change | None = drive(self.scheduler.override("model", name, values, OPS))
         assert change is not None
         return change
 

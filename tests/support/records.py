@@ -15,7 +15,7 @@ from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.ledger import Charges, PaidUsage
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.refusals import RefusalTable, RefusedChangesTable
+from fairlane.gateway.records.refusals import RefusalTable
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
@@ -43,16 +43,14 @@ def entry(
     cost: str = "",
     route: str = "",
     template: str = "",
-    change: str = "",
 ) -> bytes:
     """An entry of the kind `usage`, packed as `record_usage` packs it (recording.lua): it waited 200 ms and ran for 700."""
     times = [str(ended), str(ended - 900), str(ended - 700), str(ended - 500)]
     told = [task, str(tokens[0]), str(tokens[1]), more]
     fields = [*times, state, code, queue, "openaiLike", user, key, model, asked or False, "w1", "1", "1"]
-    named = [route, template] if route or template or change else []
+    named = [route, template] if route or template else []
     paid = [price, cost, ""] if price or named else []
-    concerned = [change] if change else []
-    return msgspec.msgpack.encode([*fields, "req-1", False, False, *told, *paid, *named, *concerned])
+    return msgspec.msgpack.encode([*fields, "req-1", False, False, *told, *paid, *named])
 
 
 async def put(link: RedisLink, *packed: bytes, kind: str = "usage") -> None:
@@ -77,7 +75,6 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
         tables: dict[str, Table] = {"usage": PaidUsage(UsageTable(tier_of)), "audit": AuditTable(as_shown)}
         tables["charge"] = Charges()
         tables["refusals"] = RefusalTable()
-        tables["refused_changes"] = RefusedChangesTable()
         yield Outbox(link, KEYS, database, tables, metrics, "r1"), database, link
     finally:
         await link.close()

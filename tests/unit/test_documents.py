@@ -89,7 +89,7 @@ def test_the_api_page_has_every_code_and_its_status() -> None:
     source = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
     operators = {"QUEUE_NOT_FOUND", "WORKER_NOT_FOUND", "REPLICA_SILENT", "AUDIT_MISSING", "KEY_NOT_FOUND"}
     operators |= {"DATABASE_UNAVAILABLE", "GRANT_EXISTS", "UPSTREAM_NOT_FOUND", "TOO_MANY_UPSTREAMS"}
-    operators |= {"CHANGE_CONFLICT", "CHANGE_OVER", "CHANGE_NOT_FOUND", "TOO_MANY_CHANGES"}
+    operators |= {"OVERRIDE_CONFLICT", "OVERRIDE_PROMOTED", "OVERRIDE_NOT_FOUND", "TOO_MANY_OVERRIDES"}
     operators |= {"ENDPOINT_CONFIGURED", "ENDPOINT_EXISTS", "TOO_MANY_ENDPOINTS"}
     for code in set(re.findall(r'ApiError\(\s*\d+, "([A-Z_]+)"', source)) - operators:
         assert f"`{code}`" in API, code

@@ -47,18 +47,11 @@ class DispatchSettings:
     """Log the payload that each worker gets, for readers who debug prompts."""
     output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
     """By model."""
-    changed_limits: Mapping[tuple[str, str], OutputLimits] = field(default_factory=dict)
-    """By model, and the side of a change of settings that a task is on (`Grant.change`)."""
-
     endpoints: tuple[str, ...] = ()
     """The models of all endpoints: what a worker offers that registers `http:*`."""
     complete: Callable[[str, bytes], bytes | None] | None = None
     """What a worker is told of a request to an endpoint, by its model and the payload as it is stored. None: there is no such
     endpoint, or not for this request."""
-
-    def changed_for(self, grant: Grant) -> OutputLimits | None:
-        """How long the worker of a task may stay silent by the change of settings on whose new side it is, if that says so."""
-        return self.changed_limits.get((grant.model, grant.change)) if grant.change else None
 
     def payload_of(self, grant: Grant, payload: bytes) -> bytes | None:
         """What the worker of a task is told; None: the task cannot be carried out any more."""
@@ -68,7 +61,7 @@ class DispatchSettings:
 
     def limits_of(self, grant: Grant) -> OutputLimits | None:
         """How long the worker of a task may stay silent."""
-        return self.changed_for(grant) or self.output_limits.get(grant.model)
+        return self.output_limits.get(grant.model)
 
     def take_over(self, other: "DispatchSettings") -> None:
         """Become like another one."""

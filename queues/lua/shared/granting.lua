@@ -9,7 +9,7 @@ function describe(id, t, start_seq, start)
   return cmsgpack.pack({
     id, t.at, t.ep, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en, start_seq,
     t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '', t.nl or '0',
-    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '', t.wn or '0', t.mt or '0', t.sg or '',
+    t.fb and '1' or '0', t.js or '', t.rp or '', t.wn or '0', t.mt or '0', t.sg or '',
   })
 end
 

@@ -9,13 +9,12 @@ function record_act(id, who, address, action, target, before, after)
 end
 
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
--- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those; and of one that a
--- change of settings concerns that, its side of it, and how often it went on to another model; of a chain's stage or part which that is
--- (`sg`), and when the chain came into it, and the task is the chain. A task whose answer was repaired used what both took. Last, of one
+-- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those;
+-- of a chain's stage or part which that is (`sg`), and when the chain came into it, and the task is the chain. A task whose answer was repaired used what both took. Last, of one
 -- that has ended with this, whether webhooks are told of that (`wh`).
 local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'rt', 'tm',
-  'rp', 'ch', 'mv', 'sg', 'wh' }
-local TOLD = #RECORDED - 9
+  'rp', 'sg', 'wh' }
+local TOLD = #RECORDED - 7
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
 -- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
@@ -57,7 +56,7 @@ end
 function record_usage(id, t, used, done)
   local entry = {}
   for i, field in ipairs(RECORDED) do entry[i] = t[field] or false end
-  local pc, qt, rt, tm, rp, ch, mv, sg, wh = unpack(entry, TOLD + 1)
+  local pc, qt, rt, tm, rp, sg, wh = unpack(entry, TOLD + 1)
   if done then wh = nil end
   local chain, pa, most, only_paid, se
   if sg then
@@ -71,8 +70,8 @@ function record_usage(id, t, used, done)
     local paid = qt and settle_credits(entry[9], qt, chains.spend(chain, 0)) or ''
     for i = TOLD + 1, #RECORDED do entry[i] = '' end
     entry[TOLD + 1], entry[25] = id, paid
-    for i = 26, 29 do entry[i] = wh and '' or nil end
-    entry[30] = wh or nil
+    for i = 26, 28 do entry[i] = wh and '' or nil end
+    entry[29] = wh or nil
     if paid ~= '' or wh then call('XADD', keys.outbox(), '*', 'charge', cmsgpack.pack(entry)) end
     return
   end
@@ -87,12 +86,11 @@ function record_usage(id, t, used, done)
     if chain then cost = chains.spend(chain, cost) end
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
   end
-  if rt or tm or ch or sg or wh then
+  if rt or tm or sg or wh then
     for i = 23, 25 do entry[i] = entry[i] or '' end
     entry[26], entry[27] = rt or '', tm or ''
-    if ch then entry[28] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', '')) end
-    if sg then entry[28], entry[29] = entry[28] or '', se and sg .. ' ' .. se or sg end
-    if wh then entry[28], entry[29], entry[30] = entry[28] or '', entry[29] or '', wh end
+    if sg then entry[28] = se and sg .. ' ' .. se or sg end
+    if wh then entry[28], entry[29] = entry[28] or '', wh end
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
 end

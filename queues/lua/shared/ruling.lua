@@ -1,4 +1,4 @@
--- What is set for queues and models: `configured` by the operator's file, `overrides` by calls while running; an override wins.
+-- What is set for queues and models: `configured` by the operator's file, `overridden` by overrides, which win.
 -- Both are hashes of `q:{queue}:{setting}` and `m:{model}:{setting}`; what holds stands in the hash of the queue or model.
 local split, hash_of, set, any, go_on_ruling, rules_changed
 do

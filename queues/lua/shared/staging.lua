@@ -2,11 +2,11 @@
 -- next stage's model, or its parts do; with a chain its parts end, and with a part that comes to nothing its chain.
 do
 -- Fields of a record that say what a stage is, and those that tell of its attempts: another stage has its own.
-local OF_STAGE = { 'ty', 'rt', 'tm', 'ei', 'mi', 'mo', 'na', 'rl', 'sf', 'nl', 'js', 'rp', 'pc', 'fb', 'fa', 'ch' }
+local OF_STAGE = { 'ty', 'rt', 'tm', 'ei', 'mi', 'mo', 'na', 'rl', 'sf', 'nl', 'js', 'rp', 'pc', 'fb', 'fa' }
 local OF_ATTEMPTS = { 'an', 'mv', 'tr', 'fo', 'hi', 'rf', 'ls', 'us', 'pg', 'bg', 'wk', 'ga', 'up', 'bp', 'wd', 'mc', 'pn', 'pb' }
 -- Fields that a part has from its chain.
 local OF_PART = { 'q', 'm', 'an', 'u', 'k', 'or', 'pr', 'w', 'dl', 'wt', 'rq', 'tp', 'mv', 'ty', 'rt', 'tm', 'mo', 'na', 'rl', 'sf', 'nl', 'js', 'rp',
-  'pc', 'fb', 'fa', 'ch' }
+  'pc', 'fb', 'fa' }
 local KEPT = '60000' -- of a part, behind its end, ms: for operators, and for who repeats a call
 
 -- Parts as they are told: of each its payload, its input as estimated, and the most that may be.

@@ -51,8 +51,8 @@ async def test_a_change_is_told_with_who_made_it_until_it_is_taken_back(gateway:
             assert (weight["value"], weight["source"], weight["by"]) == (5, "changed", "ops")
             assert weight["otherwise"]["value"] == 8
             assert abs(weight["since"] - (await told(replica.http))["now"]) < 60_000
-        entries = await talk.http.get("/api/admin/audit", headers=bearer("eyes"))
-        assert entries.json()["entries"][0]["id"] == weight["audit"]
+        [override] = (await talk.http.get("/api/admin/overrides", headers=bearer("eyes"))).json()["overrides"]
+        assert weight["where"] == f"override {override['id']}"
         assert (await row(talk.http, "queues.paid_stream.paused"))["value"] is True
         names = {
             one["name"] for one in (await told(talk.http, "eyes", changed="true", name="queues."))["settings"]

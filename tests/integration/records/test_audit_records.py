@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
 from tests.support import prepared
 from tests.support.databases import running_postgres
-from tests.support.records import DAY_MS, KEYS, NOON, carry_all, carrying
+from tests.support.records import KEYS, NOON, carry_all, carrying
 from tests.support.servers import any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
@@ -24,8 +24,6 @@ from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.audit import purge as purge_acts
-from fairlane.gateway.records.comparison import Comparisons
-from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.refusals import (
     MINUTE_MS,
     MOST_COUNTED,
@@ -74,8 +72,8 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
     async with carrying(redis_url, database_url) as (outbox, database, link):
         operator = scheduler(link)
         await operator.note(OPS, "drain", "worker w", {"draining": False}, {"draining": True})
-        await operator.change("queue", "q", {"weight": 2.0}, OPS)  # there is no such queue: no act
-        await operator.change("model", "m", {"concurrency": 3, "paused": True}, OPS)
+        await operator.override("queue", "q", {"weight": 2.0}, OPS)  # there is no such queue: no act
+        await operator.override("model", "m", {"concurrency": 3, "paused": True}, OPS)
         await outbox.carry()
 
         def die(*_: Any) -> None:
@@ -268,37 +266,6 @@ async def test_refusals_are_counted_by_minute_key_and_code_each_once(
         assert set(await counted(database, since=NOON + 1)) == {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS")}
 
 
-async def test_refusals_on_a_side_of_a_change_are_told_with_it_each_once(
-    redis_url: str, database_url: str
-) -> None:
-    now = NOON
-    async with carrying(redis_url, database_url) as (outbox, database, link):
-        here, there = (Refusals(link, KEYS, name, lambda: now) for name in ("r1", "r2"))
-        for side in ("new", "new", "old"):
-            here.count("acme", "MODEL_UNAVAILABLE", f"c1 {side}")
-        here.count("acme", "MODEL_UNAVAILABLE")
-        there.count("", "QUEUE_FULL", "c1 new")
-        there.count("", "QUEUE_FULL", "c2 new")
-        now += MINUTE_MS
-        await here.bring(now)
-        await there.bring(now)
-        entries = await link.command("XRANGE", KEYS("outbox"), "-", "+")
-        for _, entry in entries:
-            await link.command("XADD", KEYS("outbox"), "*", *entry)  # somebody was cut off
-        await carry_all(outbox)
-        compared = await Comparisons(Reading(database)).of("c1", "ops")
-        assert (compared["old"]["refused"], compared["new"]["refused"]) == (1, 3)
-        assert compared["new"]["refusals"] == [
-            {"code": "MODEL_UNAVAILABLE", "calls": 2},
-            {"code": "QUEUE_FULL", "calls": 1},
-        ]
-        assert (await counted(database))[NOON, "acme", "MODEL_UNAVAILABLE"] == 4
-        async with database.writing() as connection:
-            while await purge_refusals(connection, NOON + 3 * DAY_MS, DAY_MS):
-                pass
-        assert (await Comparisons(Reading(database)).of("c1", "ops"))["new"]["refused"] == 0
-
-
 async def test_an_entry_that_is_brought_twice_counts_once(
     redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,9 +305,7 @@ async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
         for _ in range(MOST_KEPT + 30):
             now += MINUTE_MS
             refused.count("acme", "RATE_LIMITED")
-            refused.count("acme", "RATE_LIMITED", "c1 new")
         assert len(refused._counts) <= MOST_KEPT
-        assert len(refused._of_changes) <= MOST_KEPT
 
 
 async def test_who_is_refused_is_told_by_the_call_and_the_command(

@@ -136,7 +136,7 @@ async def test_webhooks_of_all_users_are_not_told_the_name(talk: Talk, kind: str
     await forget(talk)
     before = await gateway.scheduler.now_ms() - 60_000
     packed: list[Any] = msgspec.msgpack.decode(entry("late", ended=before, user=NAME))
-    packed += [""] * (29 - len(packed)) + ["1"]  # its end is announced
+    packed += [""] * (28 - len(packed)) + ["1"]  # its end is announced
     await put(gateway.link, msgspec.msgpack.encode(packed), kind=kind)
     await carried(talk)
     async with gateway.database.reading() as connection:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 from structlog.testing import capture_logs
 from tests.support.databases import Postgres, running_postgres
 from tests.support.records import KEYS, NOON, carry_all, carrying, entry, put, tasks_in
@@ -12,14 +12,11 @@ from tests.support.serving import until
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import MEASURES, usage, usage_changes, usage_sums, usage_users
+from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
 from fairlane.gateway.records import outbox as module
-from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.outbox import Outbox
-from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, purge
 from fairlane.queues.errors import StoreUnavailable
-from fairlane.queues.failures import family_of
 from fairlane.queues.store.link import RedisLink
 
 pytestmark = pytest.mark.anyio
@@ -82,9 +79,6 @@ async def test_an_entry_becomes_a_row_and_is_added_up(redis_url: str, database_u
             "route": "",
             "template": "",
             "template_version": "",
-            "change_id": "",
-            "side": "",
-            "moves": None,
             "chain": "",
             "stage": None,
             "stage_name": "",
@@ -241,45 +235,6 @@ async def test_what_cannot_be_written_holds_up_nothing_and_stays(
         assert await tasks_in(database) == ["a", "c", "d"]
 
 
-async def test_tasks_of_a_change_are_added_up_by_side_once_and_forgotten_with_the_others(
-    redis_url: str, database_url: str, at_once: None
-) -> None:
-    async with carrying(redis_url, database_url) as (outbox, database, link):
-        entries = [
-            entry("a", change="c1 new 0"),
-            entry("b", change="c1 new 2", state="failed", code="BUSY"),
-            entry("c", change="c1 old 0"),
-            entry("d", change="c2 old 0"),
-            entry("e"),
-        ]
-        await put(link, *entries)
-        await put(link, *entries[:2])  # somebody who was cut off has written them
-        await carry_all(outbox)
-        async with database.reading() as connection:
-            read = select(
-                *(usage_changes.c[name] for name in ("change_id", "side", "state", "moved", "tasks", "input"))
-            )
-            found = {tuple(row) for row in await connection.execute(read)}
-        assert found == {
-            ("c1", "new", "completed", False, 1, 10),
-            ("c1", "new", "failed", True, 1, 10),
-            ("c1", "old", "completed", False, 1, 10),
-            ("c2", "old", "completed", False, 1, 10),
-        }
-        compared = await Comparisons(Reading(database)).of("c1", "ops")
-        assert (compared["new"]["tasks"], compared["new"]["moved"], compared["old"]["tasks"]) == (2, 1, 1)
-        assert compared["new"]["failures"] == [{"code": "BUSY", "family": family_of("BUSY"), "tasks": 1}]
-        assert compared["new"]["waitMs"] == {"p50": 200, "p95": 200}
-        assert (compared["new"]["firstOutputMs"], compared["new"]["durationMs"]) == (
-            *({"p50": 400, "p95": 400}, {"p50": 900, "p95": 900}),
-        )
-        async with database.writing() as connection:
-            while await purge(connection, NOON + 3 * DAY_MS, DAY_MS):
-                pass
-        async with database.reading() as connection:
-            assert await connection.scalar(select(func.count()).select_from(usage_changes)) == 0
-
-
 async def test_what_a_newer_release_writes_is_left_to_it(
     redis_url: str, database_url: str, at_once: None
 ) -> None:
@@ -320,7 +275,7 @@ async def stopped_and_started(redis_url: str, server: Postgres) -> None:
 
 async def test_records_are_kept_for_their_time(database: Database) -> None:
     from fairlane.gateway.records.retention import Kept, Retention
-    from fairlane.gateway.records.usage import UsageTable, purge
+    from fairlane.gateway.records.usage import UsageTable
 
     table, retention = UsageTable(lambda queue: queue), Retention(database, [Kept(purge, lambda: 2 * DAY_MS)])
     days = [NOON - n * DAY_MS for n in range(6)]

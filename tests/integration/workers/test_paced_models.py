@@ -29,7 +29,7 @@ REFUSED = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429}
 
 async def change(served: Served, model: str = "m", **values: Value) -> None:
     """Change a model's settings while the gateway runs."""
-    await served.gateway.scheduler.change("model", model, values, OPS)
+    await served.gateway.scheduler.override("model", model, values, OPS)
 
 
 async def record(served: Served, task_id: str) -> dict[str, str]:

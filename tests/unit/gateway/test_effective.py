@@ -1,7 +1,6 @@
 """Every setting in one view: its value, where it comes from, since when, and by whom it was changed."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, view
-from fairlane.gateway.operator.inforce import changes_now, differences
+from fairlane.gateway.operator.effective import Came, Own, Row, of_file, of_overrides, of_store, view
+from fairlane.gateway.operator.inforce import differences
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.gateway.settings.leaves import leaves
 from fairlane.gateway.settings.origins import Origin
-from fairlane.queues.changes import Phase, PlannedChange
-from fairlane.queues.rules import Override, Ruling, read_ruling
+from fairlane.queues.overrides import Override
+from fairlane.queues.rules import Ruling, read_ruling
 from fairlane.queues.survey.survey import ReplicaInfo
 from fairlane.queues.versions import Configuration
 
@@ -147,7 +146,7 @@ def test_every_setting_has_a_row_and_each_name_is_there_once(tmp_path: Path) -> 
 # ---- what changes while running ----------
 
 
-def store(settings: Settings, *overrides: Override, replica: str = "me") -> Ruling:
+def store(settings: Settings, replica: str = "me") -> Ruling:
     said = {
         (kind, name, setting): value
         for kind, entries in zip(("queue", "model"), configured(settings), strict=True)
@@ -155,34 +154,42 @@ def store(settings: Settings, *overrides: Override, replica: str = "me") -> Ruli
         for setting, value in values.items()
         if value is not None
     }
-    return Ruling(Configuration(5, 6, "h", replica), said, list(overrides))  # type: ignore[arg-type]
+    return Ruling(Configuration(5, 6, "h", replica), said)  # type: ignore[arg-type]
 
 
-def test_a_change_says_who_made_it_when_and_what_would_hold_otherwise(tmp_path: Path) -> None:
+def test_an_override_says_who_created_it_when_and_what_would_hold_otherwise(tmp_path: Path) -> None:
     settings = loaded(tmp_path / "f.yaml")
-    change = Override("queue", "paid_stream", "weight", 5.0, "1795499233619066-9d283f32", "ops")
-    found = rows(settings, *of_store(settings, store(settings, change)))
+    override = Override("queue", "paid_stream", {"weight": 5.0}, id="o1", created_ms=17, created_by="ops")
+    found = rows(settings, of_store(settings, store(settings)), of_overrides([override]))
     row = found["queues.paid_stream.weight"]
-    assert (row.value, row.source, row.since, row.by, row.audit) == (
-        *(5.0, "changed", 1795499233619, "ops", "1795499233619066-9d283f32"),
-    )
+    assert (row.value, row.source, row.where, row.since, row.by) == (5.0, "changed", "override o1", 17, "ops")
     assert row.otherwise == Came(3.0, "file", str(tmp_path / "f.yaml"), 1)
     assert [row.name for row in found.values() if row.source in ("changed", "replica")] == [row.name]
 
 
-def test_a_change_of_a_model_that_nobody_configured_has_a_row_too(tmp_path: Path) -> None:
+def test_an_override_of_a_model_that_nobody_configured_has_a_row_too(tmp_path: Path) -> None:
     settings = loaded(tmp_path / "f.yaml")
-    changes = [Override("model", "b:c.d", "paused", True), Override("model", "b:c.d", "cost", "requests")]
-    found = rows(settings, *of_store(settings, store(settings, *changes)))
+    override = Override("model", "b:c.d", {"paused": True, "cost": "requests"}, id="o1", created_ms=17)
+    found = rows(settings, of_overrides([override]))
     paused, cost = found["models.b:c.d.paused"], found["models.b:c.d.cost"]
     assert (paused.value, paused.default, paused.source, paused.by) == (True, False, "changed", None)
-    assert (cost.value, cost.default, cost.since) == ("requests", "tokens", None)
+    assert (cost.value, cost.default, cost.since) == ("requests", "tokens", 17)
+
+
+def test_the_latest_override_holds_and_one_of_a_share_says_of_which(tmp_path: Path) -> None:
+    settings = loaded(tmp_path / "f.yaml", "routes: {fast: {model: a}}")
+    overrides = [
+        Override("route", "fast", {"tiers.free.model": value}, percent=percent, id=value)
+        for value, percent in (("b", 100), ("c", 10))
+    ]
+    row = rows(settings, of_overrides(overrides))["routes.fast.tiers.free.model"]
+    assert (row.value, row.where) == ("c", "override c, for 10 % of the tasks")
 
 
 def test_what_another_replicas_newer_file_says_holds_and_is_said_to(tmp_path: Path) -> None:
     mine = loaded(tmp_path / "f.yaml")
     newer = loaded(tmp_path / "g.yaml", "queues: {paid_stream: {weight: 7}}\nmodels: {new: {concurrency: 2}}")
-    found = rows(mine, *of_store(mine, store(newer, replica="other")))
+    found = rows(mine, of_store(mine, store(newer, replica="other")))
     weight, gone, came = (
         found[name]
         for name in ("queues.paid_stream.weight", "models.a/b.concurrency", "models.new.concurrency")
@@ -205,17 +212,9 @@ def test_a_later_layer_lies_over_the_ones_before(tmp_path: Path) -> None:
     assert row.otherwise == layers[0]["routes.fast.model"]
 
 
-def test_who_made_a_change_counts_for_the_value_that_they_gave() -> None:
-    """A replica of an older release may have changed it since, and it writes nobody down."""
-    overrides = {"q:a:weight": "2.0", "m:x:y:concurrency": "4", "q:a:unheard_of": "1"}
-    changed = {"q:a:weight": "17-ab ann 3.0", "m:x:y:concurrency": "18000-ab bob 4"}
-    found = read_ruling(None, {"q:a:weight": "1.0"}, overrides, changed)
-    assert found.overrides == [
-        Override("queue", "a", "weight", 2.0),
-        Override("model", "x:y", "concurrency", 4, "18000-ab", "bob"),
-    ]
-    assert [one.at_ms for one in found.overrides] == [None, 18]
-    assert found.configured == {("queue", "a", "weight"): 1.0}
+def test_configured_values_are_read_by_their_place() -> None:
+    found = read_ruling(None, {"q:a:weight": "1.0", "m:x:y:concurrency": "4", "q:a:unheard_of": "1"})
+    assert found.configured == {("queue", "a", "weight"): 1.0, ("model", "x:y", "concurrency"): 4}
 
 
 def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_path: Path) -> None:
@@ -325,40 +324,3 @@ def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> Non
     assert one == other
     assert one.origins.of[("port",)] == Origin("file", str(tmp_path / "f.yaml"))
     assert {leaf.name for leaf in leaves(one, {"port", "lease_ms"})} == {"port", "lease_ms"}
-
-
-def test_what_a_change_says_of_a_share_of_the_tasks_has_a_row_that_says_of_which(tmp_path: Path) -> None:
-    settings = loaded(
-        tmp_path / "f.yaml", "routes: {fast: {model: a}}\nmodels: {a: {first_output_ms: 5000}, b: {}}\n"
-    )
-    change = PlannedChange(
-        "route", "fast", {"model": "b"}, tier="free", rollout=10, who="ops", id="x7", began_ms=9
-    )
-    active = replace(change, phase=Phase.ACTIVE)
-    others = [
-        replace(
-            active, kind="model", name="a", fields={"first_output_ms": None}, tier="", rollout=100, id="y"
-        ),
-        replace(active, whole=True, kind="queue", name="paid_batch", fields={"weight": 2.0}),
-        replace(change, tier="paid"),
-    ]
-    found = rows(settings, of_changes([active, *others]))
-    row = found["routes.fast.tiers.free.model"]
-    assert (row.value, row.source, row.where) == ("b", "changed", "change x7, for 10 % of the tasks")
-    assert (row.since, row.by) == (9, "ops")
-    assert (found["models.a.first_output_ms"].value, found["models.a.first_output_ms"].where) == (
-        None,
-        "change y",
-    )
-    assert found["queues.paid_batch.weight"].source == "default", (
-        "what is said of a queue as a whole is in the store"
-    )
-    assert "routes.fast.tiers.paid.model" not in found
-
-
-@pytest.mark.anyio
-async def test_a_change_that_holds_for_nobody_is_not_said_to_hold(tmp_path: Path) -> None:
-    current = Current(loaded(tmp_path / "f.yaml"))
-    fits = PlannedChange("route", "fast", {"model": "b"}, id="x7", phase=Phase.ACTIVE)
-    current.take_changes([fits, replace(fits, name="gone", id="y")])
-    assert list(await changes_now(current)()) == ["routes.fast.model"]

@@ -98,7 +98,7 @@ def test_a_change_that_makes_sense_is_taken_as_it_is(kind: Kind, name: str, fiel
         (
             "model",
             {"silence_ms": 5},
-            "silence_ms is decided for each task: change it with `fairlane changes make model NAME silence_ms=",
+            "silence_ms is set with `fairlane override create model NAME silence_ms=",
         ),
         ("queue", {"weight": 0}, "weight should be greater than or equal to 0.001; got 0"),
         ("queue", {"weight": "4"}, "weight should be a valid number; got '4'"),

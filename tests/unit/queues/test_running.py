@@ -186,7 +186,6 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "named_later": True,
         "answer": "object",
         "repair": True,
-        "change": "c1 new",
         "most_tries": 5,
         "announced": True,
     }

@@ -106,7 +106,7 @@ def test_the_oldest_task_is_found_at_either_end_of_the_line(world: World) -> Non
 
 def test_parked_users_wait_too(world: World) -> None:
     pool = Pool(world)
-    drive(pool.scheduler.change("model", "m", {"max_running_per_user": 1}, OPS))
+    drive(pool.scheduler.override("model", "m", {"max_running_per_user": 1}, OPS))
     pool.run("a")
     pool.submit("b")
     world.advance(700)
@@ -119,7 +119,7 @@ def test_parked_users_wait_too(world: World) -> None:
 
 def test_a_pace_and_a_hold_are_told_apart(world: World) -> None:
     pool = Pool(world)
-    drive(pool.scheduler.change("model", "m", {"requests_per_minute": 6}, OPS))
+    drive(pool.scheduler.override("model", "m", {"requests_per_minute": 6}, OPS))
     grant = pool.run("a")
     model, _ = look(pool)
     assert model.next_start_ms is not None

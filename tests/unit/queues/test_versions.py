@@ -92,10 +92,10 @@ def test_a_store_that_lost_its_data_is_configured_anew(world: World) -> None:
 
 def test_changes_while_running_stay_whichever_file_holds(world: World) -> None:
     bring(world, "a", (1000, 1000), 1.0)
-    drive(world.scheduler("a").change("queue", "free", {"weight": 5.0}, Actor("ops", "")))
+    drive(world.scheduler("a").override("queue", "free", {"weight": 5.0}, Actor("ops", "")))
     bring(world, "b", (2000, 2000), 9.0)
     assert weight(world) == 5.0
-    drive(world.scheduler("a").change("queue", "free", {"weight": None}, Actor("ops", "")))
+    drive(world.scheduler("a").override("queue", "free", {"weight": None}, Actor("ops", "")))
     assert weight(world) == 9.0
 
 

@@ -13,10 +13,9 @@ const PAGE = 50;
 const OPEN = "(open)";
 
 export class Audit {
-  /** `wanted`: URLSearchParams of the address: a `target` shows only what was done to it, and an `entry` is marked. */
+  /** `wanted`: URLSearchParams of the address: a `target` shows only what was done to it. */
   constructor(wanted) {
     this._target = wanted.get("target") ?? "";
-    this._marked = wanted.get("entry") ?? "";
     this._entries = [];
     this._next = null;
     this._newest = undefined;
@@ -87,7 +86,6 @@ export class Audit {
 
   _draw() {
     this._table.update(this._entries, entry => entry.id);
-    for (const row of this._table.element.querySelectorAll("tbody tr")) row.classList.toggle("marked", row.dataset.key === this._marked);
     this._table.element.hidden = this._entries.length === 0;
     this._empty.hidden = this._entries.length > 0;
     this._more.hidden = this._next === null;

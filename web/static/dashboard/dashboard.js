@@ -7,9 +7,9 @@ import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { listen } from "../common/sse.js";
 import { Audit } from "./audit.js";
-import { Changes } from "./changes/changes.js";
 import { Key } from "./keys/key.js";
 import { Keys } from "./keys/keys.js";
+import { Overrides } from "./overrides/overrides.js";
 import { Overview } from "./overview.js";
 import { SettingsView } from "./settings.js";
 import strings from "./strings.js";
@@ -195,11 +195,11 @@ function leave() {
   replace(byId("view"));
 }
 
-const VIEWS = ["tasks", "batches", "webhooks", "usage", "keys", "changes", "settings", "audit"];
+const VIEWS = ["tasks", "batches", "webhooks", "usage", "keys", "overrides", "settings", "audit"];
 
-const PLAIN = { usage: Usage, batches: Batches, webhooks: Webhooks }; // all that they need stands in the address
+const PLAIN = { usage: Usage, batches: Batches, webhooks: Webhooks, overrides: Overrides }; // all that they need stands in the address
 
-/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/batches?…, #/webhooks?…, #/usage?…, #/keys, #/keys/<id>?…, #/changes, #/changes/<id>, #/settings?…, #/audit?…. */
+/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/batches?…, #/webhooks?…, #/usage?…, #/keys, #/keys/<id>?…, #/overrides, #/settings?…, #/audit?…. */
 function route() {
   if (!state.allowed) return;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -211,11 +211,9 @@ function route() {
       ? !id && state.view instanceof Tasks
       : name === "keys"
         ? state.view instanceof Key && state.view.id === id
-        : name === "changes"
-          ? state.view instanceof Changes && state.view.id === id
-          : name in PLAIN
-            ? state.view instanceof PLAIN[name]
-            : !VIEWS.includes(name) && state.view instanceof Overview;
+        : name in PLAIN
+          ? state.view instanceof PLAIN[name]
+          : !VIEWS.includes(name) && state.view instanceof Overview;
   if (same) {
     state.shown = location.hash;
     state.view.use(wanted);
@@ -228,7 +226,6 @@ function route() {
   else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh });
   else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
   else if (name in PLAIN) state.view = new PLAIN[name](wanted);
-  else if (name === "changes") state.view = new Changes(id);
   else if (name === "settings") state.view = new SettingsView(wanted);
   else if (name === "audit") state.view = new Audit(wanted);
   else state.view = new Overview(wanted);
@@ -246,7 +243,7 @@ function route() {
 /** The document's title says which view it shows: it names the entries of the browser's history. */
 function entitle() {
   const [name, id] = state.shown.replace(/^#\/?/, "").split("?", 1)[0].split("/");
-  const what = id && ["tasks", "keys", "changes"].includes(name) ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
+  const what = id && ["tasks", "keys"].includes(name) ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
   document.title = `${what} · ${t("dashboard.title")} · Fairlane`;
 }
 

@@ -160,19 +160,8 @@ function drawSource(row) {
   return h("span", { class: "who" }, h("span", { class: `flag ${TONES[row.source] ?? ""}` }, t(`settings.source.${row.source}`)), row.where ? h("small", {}, row.where) : null);
 }
 
-/** The address of the audit log's entry of a change: that of its queue or model. */
-function entryOf(row) {
-  const [, kind, name] = /^(queue|model)s\.(.*)\.\w+$/.exec(row.name) ?? [];
-  return `#/audit?${new URLSearchParams({ ...(kind ? { target: `${kind} ${name}` } : {}), entry: row.audit })}`;
-}
-
 const OPEN = "(open)";
 const who = row => (row.by === OPEN ? t("audit.open") : (row.by ?? "–"));
-
-function drawBy(row) {
-  if (!row.by) return h("span", {}, "–");
-  return row.audit ? h("a", { class: "who", href: entryOf(row), "aria-label": `${who(row)}: ${t("settings.entry", { name: row.name })}` }, who(row)) : h("span", { class: "who" }, who(row));
-}
 
 const settingsTable = () =>
   new LiveTable(
@@ -182,7 +171,7 @@ const settingsTable = () =>
       { name: "settings.default", sign: row => shownValue(row.default), draw: row => h("span", { class: "setting-value muted" }, shownValue(row.default)) },
       { name: "settings.from", sign: row => `${row.follows} ${sourceText(row)}`, draw: drawSource, sort: row => SOURCES.indexOf(row.source) },
       { name: "settings.since", sign: row => (row.since ? dateTime(row.since) : "–"), sort: row => row.since },
-      { name: "settings.by", sign: row => `${row.by} ${row.audit}`, draw: drawBy },
+      { name: "settings.by", sign: who },
     ],
     "settings.title",
   );

@@ -1,11 +1,11 @@
 // What the dashboard says, in English and Chinese.
 
-import changes from "./changes/strings.js";
+import overrides from "./overrides/strings.js";
 import unattended from "./unattended/strings.js";
 
 export default {
   en: {
-    ...changes.en,
+    ...overrides.en,
     ...unattended.en,
     "dashboard.title": "Dashboard",
     "views.label": "Views",
@@ -13,7 +13,7 @@ export default {
     "view.tasks": "Tasks",
     "view.usage": "Usage",
     "view.keys": "Keys",
-    "view.changes": "Changes",
+    "view.overrides": "Overrides",
     "view.settings": "Settings",
     "view.audit": "Audit log",
     "unlimited": "no limit",
@@ -368,7 +368,6 @@ export default {
     "task.model": "Model",
     "task.asked": "Asked for",
     "task.moves": "Went on from",
-    "task.change": "Change",
     "task.repaired": "Repair",
     "task.repaired.yes": "Asked again: an answer did not match",
     "task.queue": "Queue",
@@ -652,7 +651,6 @@ export default {
     "settings.otherwise": "else {value} ({source})",
     "settings.restart": "{value} after a restart ({source})",
     "settings.set": "set, not shown",
-    "settings.entry": "Audit entry of {name}",
     "settings.source.default": "default",
     "settings.source.file": "file",
     "settings.source.environment": "environment",
@@ -700,7 +698,7 @@ export default {
     "error.REPORT_TOO_LONG": "This takes the database longer than it may: ask for fewer days, or for one key, user or model.",
   },
   zh: {
-    ...changes.zh,
+    ...overrides.zh,
     ...unattended.zh,
     "dashboard.title": "仪表盘",
     "views.label": "视图",
@@ -708,7 +706,7 @@ export default {
     "view.tasks": "任务",
     "view.usage": "用量",
     "view.keys": "密钥",
-    "view.changes": "变更",
+    "view.overrides": "覆盖",
     "view.settings": "设置",
     "view.audit": "审计日志",
     "unlimited": "不限",
@@ -1063,7 +1061,6 @@ export default {
     "task.model": "模型",
     "task.asked": "请求的名称",
     "task.moves": "转自",
-    "task.change": "变更",
     "task.repaired": "修复",
     "task.repaired.yes": "有一次回答不符合模式，已再问一次",
     "task.queue": "队列",
@@ -1347,7 +1344,6 @@ export default {
     "settings.otherwise": "否则为 {value}（{source}）",
     "settings.restart": "重启后为 {value}（{source}）",
     "settings.set": "已设置，不显示",
-    "settings.entry": "{name} 的审计记录",
     "settings.source.default": "默认",
     "settings.source.file": "文件",
     "settings.source.environment": "环境变量",

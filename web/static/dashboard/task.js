@@ -192,7 +192,6 @@ export class Task {
       ["task.model", task.model],
       ["task.asked", task.asked === task.model ? null : task.asked],
       ["task.moves", (task.moves ?? []).map(({ model, at, why }) => `${model} (${clock(at)}, ${why})`).join(", ")],
-      ["task.change", task.change ? h("a", { class: "id", href: `#/changes/${task.change.id}` }, `${task.change.id} (${t(`changes.side.${task.change.side}`)})`) : null],
       ["task.repaired", task.repaired ? t("task.repaired.yes") : null],
       ["task.type", task.type],
       ["task.priority", task.priority || null],

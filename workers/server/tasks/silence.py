@@ -26,12 +26,10 @@ class Silence:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, attempt: Attempt) -> None:
-        """An attempt begins: give it the limits that hold now. (Those of a change for a share of the tasks stay as they are.)"""
-        settings = self._settings
-        if not settings.output_limits and not settings.changed_limits:
+        """An attempt begins: give it the limits that hold now."""
+        if not self._settings.output_limits:
             return  # those that come while it runs are found by upkeep
-        if settings.changed_for(attempt.grant) is None:
-            attempt.limits = self._congestion.held(attempt.grant.model)
+        attempt.limits = self._congestion.held(attempt.grant.model)
         self.look(attempt)
 
     def look(self, attempt: Attempt) -> None:
@@ -58,10 +56,9 @@ class Silence:
 
     def began_output(self, attempt: Attempt) -> None:
         """Its first output has come: silence counts from now on."""
-        settings = self._settings
         if attempt.limits is not None:
             self._took_to_begin(attempt, attempt.first_output_at)
-        elif not settings.output_limits and not settings.changed_limits:
+        elif not self._settings.output_limits:
             return
         self.look(attempt)
 

@@ -1,7 +1,7 @@
 """Settings changed while running: overrides on top of the configuration, in force at once everywhere, written down."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -10,7 +10,9 @@ from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 
 from fairlane.queues.actor import Actor
-from fairlane.queues.rules import MODEL_SETTINGS, QUEUE_SETTINGS, Override, Value
+from fairlane.queues.overrides import ALL, Override, Overrides, OverrideStore, Rejected
+from fairlane.queues.rules import MODEL_SETTINGS, QUEUE_SETTINGS, Value
+from fairlane.queues.store.link import RedisLink
 
 QUEUE_VALUES: dict[str, Value] = {
     "weight": 2.5,
@@ -73,46 +75,15 @@ def test_a_setting_can_be_changed_and_taken_back(
 ) -> None:
     pool = Pool(world)
     was = effective(pool, kind, name)[0].get(setting)
-    change = drive(pool.scheduler.change(kind, name, {setting: value}, OPS))
+    change = drive(pool.scheduler.override(kind, name, {setting: value}, OPS))
     assert (change.before, change.after) == ({setting: was}, {setting: value})
     values, overrides = effective(pool, kind, name)
     assert (values[setting], overrides) == (value, {setting: value})
     assert type(values[setting]) is type(value)
-    back = drive(pool.scheduler.change(kind, name, {setting: None}, OPS))
+    back = drive(pool.scheduler.override(kind, name, {setting: None}, OPS))
     assert (back.before, back.after) == ({setting: value}, {setting: was})
     values, overrides = effective(pool, kind, name)
     assert (values.get(setting), overrides) == (was, {})
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "setting", "value"),
-    [("queue", "free", "weight", 2.5), ("model", "llama:7b é", "paused", False)],
-)
-def test_who_changed_a_setting_is_known_as_long_as_the_change_holds(
-    world: World, kind: Any, name: str, setting: str, value: Value
-) -> None:
-    pool = Pool(world)
-    configure(pool, {"free": {"weight": 4.0}})
-    first = drive(pool.scheduler.change(kind, name, {setting: True if value is False else 9}, OPS))
-    second = drive(pool.scheduler.change(kind, name, {setting: value}, Actor("ann", "")))
-    configure(pool, {"free": {"weight": 6.0}})
-    ruling = drive(pool.scheduler.ruling())
-    [override] = ruling.overrides
-    assert override == Override(kind, name, setting, value, second.audit_id, "ann")
-    assert override.at_ms == int(second.audit_id.partition("-")[0]) // 1000
-    assert first.audit_id != second.audit_id
-    assert ruling.configured[("queue", "free", "weight")] == 6.0
-    assert ruling.in_force is not None
-    drive(pool.scheduler.change(kind, name, {setting: None}, OPS))
-    assert drive(pool.scheduler.ruling()).overrides == []
-    assert world.call("EXISTS", world.keys("changed")) == 0
-
-
-def test_a_change_that_an_older_release_makes_is_nobodys(world: World) -> None:
-    pool = Pool(world)
-    pool.set_queue("free", weight=3.0)
-    world.call("HSET", world.keys("overrides"), "q:free:weight", "5.0")
-    assert drive(pool.scheduler.ruling()).overrides == [Override("queue", "free", "weight", 5.0)]
 
 
 @pytest.mark.parametrize("kind", ["queue", "model"])
@@ -127,11 +98,11 @@ def test_overrides_survive_the_configuration_until_they_are_taken_back(world: Wo
             configure(pool, {}, {name: {setting: value}})
 
     says(5)
-    drive(pool.scheduler.change(kind, name, {setting: 9}, OPS))
+    drive(pool.scheduler.override(kind, name, {setting: 9}, OPS))
     for configured in (6, None, 7):
         says(configured)
         assert effective(pool, kind, name) == ({setting: 9}, {setting: 9})
-    change = drive(pool.scheduler.change(kind, name, {setting: None}, OPS))
+    change = drive(pool.scheduler.override(kind, name, {setting: None}, OPS))
     assert (change.before, change.after) == ({setting: 9}, {setting: 7})
     assert effective(pool, kind, name) == ({setting: 7}, {})
     says(None)
@@ -153,7 +124,7 @@ def test_a_false_or_zero_override_is_not_the_same_as_none(world: World) -> None:
 def test_an_unknown_queue_changes_nothing(world: World) -> None:
     pool = Pool(world)
     before = sorted(world.call("KEYS", "*"))
-    assert drive(pool.scheduler.change("queue", "fre", {"paused": True}, OPS)) is None
+    assert drive(pool.scheduler.override("queue", "fre", {"paused": True}, OPS)) is None
     assert sorted(world.call("KEYS", "*")) == before
 
 
@@ -268,3 +239,144 @@ def test_what_is_configured_for_a_model_is_not_taken_for_that_of_a_shorter_name(
     pool.set_model("a:b", paused=True)
     assert world.call("HGET", world.keys("model", model="a"), "fixed") is None
     assert world.call("HGET", world.keys("model", model="a:b"), "fixed") == b"1"
+
+
+# ---- overrides as objects ----------
+
+EVE = Actor("eve", "192.0.2.9")
+
+
+class Store:
+    """The calls of one store, answered immediately."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.store = OverrideStore(cast(RedisLink, world.link))
+        self.pool = Pool(world, limit=8)
+        self._number = 0
+
+    def create(self, target: Any, name: str, values: dict[str, Any], **more: Any) -> Any:
+        self._number += 1
+        check = more.pop("check", False)
+        override = Override(target, name, values, **{"id": f"o{self._number}", **more})
+        return drive(self.store.create(override, OPS, check=check))
+
+    def all(self) -> Overrides:
+        known: Overrides = drive(self.store.all())
+        return known
+
+    def values(self, kind: Any = "model", name: str = "m") -> dict[str, Value]:
+        found: dict[str, Value] = drive(self.pool.scheduler.effective(kind, name)).values
+        return found
+
+    def sweep(self, replica: str = "r1") -> bytes:
+        """The version that a sweep returns."""
+        versions: list[bytes] = []
+        scheduler = self.world.scheduler(replica)
+        scheduler.on_overrides = versions.append
+        drive(scheduler.sweep())
+        return versions[0]
+
+
+@pytest.fixture
+def store(world: World) -> Store:
+    return Store(world)
+
+
+def test_an_override_holds_immediately_and_every_sweep_returns_the_new_version(store: Store) -> None:
+    assert (store.sweep(), store.all().overrides) == (b"", [])
+    values = {"model": "b", "tiers.paid.fallbacks": [], "repair": None}
+    created = store.create("route", "r", values, percent=10)
+    assert (created.values, created.percent, created.status) == (values, 10, "active")
+    assert (created.created_by, created.created_ms) == ("ops", store.world.now_ms)
+    assert store.sweep("r1") == store.sweep("r2") == store.all().version != b""
+    assert store.all().overrides == [created]
+    assert store.create("route", "r", values, id=created.id) == created, "a repeated call changes nothing"
+    [entry] = trail(store.world)
+    assert (entry["who"], entry["action"], entry["target"]) == ("ops", "create", "override o1")
+    assert json.loads(entry["after"]) == {
+        "target": "route",
+        "name": "r",
+        "values": values,
+        "percent": 10,
+        "until": None,
+    }
+
+
+def test_an_override_ends_by_itself_once_and_the_value_below_it_holds_again(store: Store) -> None:
+    now = store.world.now_ms
+    store.create("model", "m", {"concurrency": 3, "first_output_ms": 5}, until_ms=now + 9000)
+    store.create("model", "m", {"concurrency": 2}, until_ms=now + 4000)
+    assert store.values()["concurrency"] == 2
+    for passed, concurrency in ((4000, 3), (5000, 8)):
+        store.world.advance(passed)
+        for replica in ("r1", "r2"):
+            store.sweep(replica)
+        assert store.values()["concurrency"] == concurrency
+    assert store.all().overrides == []
+    ends = [(entry["who"], entry["target"]) for entry in trail(store.world) if entry["action"] == "end"]
+    assert ends == [("ops", "override o2"), ("ops", "override o1")]
+    assert store.world.call("ZCARD", store.world.keys("due")) == 0
+
+
+def test_rolling_back_in_any_order_leaves_what_the_others_set(store: Store) -> None:
+    configure(store.pool, {}, {"m": {"concurrency": 8}})
+    for concurrency in (2, 3):
+        store.create("model", "m", {"concurrency": concurrency})
+    configure(store.pool, {}, {"m": {"concurrency": 7}})
+    drive(store.store.roll_back("o1", EVE))
+    assert store.values()["concurrency"] == 3
+    drive(store.store.roll_back("o2", EVE))
+    assert store.values()["concurrency"] == 7
+    assert drive(store.store.roll_back("o2", EVE)) == Rejected("unknown")
+    assert [entry["action"] for entry in trail(store.world)] == ["create", "create", "rollback", "rollback"]
+
+
+def test_a_promoted_override_is_the_baseline_of_later_ones(store: Store) -> None:
+    store.create("model", "m", {"concurrency": 2, "paused": True}, until_ms=store.world.now_ms + 1000)
+    promoted = drive(store.store.promote("o1", EVE))
+    assert (promoted.status, promoted.percent, promoted.until_ms) == ("promoted", ALL, 0)
+    assert drive(store.store.promote("o1", EVE)) == promoted
+    store.create("model", "m", {"concurrency": 3})
+    drive(store.store.promote("o2", EVE))
+    assert [one.values for one in store.all().overrides] == [{"paused": True}, {"concurrency": 3}]
+    drive(store.pool.scheduler.override("model", "m", {"concurrency": 4, "paused": None}, OPS))
+    assert [(one.values, one.status) for one in store.all().overrides] == [({"concurrency": 4}, "promoted")]
+    assert drive(store.store.update("o1", EVE, percent=3)) == Rejected("unknown")
+    [left] = store.all().overrides
+    assert drive(store.store.update(left.id, EVE, percent=3)) == Rejected("promoted")
+    drive(store.store.roll_back(left.id, EVE))
+    assert store.values()["concurrency"] == 8
+    assert store.values().get("paused") is None
+
+
+def test_share_and_end_are_updated_and_two_shares_of_one_route_conflict(store: Store) -> None:
+    now = store.world.now_ms
+    store.create("route", "r", {"model": "b"}, percent=10)
+    assert store.create("route", "r", {"mode": "batch"}, percent=20) == Rejected("conflict", "o1")
+    assert store.create("route", "other", {"mode": "batch"}, percent=20).id == "o3"
+    assert store.create("route", "r", {"mode": "batch"}).percent == ALL
+    assert drive(store.store.update("o4", EVE, percent=20)) == Rejected("conflict", "o1")
+    updated = drive(store.store.update("o1", EVE, percent=50, until_ms=now + 5))
+    assert (updated.percent, updated.until_ms) == (50, now + 5)
+    assert drive(store.store.update("o1", EVE, until_ms=0)).until_ms == 0
+    assert drive(store.store.update("o1", EVE, until_ms=now - 1)) == Rejected("past")
+    assert store.create("route", "x", {"model": "b"}, until_ms=now) == Rejected("past")
+    store.world.advance(10)
+    store.sweep()
+    assert [one.id for one in store.all().overrides] == ["o1", "o3", "o4"]
+
+
+def test_a_check_writes_nothing(store: Store) -> None:
+    assert store.create("model", "m", {"concurrency": 2}, check=True).values == {"concurrency": 2}
+    assert (store.all().overrides, store.values()["concurrency"], trail(store.world)) == ([], 8, [])
+
+
+def test_there_is_an_end_to_the_number_of_overrides(store: Store) -> None:
+    for number in range(1000):
+        store.create("route", f"r{number}", {"model": "b"})
+    assert store.create("route", "more", {"model": "b"}) == Rejected("full")
+    with pytest.raises(OverflowError):
+        drive(store.pool.scheduler.override("model", "m", {"concurrency": 4}, OPS))
+    drive(store.pool.scheduler.override("model", "m", {"concurrency": None}, OPS))
+    assert len(store.all().overrides) == 1000

@@ -1,0 +1,78 @@
+"""The operators' calls for overrides."""
+
+from fastapi import Response
+
+from fairlane.gateway.api.answers import OverrideCreated, OverrideShown
+from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.schemas import fields, json, rows
+from fairlane.gateway.operator.overrides.admin import NewOverride, OverrideUpdate
+
+router = keyed_router("operators")
+
+
+@router.get(
+    "/api/admin/overrides",
+    **described("admin.overrides.list", "List overrides", fields(overrides=rows(OverrideShown))),
+)
+async def overrides(operator: TheOperator) -> Response:
+    """The overrides that hold, the latest first. The audit log has those that ended.
+
+    `status`: `active`, or `promoted`: permanent, as are those of PATCH. Of two that set the same value the latest wins.
+    """
+    return answer(await operator.overrides.page())
+
+
+@router.get(
+    "/api/admin/overrides/{override_id}", **described("admin.overrides.get", "Get an override", OverrideShown)
+)
+async def show(operator: TheOperator, override_id: str) -> Response:
+    """One override."""
+    return answer(await operator.overrides.show(override_id))
+
+
+@router.post(
+    "/api/admin/overrides",
+    **described(
+        "admin.overrides.create",
+        "Create an override",
+        OverrideCreated,
+        body=NewOverride,
+        status=201,
+        responses={200: {"content": json(OverrideCreated)}},
+    ),
+)
+async def create(operator: TheOperator, actor: TheActor, body: TheBody, check: bool = False) -> Response:
+    """Sets values on top of the configuration of a queue, a model or a route, on every replica within about a second.
+
+    An override of a route may hold for a `percent` of its tasks. With `check` nothing is created, and the answer is what would
+    be. `warnings`: what is allowed and may not have the intended effect.
+    """
+    created = await operator.overrides.create(await body.fields(), actor, check=check)
+    return answer(created, status=200 if check else 201)
+
+
+@router.patch(
+    "/api/admin/overrides/{override_id}",
+    **described("admin.overrides.update", "Update an override", OverrideShown, body=OverrideUpdate),
+)
+async def update(operator: TheOperator, actor: TheActor, body: TheBody, override_id: str) -> Response:
+    """Changes the share of the tasks, or the end, of an override. Tasks of a smaller share stay in a larger one."""
+    return answer(await operator.overrides.update(override_id, await body.fields(), actor))
+
+
+@router.post(
+    "/api/admin/overrides/{override_id}/promote",
+    **described("admin.overrides.promote", "Promote an override to all tasks", OverrideShown),
+)
+async def promote(operator: TheOperator, actor: TheActor, override_id: str) -> Response:
+    """Makes an override permanent, for all tasks: the baseline of later ones. It can still be rolled back."""
+    return answer(await operator.overrides.promote(override_id, actor))
+
+
+@router.post(
+    "/api/admin/overrides/{override_id}/rollback",
+    **described("admin.overrides.roll_back", "Roll back an override", OverrideShown),
+)
+async def roll_back(operator: TheOperator, actor: TheActor, override_id: str) -> Response:
+    """Removes an override: the values without it hold again. Tasks that were submitted under it keep theirs."""
+    return answer(await operator.overrides.roll_back(override_id, actor))

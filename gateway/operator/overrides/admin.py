@@ -1,0 +1,267 @@
+"""Overrides: operators list, create, update, promote and roll them back; PATCH of a queue or model is one that is permanent."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Annotated, Any, NoReturn
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from fairlane.gateway.current import Current
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.operator.bodies import read_body
+from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
+from fairlane.gateway.operator.settings import check_name, described, in_force, no_queue, read_change
+from fairlane.gateway.routing.overrides import MODEL_SETTINGS, ROUTE_SETTINGS, InvalidOverride, overridden
+from fairlane.gateway.settings import notes
+from fairlane.queues.actor import Actor
+from fairlane.queues.errors import StoreError
+from fairlane.queues.overrides import ALL, Override, OverrideStore, Rejected, Target, new_override_id
+from fairlane.queues.rules import Kind
+from fairlane.queues.scheduler import Scheduler
+
+log = structlog.get_logger("fairlane.audit")
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Percent = Annotated[int, Field(ge=1, le=ALL)]
+Instant = Annotated[int, Field(ge=1, le=253_402_300_799_999)]
+
+
+class NewOverride(BaseModel):
+    """Values on top of the configuration of a queue, a model or a route."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    target: Target
+    name: Name = Field(description="of the queue, model or route; a model need not be configured")
+    values: Annotated[dict[str, JsonValue], Field(min_length=1, max_length=32)] = Field(
+        description="by the dotted names of the configuration, such as `tiers.paid.model`. Of a route: "
+        + ", ".join(ROUTE_SETTINGS)
+        + ", also of its tiers and vision. Of a model: "
+        + ", ".join(MODEL_SETTINGS)
+        + ", and what PATCH /api/admin/models takes. Of a queue: what PATCH /api/admin/queues takes"
+    )
+    percent: Percent | None = Field(None, description="of a route: the share of its tasks; all by default")
+    until: Instant | None = Field(
+        None, description="when it ends, ms since 1970; by default an operator rolls it back"
+    )
+
+
+class OverrideUpdate(BaseModel):
+    """Another share or end of an override."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    percent: Percent | None = Field(None, description="tasks of a smaller share stay in a larger one")
+    until: Instant | None = Field(None, description="when it ends; null: an operator rolls it back")
+
+
+class OverrideAdmin:
+    """Use cases. All raise StoreError, and ApiError for invalid requests."""
+
+    def __init__(
+        self, store: OverrideStore, monitor: OverrideMonitor, current: Current, scheduler: Scheduler
+    ) -> None:
+        self._store = store
+        self._monitor = monitor
+        self._current = current
+        self._scheduler = scheduler
+
+    async def page(self) -> dict[str, Any]:
+        """Return all overrides, the latest first."""
+        known = await self._monitor.read()
+        shown = [self._shown(override) for override in reversed(known.overrides)]
+        return {"now": known.now_ms, "overrides": shown, "next": None}
+
+    async def show(self, override_id: str) -> dict[str, Any]:
+        """Return one override."""
+        return self._shown(await self._find(override_id))
+
+    async def create(self, fields: Mapping[str, Any], actor: Actor, *, check: bool = False) -> dict[str, Any]:
+        """Create an override. It holds here immediately, on every replica within about a second. `check`: only report whether it
+        can be created."""
+        asked = read_body(NewOverride, fields)
+        override = Override(
+            asked.target,
+            asked.name,
+            dict(asked.values),
+            percent=asked.percent or ALL,
+            until_ms=asked.until or 0,
+            id=new_override_id(),
+        )
+        warnings = await self._check(override)
+        created = await self._store.create(override, actor, check=check)
+        if isinstance(created, Rejected):
+            _reject(created, override)
+        if not check:
+            await self._changed("override created", created, actor, values=dict(created.values))
+        return {**self._shown(created), "warnings": warnings}
+
+    async def update(self, override_id: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
+        """Change the share of the tasks, or the end, of an override."""
+        asked = read_body(OverrideUpdate, fields)
+        until_ms = (asked.until or 0) if "until" in asked.model_fields_set else None
+        if asked.percent is None and until_ms is None:
+            raise bad_request("set percent, until or both")
+        override = await self._find(override_id)
+        if asked.percent is not None:
+            _check_percent(override, asked.percent)
+        updated = await self._store.update(override_id, actor, percent=asked.percent, until_ms=until_ms)
+        return await self._updated("override updated", override, updated, actor)
+
+    async def promote(self, override_id: str, actor: Actor) -> dict[str, Any]:
+        """Make an override permanent, for all tasks."""
+        override = await self._find(override_id)
+        promoted = await self._store.promote(override_id, actor)
+        return await self._updated("override promoted", override, promoted, actor)
+
+    async def roll_back(self, override_id: str, actor: Actor) -> dict[str, Any]:
+        """Remove an override, and return it: the values without it hold again."""
+        override = await self._find(override_id)
+        removed = await self._store.roll_back(override_id, actor)
+        return await self._updated("override rolled back", override, removed, actor)
+
+    async def patch(
+        self, kind: Kind, name: str, fields: Mapping[str, Any], actor: Actor, *, check: bool = False
+    ) -> dict[str, Any]:
+        """Set settings of a queue or model for good, all or none, and return the values. null restores what is configured. They
+        hold from the next decision on, on every replica. `check`: only report whether they can be set.
+
+        `check_name` has accepted the name. If the reply of the store is lost, the same call again is safe.
+        """
+        settings, scheduler = self._current.settings, self._scheduler
+        settled = await scheduler.effective(kind, name)
+        values = read_change(settings, kind, name, fields, settled.overrides)
+        changed: dict[str, dict[str, Any]] = {}
+        if values and not check:
+            try:
+                change = await scheduler.override(kind, name, values, actor)
+            except OverflowError:
+                raise _too_many() from None
+            if change is None:
+                raise no_queue(settings, name)
+            before, after = in_force(kind, change.before), in_force(kind, change.after)
+            changed = {field: {"before": before[field], "after": after[field]} for field in values}
+            split = {
+                when: {field: pair[when] for field, pair in changed.items()} for when in ("before", "after")
+            }
+            log.info(
+                "setting changed", who=actor.who, address=actor.address, target=f"{kind} {name}", **split
+            )
+            settled = await scheduler.effective(kind, name)
+        return {
+            kind: name,
+            "values": in_force(kind, settled.values),
+            "overrides": settled.overrides,
+            "changed": changed,
+            "settings": described(kind),
+        }
+
+    async def _updated(
+        self, event: str, before: Override, after: Override | Rejected, actor: Actor
+    ) -> dict[str, Any]:
+        if isinstance(after, Rejected):
+            _reject(after, before)
+        await self._changed(event, after, actor, percent=after.percent, until=after.until_ms or None)
+        return self._shown(after)
+
+    async def _changed(self, event: str, override: Override, actor: Actor, **facts: Any) -> None:
+        """Log what was done, and apply it here."""
+        log.info(
+            event,
+            **actor._asdict(),
+            override=override.id,
+            target=f"{override.target} {override.name}",
+            **facts,
+        )
+        with contextlib.suppress(StoreError):  # the next sweep returns the version
+            await self._monitor.read()
+
+    async def _find(self, override_id: str) -> Override:
+        for override in (await self._monitor.read()).overrides:
+            if override.id == override_id:
+                return override
+        raise _not_found(override_id)
+
+    async def _check(self, override: Override) -> list[str]:
+        """Return warnings about an override. Raise ApiError(400, 404) if the configuration would not accept its values."""
+        _check_percent(override, override.percent)
+        settings, kind = self._current.settings, override.target
+        if kind != "route":
+            check_name(settings, kind, override.name)
+            known = () if kind == "queue" else MODEL_SETTINGS
+            scheduled = {name: value for name, value in override.values.items() if name not in known}
+            if empty := [name for name, value in scheduled.items() if value is None]:
+                raise bad_request(
+                    f"{empty[0][:64]} must have a value: to restore what is configured, roll back", empty[0]
+                )
+            if scheduled:
+                overrides = (await self._scheduler.effective(kind, override.name)).overrides
+                read_change(settings, kind, override.name, scheduled, overrides)
+        try:
+            after = overridden(settings, override)
+        except InvalidOverride as error:
+            names = [name for name, _ in error.problems]
+            refusal = bad_request(str(error), (names[0] or None) if len(names) == 1 else None)
+            refusal.fields = {name or "values": sentence for name, sentence in error.problems}
+            raise refusal from None
+        before = set(notes(settings))
+        return [note for note in notes(after) if note not in before]
+
+    def _shown(self, override: Override) -> dict[str, Any]:
+        return {
+            "id": override.id,
+            "target": override.target,
+            "name": override.name,
+            "values": dict(override.values),
+            "percent": override.percent,
+            "until": override.until_ms or None,
+            "status": override.status,
+            "problem": self._current.overlay.invalid.get(override.id),
+            "createdBy": override.created_by,
+            "createdAt": override.created_ms,
+        }
+
+
+def _check_percent(override: Override, percent: int) -> None:
+    if override.target != "route" and percent < ALL:
+        raise bad_request(
+            f"values of a {override.target} hold for all of its tasks: only an override of a route has a percent",
+            "percent",
+        )
+
+
+def _reject(rejected: Rejected, override: Override) -> NoReturn:
+    """Raise the ApiError of a reason."""
+    match rejected.reason:
+        case "conflict":
+            raise ApiError(
+                409,
+                "OVERRIDE_CONFLICT",
+                f"The override {rejected.other} already holds for a share of the tasks of the route {override.name}: promote it "
+                "or roll it back first",
+            )
+        case "full":
+            raise _too_many()
+        case "past":
+            raise bad_request("until must be in the future", "until")
+        case "promoted":
+            raise ApiError(
+                409,
+                "OVERRIDE_PROMOTED",
+                f"The override {override.id} is permanent, for all tasks: roll it back and create another one",
+            )
+        case _:
+            raise _not_found(override.id)
+
+
+def _too_many() -> ApiError:
+    return ApiError(409, "TOO_MANY_OVERRIDES", "There are too many overrides: roll back some first")
+
+
+def _not_found(override_id: str) -> ApiError:
+    return ApiError(
+        404,
+        "OVERRIDE_NOT_FOUND",
+        f"There is no override {override_id[:64]!r}; `fairlane override list` shows all of them",
+    )

@@ -1,0 +1,180 @@
+"""What overrides make of the settings that replicas apply, and which tasks a share of them concerns. Pure."""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.routing.plans import Plans
+from fairlane.gateway.settings import (
+    ModelSettings,
+    RouteRule,
+    RouteSettings,
+    RouteVariant,
+    Settings,
+    suggestion,
+    unusable_routes,
+)
+from fairlane.queues.overrides import ALL, Override
+
+ROUTE_SETTINGS = (
+    *("model", "mode", "stream", "template", "fallbacks", "fallback_after_ms"),
+    *("timeout_ms", "max_wait_ms", "max_run_ms", "max_output_tokens", "repair"),
+)
+"""What can be overridden of a route's rule. Its price, and what counts as the same task, only the configuration sets."""
+MODEL_SETTINGS = ("fallbacks", "fallback_after_ms", "first_output_ms", "silence_ms")
+"""What replicas apply of a model; the scheduler's scripts apply the rest."""
+
+Part = TypeVar("Part", bound=BaseModel)
+Rule = TypeVar("Rule", bound=RouteRule)
+
+
+class InvalidOverride(Exception):
+    """An override that does not fit the settings: the problems, by setting ('' = none in particular)."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__("; ".join(sentence for _, sentence in problems))
+        self.problems = problems
+
+
+def in_percent(override_id: str, subject: str, percent: int) -> bool:
+    """Return whether a subject is among this percentage of an override: a hash decides, so the answer is the same on every
+    replica, and a subject among ten percent is among fifty."""
+    digest = hashlib.blake2b(f"{override_id}\n{subject}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) * ALL < percent << 64
+
+
+def overridden(settings: Settings, override: Override) -> Settings:
+    """Return the settings with an override's values on top, as far as replicas apply them. Raise InvalidOverride for values that
+    the configuration would not accept either."""
+    name = override.name
+    if override.target == "route":
+        route = settings.routes.get(name)
+        if route is None:
+            names = ", ".join(sorted(settings.routes)[:10]) or "none"
+            raise InvalidOverride([("name", f"there is no route {name[:64]!r}; there are: {names}")])
+        values = _valid(RouteSettings, _nested(override.values, settings.tiers))
+        after = settings.model_copy(update={"routes": {**settings.routes, name: _merged(route, values)}})
+    else:
+        said = {field: override.values[field] for field in MODEL_SETTINGS if field in override.values}
+        if override.target == "queue" or not said:
+            return settings
+        if "fallbacks" in said:
+            said["fallbacks"] = said["fallbacks"] or []
+        model = _valid(ModelSettings, settings.model(name).model_dump() | said)
+        after = settings.model_copy(update={"models": {**settings.models, name: model}})
+    before = set(unusable_routes(_alone(settings, override)))
+    if wrong := [sentence for sentence in unusable_routes(_alone(after, override)) if sentence not in before]:
+        raise InvalidOverride([("", sentence) for sentence in wrong])
+    return after
+
+
+def _nested(values: Mapping[str, Any], tiers: Collection[str]) -> dict[str, Any]:
+    """A route's entry of the configuration with these values, by their dotted names."""
+    entry: dict[str, Any] = {}
+    problems = []
+    for name, value in values.items():
+        place, field = entry, name
+        if field.startswith("vision."):
+            place, field = place.setdefault("vision", {}), field.removeprefix("vision.")
+        if field.startswith("tiers."):
+            tier, _, field = field.removeprefix("tiers.").rpartition(".")
+            if tier not in tiers:
+                known = ", ".join(sorted(tiers))
+                problems.append((name[:64], f"no queue has the tier {tier[:64]!r}; there are {known}"))
+            place = place.setdefault("tiers", {}).setdefault(tier, {})
+        if field not in ROUTE_SETTINGS:
+            hint = suggestion(field, ROUTE_SETTINGS) or f"; there are {', '.join(ROUTE_SETTINGS)}"
+            problems.append((name[:64], f"{name[:64]!r} of a route cannot be overridden{hint}"))
+        place[field] = value
+    if problems:
+        raise InvalidOverride(problems)
+    return entry
+
+
+def _merged(rule: Rule, values: Rule) -> Rule:
+    """A rule with the values that another one sets on top, also those of its tiers and of requests with images."""
+    update: dict[str, Any] = {name: getattr(values, name) for name in values.model_fields_set}
+    if isinstance(rule, RouteVariant) and isinstance(values, RouteVariant):
+        tiers = {
+            tier: _merged(rule.tiers.get(tier, RouteRule()), said) for tier, said in values.tiers.items()
+        }
+        update["tiers"] = {**rule.tiers, **tiers}
+    if isinstance(rule, RouteSettings) and isinstance(values, RouteSettings) and values.vision is not None:
+        update["vision"] = _merged(rule.vision or RouteVariant(), values.vision)
+    return rule.model_copy(update=update)
+
+
+def _alone(settings: Settings, override: Override) -> Settings:
+    """The settings with no other route and model than the override's: the others are as they were, and there may be thousands."""
+    name = override.name
+    models = {name: settings.models[name]} if override.target == "model" and name in settings.models else {}
+    routes = {name: settings.routes[name]} if override.target == "route" else {}
+    return settings.model_copy(update={"models": models, "routes": routes})
+
+
+def _valid(part: type[Part], said: Mapping[str, Any]) -> Part:
+    try:
+        return part.model_validate(said, strict=True)
+    except ValidationError as error:
+        raise InvalidOverride([_problem(detail) for detail in error.errors(include_url=False)]) from None
+
+
+def _problem(detail: Mapping[str, Any]) -> tuple[str, str]:
+    name = ".".join(map(str, detail["loc"]))
+    message = str(detail["msg"]).removeprefix("Input ").removeprefix("Value error, ")
+    return name, f"{name} {message}; got {repr(detail['input'])[:80]}"
+
+
+class Share(NamedTuple):
+    """An override of a share of a route's tasks, and the plans of these tasks."""
+
+    override: Override
+    plans: Plans
+
+
+class Overlay(NamedTuple):
+    """The settings with the overrides that hold now on top."""
+
+    settings: Settings
+    plans: Plans
+    """Of all tasks but those of a share."""
+    shares: Mapping[str, Share]
+    """By the name of the route."""
+    invalid: Mapping[str, str]
+    """Overrides that do not fit the settings and are not applied, by id, with the reason."""
+
+    def plans_of(self, caller: Caller, name: str, subject: str) -> Plans:
+        """Return the plans of a task that names a route or model. `subject` distinguishes it from others: its idempotency key or
+        its id; '': no task, so no share concerns it."""
+        share = self.shares.get(name)
+        if share is None or not subject:
+            return self.plans
+        if self.plans.routes.named[name].rule(caller.tier).same_task_ms:
+            subject = (
+                f"{caller.key_id} {caller.user}"  # the same request is the same task, whatever id it brings
+            )
+        inside = in_percent(share.override.id, subject, share.override.percent)
+        return share.plans if inside else self.plans
+
+
+def overlay(settings: Settings, plans: Plans, overrides: Iterable[Override]) -> Overlay:
+    """Lay overrides over settings and their plans; a later one wins, and those of a share of the tasks lie on top. Made once per
+    change of an override: a task only looks up its plans."""
+    base, shared, invalid = settings, list[tuple[Override, Settings]](), dict[str, str]()
+    for override in sorted(overrides, key=lambda one: one.percent < ALL):
+        try:
+            after = overridden(base, override)
+        except InvalidOverride as error:
+            invalid[override.id] = str(error)
+            continue
+        if override.percent < ALL:
+            shared.append((override, after))
+        else:
+            base = after
+    if base is not settings:
+        plans = plans.varied(base)
+    shares = {one.name: Share(one, plans.varied(after, (one.name,))) for one, after in shared}
+    return Overlay(base, plans, shares, invalid)

@@ -1,0 +1,182 @@
+"""Overrides: values that operators set on top of the configuration of a queue, a model or a route while the gateways run.
+
+They live in Redis. One script writes an override, applies what the scheduler reads of it and writes the audit log entry. Any
+replica's sweep ends an override when its time is over. Replicas read what they apply themselves when the version of the
+overrides has moved, which each sweep returns.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from fairlane.queues.actor import Actor
+from fairlane.queues.rules import Kind, decode, encode, settings_of
+from fairlane.queues.store.link import RedisLink
+
+ALL = 100
+"""The percentage that is all tasks."""
+
+Target = Literal["queue", "model", "route"]
+Status = Literal["active", "promoted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Values that are set on top of the configuration. Times in ms since 1970; 0 = none."""
+
+    target: Target
+    name: str
+    """Of the queue, model or route."""
+    values: Mapping[str, Any]
+    """By the dotted names of the configuration, such as `tiers.paid.model`; None: as if it were not set."""
+    percent: int = ALL
+    until_ms: int = 0
+    created_by: str = ""
+    id: str = ""
+    status: Status = "active"
+    order: int = 0
+    """Of two overrides that set the same value, the one of the higher order wins."""
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """All overrides, those that win last."""
+
+    version: bytes = b""
+    now_ms: int = 0
+    overrides: list[Override] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Why an override was not written: conflict (with the override `other`), full (there are too many), past (it would end before
+    it begins), unknown (there is none of this id), promoted (it has neither share nor end)."""
+
+    reason: str
+    other: str = ""
+
+
+class OverrideStore:
+    """The overrides of one Redis. All methods raise StoreError; if the reply is lost, the same call again is safe."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+
+    async def all(self) -> Overrides:
+        """Return all overrides."""
+        version, now_ms, *flat = await self._link.run("override_list")
+        found = [_read(key, packed) for key, packed in zip(flat[::2], flat[1::2], strict=True)]
+        return Overrides(version, now_ms, sorted(found, key=lambda one: one.order))
+
+    async def create(self, override: Override, actor: Actor, *, check: bool = False) -> Override | Rejected:
+        """Create an override, which has an id. `check`: only report whether it can be created."""
+        kind, scheduled = _kind(override.target), _scheduled(override.target)
+        shown = {
+            "target": override.target,
+            "name": override.name,
+            "values": override.values,
+            "percent": override.percent,
+            "until": override.until_ms or None,
+        }
+        asked = {
+            "id": override.id,
+            "target": override.target,
+            "name": override.name,
+            "settings": {
+                name: encode(kind, name, value)
+                for name, value in override.values.items()
+                if name in scheduled
+            },
+            "values": {
+                name: msgspec.json.encode(value).decode()
+                for name, value in override.values.items()
+                if name not in scheduled
+            },
+            "percent": override.percent,
+            "until": override.until_ms,
+            "created_by": actor.who,
+            "address": actor.address,
+            "mark": _mark(),
+            "shown": msgspec.json.encode(shown).decode(),
+            "check": check,
+        }
+        return _answer(await self._link.run("override_create", msgspec.msgpack.encode(asked)))
+
+    async def update(
+        self, override_id: str, actor: Actor, *, percent: int | None = None, until_ms: int | None = None
+    ) -> Override | Rejected:
+        """Change the share, or the end (0: none), of an active override."""
+        changed = {"percent": percent, "until": until_ms}
+        return await self._update(
+            override_id,
+            "update",
+            actor,
+            {name: value for name, value in changed.items() if value is not None},
+        )
+
+    async def promote(self, override_id: str, actor: Actor) -> Override | Rejected:
+        """Make an override permanent, for all tasks: the baseline of later overrides."""
+        return await self._update(override_id, "promote", actor, {})
+
+    async def roll_back(self, override_id: str, actor: Actor) -> Override | Rejected:
+        """Remove an override: the values without it hold again."""
+        return await self._update(override_id, "rollback", actor, {})
+
+    async def _update(
+        self, override_id: str, action: str, actor: Actor, changed: Mapping[str, int]
+    ) -> Override | Rejected:
+        asked = {"id": override_id, "action": action, **changed, **_by(actor)}
+        return _answer(await self._link.run("override_update", msgspec.msgpack.encode(asked)))
+
+
+def new_override_id() -> str:
+    """Return the id of a new override."""
+    return f"o{secrets.token_hex(5)}"
+
+
+def _mark() -> str:
+    """Return what distinguishes an audit log entry from others of the same instant."""
+    return secrets.token_hex(4)
+
+
+def _by(actor: Actor) -> dict[str, str]:
+    return {"who": actor.who, "address": actor.address, "mark": _mark()}
+
+
+def _kind(target: str) -> Kind:
+    return "queue" if target == "queue" else "model"
+
+
+def _scheduled(target: str) -> Mapping[str, Any]:
+    """The settings of a target that the scripts apply."""
+    return {} if target == "route" else settings_of(_kind(target))
+
+
+def _answer(reply: Sequence[Any]) -> Override | Rejected:
+    if reply[0] == b"ok":
+        return _read(reply[1], reply[2])
+    return Rejected(reply[0].decode(), reply[1].decode() if reply[0] == b"conflict" else "")
+
+
+def _read(override_id: bytes, packed: bytes) -> Override:
+    fields = msgspec.msgpack.decode(packed)
+    kind = _kind(fields["target"])
+    settings = fields["settings"] or {}  # Lua packs an empty table as a list
+    values = fields["values"] or {}
+    return Override(
+        fields["target"],
+        fields["name"],
+        {name: decode(kind, name, text) for name, text in settings.items()}
+        | {name: msgspec.json.decode(text) for name, text in values.items()},
+        percent=fields["percent"],
+        until_ms=fields["until"],
+        created_by=fields["created_by"],
+        id=override_id.decode(),
+        status=fields["status"],
+        order=fields["order"],
+        created_ms=fields["created_at"],
+    )
