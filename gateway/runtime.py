@@ -398,7 +398,6 @@ class Gateway:
             self.configuration,
             self.overrides,
             self.replicas,
-            audit,
             *records.parts,
             keeping,
             trimming,

@@ -141,22 +141,9 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
 }
 # fmt: on
 
-RENAMED: Mapping[str, str] = {
-    "TIMEOUT": "TOTAL_TIMEOUT",
-    "FIRST_OUTPUT_TIMEOUT": "FIRST_TOKEN_TIMEOUT",
-    "SILENCE_TIMEOUT": "STREAM_STALLED",
-}
-"""Codes as releases before 0.2 named them: older workers tell them, and what is stored has them."""
-
-
-def code_now(code: str) -> str:
-    """The name that a failure code has in this release."""
-    return RENAMED.get(code, code)
-
 
 def failure_row(code: str) -> FailureRow:
     """The row of a failure code. One that is not known is a worker's failure that a retry will not mend, by its own name."""
-    code = code_now(code)
     known = FAILURES.get(code)
     return known or FAILURES["WORKER_ERROR"]._replace(code=code)
 
@@ -167,9 +154,8 @@ def family_of(code: str) -> str:
 
 
 def codes_of(family: str) -> list[str]:
-    """The codes of a family, and their former names; none of what is no family."""
-    now = {code for code, row in FAILURES.items() if row.family == family}
-    return sorted(now | {old for old, new in RENAMED.items() if new in now})
+    """Return the codes of a family; none of what is no family."""
+    return sorted(code for code, row in FAILURES.items() if row.family == family)
 
 
 def failures_in_lua() -> str:

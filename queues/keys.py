@@ -73,7 +73,6 @@ KEYS = (
     Key("overrides", "overrides", "hash", "override -> its fields, packed (see OVERRIDE)", "override_update, sweep"),
     Key("overridden", "overridden", "hash", "setting of a queue or model -> value that overrides set", "with its override"),
     Key("due", "due", "zset", "override -> when it ends (ms)", "with its override"),
-    Key("audit", "audit", "stream", "what operators did, of releases that kept it here", "inherit, at the next start"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("rolled", "H:{step}:{at}", "hash", "part of a replica -> what it counted, of a minute or more", "PX, 6 h to 7 days"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),

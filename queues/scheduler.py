@@ -82,8 +82,6 @@ log = structlog.get_logger("fairlane.queues")
 
 FORGOTTEN_AT_ONCE = 500
 """Tasks of which it is looked whose they are, in one step."""
-INHERITED_AT_ONCE = 500
-"""Entries of an older release's audit record."""
 
 MOST_TAKEN = 64
 """Tasks that one `take` grants at most; as in granting.lua. Who gets so many asks again."""
@@ -717,10 +715,6 @@ class Scheduler:
         """Write into the audit record what an operator did that is no change of a setting."""
         written = [msgspec.json.encode(before), msgspec.json.encode(after)]
         await self._link.run("note", *actor, _mark(), action, target, *written)
-
-    async def inherit(self) -> bool:
-        """Bring a part of the audit record that an older release left on its way to SQL; whether there is more of it."""
-        return bool(await self._link.run("inherit", INHERITED_AT_ONCE))
 
     async def newest_act(self) -> str | None:
         """The id of the newest entry of the audit record; None where nobody did anything since the store began."""

@@ -459,8 +459,8 @@ class Record(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """The first part of the newest events' ids. Records of the release before have none: there it is the attempt's number."""
-        return self.number("ep") or self.number("at")
+        """The first part of the newest events' ids."""
+        return self.number("ep")
 
     @property
     def progress(self) -> bytes:

@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-FORMAT = "1"
-"""Of what `configure` makes of the settings: another one makes it set them anew, although they say the same."""
-
 
 class Version(NamedTuple):
     """When a configuration was modified and read, ms since 1970."""
@@ -44,7 +41,7 @@ class Standing(NamedTuple):
 def hash_of(settings: Sequence[object]) -> str:
     """Names what a configuration says: pairs of a setting and its value, in any order."""
     pairs = sorted(f"{name}={value}" for name, value in zip(settings[::2], settings[1::2], strict=True))
-    return sha256("\n".join([FORMAT, *pairs]).encode()).hexdigest()[:12]
+    return sha256("\n".join(pairs).encode()).hexdigest()[:12]
 
 
 def read_configuration(packed: bytes) -> Configuration:

@@ -12,17 +12,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.queues.failures import CANCELLED, RENAMED, code_now, family_of
+from fairlane.queues.failures import CANCELLED, family_of
 from fairlane.queues.tasks import Ended, Fragment, Place
-from fairlane.streaming.jsontext import (
-    NULL,
-    join_object,
-    json_string,
-    kind_of,
-    members,
-    one_line,
-    string_or_none,
-)
+from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
 
 TERMINAL = frozenset({"done", "error", "cancelled"})
 LOGGED = frozenset({"start", "chunk", "stage", "usage", "debug", "permit"}) | TERMINAL
@@ -296,7 +288,7 @@ def read_queued(data: bytes) -> Place:
 
 def read_error(data: bytes) -> Failure:
     error = _read_error(data)
-    return Failure(error.error, code_now(error.code), error.retryable)
+    return Failure(error.error, error.code, error.retryable)
 
 
 def why_failed(event: Event) -> tuple[str, str]:
@@ -311,10 +303,8 @@ def why_failed(event: Event) -> tuple[str, str]:
 
 
 def told_error(data: bytes) -> bytes:
-    """The data of an `error` event as readers are told it: with the family of its code, and the code's name of this release."""
+    """Return the data of an `error` event as readers get it: with the family of its code."""
     code = _read_error(data).code
-    if code in RENAMED:
-        data = join_object(((members(data) or {}) | {"code": Raw(json_string(code_now(code)))}).items())
     return b'%b,"family":"%b"}' % (data[:-1], family_of(code).encode())
 
 

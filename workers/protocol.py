@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from fairlane.queues.failures import FAILURES, code_now
+from fairlane.queues.failures import FAILURES
 
 SUBPROTOCOL = "fairlane.worker.v2"
 VERSION = 2
@@ -29,9 +29,7 @@ FAILURE_CODES: dict[str, bool] = {code: row.retry for code, row in FAILURES.item
 
 
 def worker_code(code: str) -> str:
-    """What a worker means that tells this failure code: it may be a code's name of an earlier release. Any that it may not tell
-    is WORKER_ERROR."""
-    code = code_now(code)
+    """Return the failure code that a worker reports; WORKER_ERROR for any that it may not report."""
     return code if code in FAILURE_CODES else "WORKER_ERROR"
 
 

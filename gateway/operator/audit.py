@@ -39,21 +39,6 @@ class AuditRecord:
         self._reading = reading
         self._catch_up = catch_up
 
-    async def start(self) -> None:
-        """Take over what an older release wrote down, or what is left of it."""
-        for again in (True, False):
-            try:
-                while await self._scheduler.inherit():
-                    pass
-            except StoreError as error:  # it stays where it is
-                if not again:
-                    log.warning("an older audit record is taken over at the next start", why=str(error))
-            else:
-                return
-
-    def close(self) -> None:
-        """Nothing is under way."""
-
     async def note(
         self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> None:

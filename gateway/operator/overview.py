@@ -8,7 +8,7 @@ from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
 from fairlane.queues.chains import read_stage
-from fairlane.queues.failures import code_now, family_of
+from fairlane.queues.failures import family_of
 from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
@@ -239,7 +239,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "user": fields.get("u"),
         "key": fields.get("k") or None,
         "type": fields.get("ty"),
-        "code": code_now(fields.get("co", "")) or None,
+        "code": fields.get("co") or None,
         "family": family_of(fields.get("co", "")) or None,
         "requestId": fields.get("rq") or None,
         "enqueuedAt": number("en"),

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Table, and_, case, desc, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, Table, and_, desc, func, literal_column, or_, select
 
 from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
-from fairlane.queues.failures import RENAMED, code_now, codes_of, family_of
+from fairlane.queues.failures import codes_of, family_of
 
 DIMENSIONS = {
     "model": "model",
@@ -112,7 +112,7 @@ class UsageReports:
     async def sums(self, by: Sequence[str], wanted: Wanted, limit: int, who: str = "") -> Report:
         """Tasks added up: those with most tokens first, times in their order."""
         table, where = _source(by, wanted)
-        columns: list[ColumnElement[Any]] = [_dimension(table, name) for name in by]
+        columns: list[ColumnElement[Any]] = [table.c[DIMENSIONS[name]] for name in by]
         sums = _sums(table)
         most = desc(func.sum(table.c.input + table.c.output)), desc(func.sum(table.c.tasks))
         order = [table.c.began] if set(by) & set(SPANS) else []
@@ -235,25 +235,12 @@ def columns_by(by: Sequence[str]) -> list[str]:
     return [column for name in by for column in ((name, "family") if name == "code" else (name,))]
 
 
-def _dimension(table: Table, name: str) -> ColumnElement[Any]:
-    """By what is added up: failure codes under their names of this release."""
-    column = table.c[DIMENSIONS[name]]
-    if name != "code":
-        return column
-    now: list[tuple[Any, Any]] = [
-        (column == literal_column(f"'{old}'"), literal_column(f"'{new}'")) for old, new in RENAMED.items()
-    ]
-    return case(*now, else_=column)
-
-
 def _filters(table: Table, wanted: Wanted) -> list[ColumnElement[bool]]:
     columns = {**DIMENSIONS, "template": "template"}
     found: list[ColumnElement[bool]] = []
     for name, value in wanted.filters.items():
         if name == "family":
             found.append(table.c.code.in_(codes_of(value)))
-        elif name == "code":
-            found.append(table.c.code.in_([value, *(old for old, new in RENAMED.items() if new == value)]))
         elif name == "task":  # (the index is of the rows of chains alone)
             of_chain = and_(table.c.chain != literal_column("''"), table.c.chain == value)
             found.append(or_(table.c.task == value, of_chain))
@@ -281,7 +268,7 @@ def _measures(row: Any) -> dict[str, int | Decimal]:
 def _task(row: Any) -> dict[str, Any]:
     shown = {told: row[name] for name, told in SHOWN.items()}
     shown["taskId"] = row["chain"] or row["task"]
-    shown["code"], shown["family"] = code_now(row["code"]), family_of(row["code"])
+    shown["family"] = family_of(row["code"])
     if row["cost"] is not None:
         shown["cost"] = credits_of(row["cost"])
     return shown

@@ -250,10 +250,8 @@ script('sweep', 'allow-oom', function(ARGV)
   if woken >= 900 or woken < 0 then
     call('HSET', pool, 'woke', NOW)
     go_on_ruling(200)
-    local mended = 0
     for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
       local lane, at = eligible(model)
-      if lane and at == FOREVER and lane.rules[10] and mended < 500 then mended = mended + windows.mend(model, 100) end
       if lane and not at and permits.is_next(model, lane.q) then
         permits.wake(model)
       elseif lane and not at then

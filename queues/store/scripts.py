@@ -51,7 +51,6 @@ NAMES = (
     "override_list",
     "force",
     "note",
-    "inherit",
     "offer",
     "present",
     "survey",

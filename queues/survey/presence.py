@@ -12,7 +12,7 @@ import msgspec
 LIVE = "*"
 """The field of what moves: worker id -> [running tasks, ms since it was last heard of]."""
 SILENT = "silent"
-"""Its member beside these: worker id -> for how long a task of it has given no sign, ms. Older releases pass over it."""
+"""Its member beside these: worker id -> for how long a task of it has given no sign, ms."""
 AT_ONCE = 500
 """Workers in one message: a script must not hold the store for long."""
 

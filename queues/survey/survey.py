@@ -159,13 +159,13 @@ class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
     started_at: int
     """ms since 1970."""
     keys_hash: str = ""
-    """Of its keys and tokens (`Callers.hash`); '' of a release that does not tell it."""
+    """Of its keys and tokens (`Callers.hash`)."""
     routes_hash: str = ""
-    """Of its routes, templates and fallbacks; '' of a release that does not tell it."""
+    """Of its routes, templates and fallbacks."""
     reload_refused: RefusedReload | None = None
     """The last one, unless a good one came after it."""
     settings_hash: str = ""
-    """Of its other settings; '' of a release that does not tell it."""
+    """Of its other settings."""
 
 
 _replica_info = msgspec.json.Decoder(ReplicaInfo)

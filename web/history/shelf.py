@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fairlane.queues.failures import code_now, family_of
+from fairlane.queues.failures import family_of
 from fairlane.queues.metrics import OTHER
 from fairlane.web.history.buckets import Bucket, Kind, Series
 
@@ -179,8 +179,7 @@ def _ranked(counts: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def _failures(counts: dict[str, int]) -> list[dict[str, Any]]:
-    """The same of failure codes, under their names of this release and with their families."""
-    now: dict[str, int] = {}
-    for code, number in counts.items():
-        now[code_now(code)] = now.get(code_now(code), 0) + number
-    return [{**row, "family": "" if row["code"] == OTHER else family_of(row["code"])} for row in _ranked(now)]
+    """Return the same of failure codes, with their families."""
+    return [
+        {**row, "family": "" if row["code"] == OTHER else family_of(row["code"])} for row in _ranked(counts)
+    ]

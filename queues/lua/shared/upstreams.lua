@@ -51,19 +51,8 @@ local function announce(m, up, what, why, ms, by)
   if by and by ~= '' and not told[by] then tell(by, message) end
 end
 
--- How many tasks probe an upstream. A release without breakers ends tasks and leaves them there: those that hold no slot do not
--- count; with `tidy` they go.
-local function probes_of(m, up, tidy)
-  local number = 0
-  for _, id in ipairs(call('SMEMBERS', keys.probes(m, up))) do
-    if call('ZSCORE', keys.slots(m), id) then
-      number = number + 1
-    elseif tidy then
-      call('SREM', keys.probes(m, up), id)
-    end
-  end
-  return number
-end
+-- How many tasks probe an upstream.
+local function probes_of(m, up) return call('SCARD', keys.probes(m, up)) end
 
 -- Until when (ms) nothing of a model starts through an upstream, and why: 'held' its provider said so, 'open', or 'probing': as many
 -- probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
@@ -230,7 +219,6 @@ end
 
 -- A task begins as a probe.
 function upstreams.begin_probe(id, t)
-  probes_of(t.m, t.up or '', true)
   call('SADD', keys.probes(t.m, t.up or ''), id)
   announce(t.m, t.up or '', 'probing', '', 0, t.ow)
 end
@@ -286,7 +274,7 @@ function upstreams.tidy()
     local open_ms = num(call('HGET', keys.model(m), 'breaker_open_ms'))
     if num(s[2]) > NOW + math.max(MOST_OPEN, open_ms) then call('HSET', hash, 'till', NOW_TEXT) end
     if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
-    if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up, true) == 0 then
+    if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up) == 0 then
       call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
     end
     if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'held') end
@@ -294,10 +282,7 @@ function upstreams.tidy()
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
     local window = call('HGET', keys.model(m), 'breaker_window_ms')
     if last and tonumber(last) <= NOW - (window and num(window) or WINDOW) then call('DEL', list) end
-    if call('EXISTS', hash, list) == 0 then
-      probes_of(m, up, true)
-      call('ZREM', keys.upstreams(), member)
-    end
+    if call('EXISTS', hash, list) == 0 then call('ZREM', keys.upstreams(), member) end
     if call('EXISTS', hash) == 0 then anew[m] = true end
   end
   for m in pairs(anew) do mark_anew(m) end

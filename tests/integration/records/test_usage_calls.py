@@ -223,11 +223,10 @@ async def test_tasks_come_in_pages_that_miss_none(talk: Talk) -> None:
     assert none["tasks"] == []
 
 
-async def test_codes_are_told_by_their_names_of_this_release_with_their_families(talk: Talk) -> None:
-    former = {"state": "failed", "code": "TIMEOUT"}
+async def test_codes_are_returned_with_their_families(talk: Talk) -> None:
     await write(
         talk.served.gateway,
-        entry("a", **former),
+        entry("a", state="failed", code="TOTAL_TIMEOUT"),
         entry("b", state="failed", code="TOTAL_TIMEOUT"),
         entry("c", state="failed", code="BAD_REQUEST"),
         entry("d"),

@@ -508,26 +508,6 @@ def test_who_waits_goes_on_waiting_while_it_was_not_probed_or_another_model_may_
     pool.audit()
 
 
-def test_probes_that_a_release_without_breakers_ended_keep_no_place(world: World) -> None:
-    pool = Through(world)
-    pool.open()
-    world.advance(OPEN_MS)
-    key = world.keys("probes", model="m", upstream="")
-    world.call("SADD", key, *(f"ended-{n}" for n in range(PROBES)))  # it does not take them out
-    pool.submit("t")
-    (grant,) = pool.take("m")
-    assert [*world.call("SMEMBERS", key)] == [b"t"]
-    pool.audit()
-    world.call("SADD", key, *(f"ended-{n}" for n in range(PROBES)))
-    pool.finish(grant)
-    pool.succeed()
-    assert pool.known() == {}
-    world.call("SADD", key, "ended")
-    pool.fail()
-    pool.pass_time(62_000)
-    assert world.call("EXISTS", key) == 0
-
-
 @pytest.mark.parametrize("whose", ["user", "worker"])
 def test_who_fails_alone_opens_nothing_while_others_run(world: World, whose: str) -> None:
     pool = Through(world)

@@ -398,22 +398,6 @@ def test_the_clock_that_goes_back_holds_nobody_for_longer_than_a_window(world: W
     assert len(pool.take(want=8)) == 2
 
 
-def test_attempts_that_another_release_has_ended_are_found(world: World) -> None:
-    """It does not know windows: what it ends counts on, until the sweep sees that nobody will end it."""
-    pool = Pool(world)
-    pool.set_model(windows="2/1s")
-    fill(pool, 4)
-    grants = pool.take(want=2)
-    attempts = world.call("ZRANGE", world.keys("windows", model="m"), 0, -1)
-    for grant in grants:
-        pool.finish(grant)
-    for attempt in attempts:
-        world.call("ZADD", world.keys("windows", model="m"), (1 << 53) - 1, attempt)
-    pool.pass_time(2000)
-    pool.pass_time(1000)
-    assert len(pool.take(want=4)) == 2
-
-
 def test_what_counts_is_forgotten_when_the_longest_window_is_over(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="100/1s, 500/2s")

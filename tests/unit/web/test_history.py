@@ -156,11 +156,7 @@ def test_replicas_are_added_up_and_an_entry_that_came_twice_counts_once() -> Non
         hour.add(
             replica,
             at + 17,
-            Bucket(
-                completed=2,
-                failures={"X": 1, "TIMEOUT": 1, "TOTAL_TIMEOUT": 1, "other": 1},
-                total=sketch([100.0] * 3),
-            ),
+            Bucket(completed=2, failures={"X": 1, "TOTAL_TIMEOUT": 2, "other": 1}, total=sketch([100.0] * 3)),
         )
     drawn = hour.draw(HOUR)
     assert len(drawn["at"]) == 360
