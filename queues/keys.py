@@ -80,7 +80,7 @@ KEYS = (
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
     Key("upstreams", "upstreams", "zset", "model, a line feed, upstream: of which something is remembered -> 0", "sweep"),
     Key("upstream", "UP:{#model}:{model}:{upstream}", "hash", "breaker and hold of a model's upstream (see UPSTREAM)", "sweep"),
-    Key("outcomes", "UO:{#model}:{model}:{upstream}", "list", "what its attempts came to: ms 1|0 worker user", "PX, a window"),
+    Key("outcomes", "UO:{#model}:{model}:{upstream}", "list", "what its attempts came to: ms 1|0", "PX, a window"),
     Key("probes", "UB:{#model}:{model}:{upstream}", "set", "running tasks that probe it", "emptied by ending"),
     Key("serving", "us:{model}", "zset", "upstream, replica with workers of it -> expiry (ms)", "PX, by offer"),
     Key("offers", "o:{model}", "zset", "replica with workers for the model -> expiry (ms)", "PX, renewed by offer"),
@@ -264,7 +264,6 @@ UPSTREAM = {
     "since": "when it opened, or was forced, ms",
     "number": "how often it opened since, without closing between",
     "why": "failure code of the last failure",
-    "solo": "the user whose failures alone opened it",
     "forced": "open or closed: an operator wants it so",
     "held": "nothing starts before, ms: its provider said so",
 }

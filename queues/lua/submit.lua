@@ -96,8 +96,8 @@ script('submit', nil, function(ARGV)
   local lane = read_lane(m, q)
   lane.weight, lane.strict = weight, strict
   if lane.barred then
-    local at, why, solo = upstreams.barred(m)
-    if at > 0 and why == 'open' and (not solo or solo == u) then return refusal({ 'unavailable', math.min(at - NOW, 60000) }) end
+    local at, why = upstreams.barred(m)
+    if at > 0 and why == 'open' then return refusal({ 'unavailable', math.min(at - NOW, 60000) }) end
   end
   local ruled = lane.ruled or strict == '1'
   longest_wait = num(longest_wait)

@@ -266,12 +266,10 @@ script('sweep', 'allow-oom', function(ARGV)
     -- Who waits for a task of a model whose upstreams were probed in vain is told, where no other model may run it.
     local looks, ended = 500, 0
     local function end_those_who_wait(m)
-      local given_up, solo = upstreams.given_up(m)
-      if not given_up then return end
+      if not upstreams.given_up(m) then return end
       for _, q in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do
         for _, u in ipairs(call('ZRANGE', keys.flows(q, m), '0', '99')) do
-          local ids = (not solo or solo == u) and call('ZRANGE', keys.flow(q, m, u), '0', '99') or {}
-          for _, id in ipairs(ids) do
+          for _, id in ipairs(call('ZRANGE', keys.flow(q, m, u), '0', '99')) do
             if looks == 0 or ended == 100 then return end
             looks = looks - 1
             if call('HGET', keys.task(id), 'wt') == '1' then

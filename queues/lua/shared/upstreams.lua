@@ -6,11 +6,6 @@
 -- that is over it is half-open: a few tasks at a time may start, its probes. As many that go well close it; one that fails opens it
 -- again, for twice as long. Only failures that an upstream is to blame for count (OF_UPSTREAM), and slow answers, if they are to.
 -- What began before it opened counts for nothing, whatever it comes to.
---
--- Failures of a worker with which nothing went well, while others' tasks did, are that worker's; of a user likewise. While tasks of
--- others run through the upstream, or those of other users wait, what becomes of these tells whose fault it is: failures of one worker
--- or user alone open nothing until then. Who alone made a breaker open, as nobody else was there, has nobody else refused: others wait
--- until it is half-open, and are served among the first as ever.
 -- (Nygard, Release It!, 2007, has the pattern; the bounds are near those of resilience4j and Finagle.)
 local upstreams = {}
 do
@@ -22,7 +17,6 @@ local MOST = 1000 -- upstreams of models of which anything is remembered
 local MOST_OF_MODEL = 100 -- likewise, of one model: its workers choose their names
 local MOST_LOOKED_AT = 256 -- of one model, over all replicas
 local MOST_HELD, UNTRIED = 3600000, 3600000
-local MOST_ASKED = 16 -- running tasks that are looked at
 
 -- Where the upstreams of a model stand among those of which something is remembered.
 local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
@@ -82,72 +76,40 @@ function upstreams.of(m)
   return found
 end
 
--- The same over all upstreams of a model: the earliest. 'open' where all of them are, 'probing' where all are either, else
--- 'held'. And the user who alone made them open, if it is one.
+-- The same over all upstreams of a model: the earliest. 'open' where all of them are, 'probing' where all are either, else 'held'.
 function upstreams.barred(m)
-  local least, open, broken, solo = FOREVER, true, true, nil
+  local least, open, broken = FOREVER, true, true
   local all = upstreams.of(m)
   for _, up in ipairs(all) do
     local at, why = upstreams.through(m, up)
     if at == 0 then return 0 end
     least, open, broken = math.min(least, at), open and why == 'open', broken and why ~= 'held'
-    if #all == 1 then solo = call('HGET', keys.upstream(m, up), 'solo') or nil end
   end
   if not all[1] then return 0 end
-  return least, open and 'open' or broken and 'probing' or 'held', solo
+  return least, open and 'open' or broken and 'probing' or 'held'
 end
 
--- Whether all upstreams of a model are open, and were probed in vain or are to be so; and the user who alone made them so, if it is one.
+-- Whether all upstreams of a model are open, and were probed in vain or are to be so.
 function upstreams.given_up(m)
   local all = upstreams.of(m)
   for _, up in ipairs(all) do
     local s = call('HMGET', keys.upstream(m, up), 'till', 'number', 'forced')
     if s[3] ~= 'open' and (s[3] or num(s[1]) <= NOW or num(s[2]) < 2) then return false end
   end
-  return all[1] ~= nil, #all == 1 and call('HGET', keys.upstream(m, all[1]), 'solo') or nil
+  return all[1] ~= nil
 end
 
--- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's, or one worker's.
-local function judge(list, window)
-  local outcomes, good_workers, good_users, any = {}, {}, {}, false
+-- How many outcomes a time has, and how many of them are failures.
+local function count_outcomes(list, window)
+  local number, failures = 0, 0
   for _, entry in ipairs(call('LRANGE', list, '0', '-1')) do
-    local at, good, worker, user = string.match(entry, '^(%d+) ([01]) (%S*) (.*)$')
+    local at, good = string.match(entry, '^(%d+) ([01])$')
     if tonumber(at) > NOW - window then
-      outcomes[#outcomes + 1] = { good == '1', worker, user }
-      if good == '1' then good_workers[worker], good_users[user], any = true, true, true end
-    end
-  end
-  local number, failures, users, solo, workers, lone = 0, 0, 0, nil, 0, nil
-  for _, one in ipairs(outcomes) do
-    local good, worker, user = one[1], one[2], one[3]
-    if good or not any or (good_workers[worker] and good_users[user]) then
       number = number + 1
-      if not good then
-        failures = failures + 1
-        if user ~= solo then solo, users = user, users + 1 end
-        if worker ~= lone then lone, workers = worker, workers + 1 end
-      end
+      if good == '0' then failures = failures + 1 end
     end
   end
-  return number, failures, users == 1 and solo or nil, workers == 1 and lone or nil
-end
-
-local function name_of_worker(worker) return (string.gsub(worker or '', '%s', '_')) end
-
--- Whether tasks of others than a user, or a worker, that fails alone will tell how an upstream is: they run through it (`probe`: as
--- probes, no others count), or they wait. Neither: more than one fails.
-local function others_tell(m, up, user, worker, probe)
-  if not user and not worker then return false end
-  for _, q in ipairs(user and call('SMEMBERS', keys.queues()) or {}) do
-    local line = keys.flows(q, m)
-    if call('ZCARD', line) > (call('ZSCORE', line, user) and 1 or 0) then return true end
-  end
-  for _, id in ipairs(call('ZRANDMEMBER', keys.slots(m), whole(MOST_ASKED))) do
-    local u, wk, its, bp = unpack(call('HMGET', keys.task(id), 'u', 'wk', 'up', 'bp'))
-    local others = user and u ~= user or worker and name_of_worker(wk or '') ~= worker
-    if others and (its or '') == up and (bp or not probe) then return true end
-  end
-  return false
+  return number, failures
 end
 
 -- Whether a failure tells that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its own
@@ -172,7 +134,7 @@ function upstreams.note(t, good, why, books)
   local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
   if forced or (till and not t.bp) or (till and good and t.bp == '2') then return end
-  local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. name_of_worker(t.wk) .. ' ' .. t.u
+  local entry = NOW_TEXT .. (good and ' 1' or ' 0')
   if good and not till then -- which opens and closes nothing
     if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
     return
@@ -183,21 +145,18 @@ function upstreams.note(t, good, why, books)
   call('LPUSH', list, entry)
   call('LTRIM', list, '0', whole(KEPT - 1))
   call('PEXPIRE', list, whole(window))
-  local counted, failures, solo, lone = judge(list, window)
-  if till and not good and call('HGET', hash, 'solo') ~= t.u then call('HDEL', hash, 'solo') end -- others fail, too
+  local counted, failures = count_outcomes(list, window)
   local bad = failures * 2 >= counted
   if till and not bad and counted - failures >= PROBES then
-    call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
+    call('HDEL', hash, 'till', 'since', 'number', 'why')
     call('DEL', list)
     announce(m, up, 'closed', '', 0, t.ow)
-  elseif not good and bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most)
-    and not others_tell(m, up, solo, lone, till) then
+  elseif not good and bad and (till and num(till) <= NOW or not till and failures >= most) then
     local times = num(number)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
     mark(m, up, true)
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
     if not till then
-      if solo then call('HSET', hash, 'solo', solo) end
       call('HSET', hash, 'since', NOW_TEXT)
       call('DEL', list)
     end
@@ -239,7 +198,7 @@ function upstreams.force(m, up, state, by)
   local hash = keys.upstream(m, up)
   local before = call('HGET', hash, 'forced') or 'auto'
   if not mark(m, up, true) then return nil end
-  call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo', 'held')
+  call('HDEL', hash, 'till', 'since', 'number', 'why', 'held')
   call('DEL', keys.outcomes(m, up))
   if state == 'auto' then
     call('HDEL', hash, 'forced')
@@ -275,7 +234,7 @@ function upstreams.tidy()
     if num(s[2]) > NOW + math.max(MOST_OPEN, open_ms) then call('HSET', hash, 'till', NOW_TEXT) end
     if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
     if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up) == 0 then
-      call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
+      call('HDEL', hash, 'till', 'since', 'number', 'why')
     end
     if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'held') end
     local list = keys.outcomes(m, up)
