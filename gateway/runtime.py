@@ -18,9 +18,9 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
-from fairlane.gateway.batches.batches import Batches
-from fairlane.gateway.batches.leading import Leading
-from fairlane.gateway.batches.led import Tools
+from fairlane.gateway.batches.api import Batches
+from fairlane.gateway.batches.context import Tools
+from fairlane.gateway.batches.leader import Leader
 from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import MIN_LINGER_MS
@@ -286,8 +286,8 @@ class Gateway:
             store=batch_store,
             metrics=self.metrics,
         )
-        leading = Leading(tools, replica, going)
-        self.batches = Batches(current, batch_store, files, leading.hurry)
+        leader = Leader(tools, replica, going)
+        self.batches = Batches(current, batch_store, files, leader.hurry)
         self.tasks = Tasks(
             current=current,
             calls=self.calls,
@@ -371,7 +371,7 @@ class Gateway:
             *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force),
             self.dispatcher.silences,
             self.surveyor,
-            database=DatabaseSurveyor(self.database, now_ms),
+            database=DatabaseSurveyor(self.database),
             most_file_bytes=lambda: current.settings.files.max_bytes,
         )
 
@@ -408,7 +408,7 @@ class Gateway:
             checker,
             self.dispatcher,
             holder,
-            leading,
+            leader,
         ]
         """In the order in which they start; they close the other way round."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, UnsetType, field
 
 from fairlane.gateway.api.schemas import ChainStage, Ms, Schema, TemplateUsed, says
-from fairlane.gateway.batches.batch import Status
+from fairlane.gateway.batches.models import Status
 from fairlane.gateway.settings.parts import Mode
 from fairlane.queues.survey.survey import Blocked
 from fairlane.queues.survey.upstreams import BreakerState
@@ -542,7 +542,6 @@ class BatchStanding(Schema, kw_only=True):
     lines_waiting: Annotated[int, says("submitted, and in their queue")]
     lines_running: int
     waits_for: Annotated[list[WaitsFor], says("why others are not submitted")]
-    still_since: Annotated[Ms | None, says("since when nothing of it runs or can be submitted")]
 
 
 class AnyBatch(BatchStanding, kw_only=True):

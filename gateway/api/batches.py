@@ -20,8 +20,8 @@ from fairlane.gateway.api.framing import (
 )
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
-from fairlane.gateway.batches.batch import UNENDED, Status, told, told_to_operators
-from fairlane.gateway.batches.batches import Batches
+from fairlane.gateway.batches.api import Batches
+from fairlane.gateway.batches.models import UNENDED, Status, told, told_to_operators
 from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_PAIRS
 from fairlane.gateway.calls.openai import CHAT
 from fairlane.gateway.errors import bad_request

@@ -13,9 +13,8 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.batches.batch import UNENDED, Batch, Status
-from fairlane.gateway.batches.lines import Problem
-from fairlane.gateway.batches.outcomes import Outcome
+from fairlane.gateway.batches.models import UNENDED, Batch, Problem, Status
+from fairlane.gateway.batches.results import Outcome
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_and_tell, insert_new
 from fairlane.gateway.database.tables import batch_results, batches
@@ -27,8 +26,7 @@ from fairlane.gateway.webhooks.store import one_at_a_time
 from fairlane.streaming.views.usage import Counts
 
 CHANGE_S = 5.0
-LOOK_AT = 1000
-"""Batches that have not ended of which is looked who leads them."""
+MAX_CANDIDATES = 1000
 MOST_KEPT = 5000
 """Batches of one owner: who makes many that fail at once does not fill the database for as long as ended ones are kept."""
 PAGE = 200
@@ -36,8 +34,8 @@ PAGE_BYTES = 4 << 20
 """Of results read at once, about: of at most so many lines, and fewer where they are long."""
 
 
-NOTHING_UNDER_WAY: Final = {"waiting": 0, "running": 0, "still": 0, "whys": ""}
-"""Of the columns of a batch."""
+NOTHING_SUBMITTED: Final = {"waiting": 0, "running": 0, "whys": ""}
+"""Columns of a batch of which no line waits or runs."""
 
 
 class Overtaken(Exception):
@@ -48,11 +46,11 @@ class TooMany(Exception):
     """The caller has as many batches that have not ended as may be."""
 
 
-class Waiting(NamedTuple):
-    """A batch that has not ended, as those who may lead it see it."""
+class Candidate(NamedTuple):
+    """A batch that has not ended, as replicas that may lead it see it."""
 
     id: str
-    owner: Owner
+    key_id: str
     status: Status
     leader: str
     lease: int
@@ -131,16 +129,15 @@ class BatchStore:
 
     # ---- whoever leads ----------
 
-    async def unended(self, leader: str, running: int, now_ms: int) -> list[Waiting]:
-        """Batches that have not ended, the oldest first, of each what those need who may lead them: of each owner the first
-        `running` ones, those that are only to be ended, and those that `leader` has. Where there are more than LOOK_AT, none of
-        those that `leader` has is left out, and of the others those of a key that has many."""
-        said = {"leader": leader, "running": running, "now": now_ms, "most": LOOK_AT}
+    async def unended(self, leader: str, per_caller: int, now_ms: int) -> list[Candidate]:
+        """Return batches that have not ended, the oldest first: of each caller the first `per_caller`, those that are only to be
+        ended, and those that `leader` has; MAX_CANDIDATES at most, callers in turns."""
+        asked = {"leader": leader, "per_caller": per_caller, "now": now_ms, "most": MAX_CANDIDATES}
         async with self._database.reading(CHANGE_S) as connection:
-            rows = (await connection.execute(_WAITING, said)).all()
-        return sorted(Waiting(row[0], Owner(row[1], row[2]), Status(row[3]), *row[4:]) for row in rows)
+            rows = (await connection.execute(_CANDIDATES, asked)).all()
+        return sorted(Candidate(row[0], row[1], Status(row[2]), *row[3:]) for row in rows)
 
-    async def take(self, found: Waiting, leader: str, lease: int) -> Batch | None:
+    async def take(self, found: Candidate, leader: str, lease: int) -> Batch | None:
         """Lead a batch that was found so; None: somebody else was faster."""
         where = and_(batches.c.id == found.id, batches.c.epoch == found.epoch, _unended())
         values = {"leader": leader, "lease": lease, "epoch": found.epoch + 1}
@@ -157,11 +154,9 @@ class BatchStore:
             changed = update(batches).where(where).values(lease=lease).returning(batches.c.id)
             return frozenset((await connection.execute(changed)).scalars())
 
-    async def release(self, leader: str, batch_id: str | None = None) -> None:
-        """Lead this one, or nothing, any more: others may take it at once."""
+    async def release(self, leader: str) -> None:
+        """Lead nothing any more: other replicas may take it immediately."""
         where = and_(batches.c.leader == leader, _unended())
-        if batch_id is not None:
-            where = and_(where, batches.c.id == batch_id)
         async with self._database.writing(CHANGE_S) as connection:
             await connection.execute(update(batches).where(where).values(leader="", lease=0))
 
@@ -183,7 +178,7 @@ class BatchStore:
     async def end(self, batch: Batch, status: Status, now_ms: int, **values: Any) -> Batch:
         """Nothing is to be done for a batch any more. Its owner's webhooks are told, of who was forgotten without the name.
         Raises Overtaken."""
-        values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0, **NOTHING_UNDER_WAY}
+        values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0, **NOTHING_SUBMITTED}
         async with self._database.writing(CHANGE_S) as connection:
             ended = await _mark(connection, batch, values)
             forgotten = await self._forgotten.was(connection, batch.user, batch.created)
@@ -282,34 +277,26 @@ def _unended() -> ColumnElement[bool]:
     return batches.c.status.in_(UNENDED)
 
 
-def _waiting() -> Select[Any]:
-    """See `BatchStore.unended`: of `leader`, of `running` batches, at `now`, at most `most`."""
+def _candidates() -> Select[Any]:
     columns = batches.c
-    needed = (
-        *(columns.id, columns.key_id, columns.user_name, columns.status),
-        *(columns.leader, columns.lease, columns.epoch),
-    )
     turn = case((columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0)
     place = func.row_number().over(
         partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
     )
-    # (what is long in a row is not among them: all of them are sorted)
-    of_owner = select(*needed, columns.expires, place.label("place")).where(_unended()).subquery()
-    found = of_owner.c
-    place_in_key = func.row_number().over(partition_by=found.key_id, order_by=(found.place, found.id))
-    led_here = case((found.leader == bindparam("leader"), 0), else_=1)
+    shown = columns.id, columns.key_id, columns.status, columns.leader, columns.lease, columns.epoch
+    found = select(*shown, columns.expires, place.label("place")).where(_unended()).subquery()
     wanted = or_(
-        found.place <= bindparam("running"),
-        found.status == Status.CANCELLING,
-        found.expires <= bindparam("now"),
-        found.leader == bindparam("leader"),
+        found.c.place <= bindparam("per_caller"),
+        found.c.status == Status.CANCELLING,
+        found.c.expires <= bindparam("now"),
+        found.c.leader == bindparam("leader"),
     )
-    shown = (found.id, found.key_id, found.user_name, found.status, found.leader, found.lease, found.epoch)
-    return select(*shown).where(wanted).order_by(led_here, place_in_key, found.id).limit(bindparam("most"))
+    listed = (found.c[column.name] for column in shown)
+    return select(*listed).where(wanted).order_by(found.c.place, found.c.id).limit(bindparam("most"))
 
 
-_WAITING = _waiting()
-"""Made once: what it is made of lies in circles, which the collector would have to find after each look."""
+_CANDIDATES = _candidates()
+"""Made once: its parts are in reference cycles, which the collector would have to find after each look."""
 
 
 def _of(owner: Owner) -> ColumnElement[bool]:

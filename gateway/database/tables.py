@@ -432,10 +432,7 @@ batches = Table(
     *(_number(name) for name in ("created", "expires", "began", "finalizing", "cancelling", "ended")),
     _text("leader"),
     *(_number(name) for name in ("lease", "epoch", "line", "offset")),
-    *(
-        Column(name, BigInteger, nullable=False, server_default="0")
-        for name in ("waiting", "running", "still")
-    ),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in ("waiting", "running")),
     *(
         Column(f"{name}_tokens", BigInteger, nullable=False, server_default="0")
         for name in ("input", "cached", "output", "reasoning")

@@ -100,8 +100,10 @@ class DiskWriter:
 
 
 def _create(directory: Path, path: Path) -> int:
-    private_directory(directory)
-    if path.parent != directory:
+    if path.name == MARK:
+        private_directory(directory)
+    else:
+        (directory / MARK).stat()  # a disk that is not mounted leaves an empty directory, or none
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir()
             path.parent.chmod(DIRECTORY_MODE)

@@ -226,6 +226,8 @@ class Files:
                     async for piece in pieces:
                         yield piece
             except NotStored as error:
+                self._identified = False  # if the storage is gone, the file is not lost
+                await self.identify()
                 log.error("the bytes of a file are missing", file=row.id, why=str(error))
                 raise not_found(row.id) from error
 

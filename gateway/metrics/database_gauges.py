@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from fairlane.gateway.batches.batch import UNENDED
+from fairlane.gateway.batches.models import UNENDED
 from fairlane.gateway.metrics.database_survey import DatabaseSurvey
 from fairlane.gateway.metrics.store_gauges import Rows, StoreGauge
 from fairlane.queues.metrics import OTHER
@@ -14,7 +14,7 @@ DATABASE_GAUGES = (
     StoreGauge(
         "fairlane_batches_still",
         ("reason",),
-        "Batches of which nothing has run nor could be submitted for a minute, by the code of what they wait for",
+        "Batches of which no line waits or runs because lines are blocked, by the code of the reason",
     ),
     StoreGauge(
         "fairlane_batch_lines_under_way", ("state",), "Lines of batches that are submitted: waiting, running"

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.batches.batch import UNENDED, codes_of
-from fairlane.gateway.batches.standing import TOLD_AFTER_S
+from fairlane.gateway.batches.models import UNENDED, codes_of
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import batches, responses
@@ -28,7 +27,7 @@ class BatchGroup(NamedTuple):
     """What lines of them wait for."""
     number: int
     still: int
-    """Of them, those that have stood still for a minute."""
+    """Those of them that are blocked, and of which no line waits or runs."""
     waiting: int
     """Lines of them that are under way."""
     running: int
@@ -53,9 +52,8 @@ class DatabaseSurvey(NamedTuple):
 class DatabaseSurveyor:
     """Asks. Many may ask at once: one of them does."""
 
-    def __init__(self, database: Database, now_ms: Callable[[], int]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._now_ms = now_ms
         self._one = asyncio.Lock()
         self._known: DatabaseSurvey | None = None
         self._read_at = self._counted_at = -RESPONSES_EVERY_S
@@ -75,7 +73,7 @@ class DatabaseSurveyor:
             self._counted_at, self._responses = now, await self._count_responses()
         try:
             async with self._database.reporting(READ_S) as connection:
-                groups = await _batches(connection, self._now_ms())
+                groups = await _batches(connection)
                 return DatabaseSurvey(groups, Sums(*await held_by_all(connection)), self._responses)
         except DatabaseUnavailable:
             return None
@@ -90,10 +88,10 @@ class DatabaseSurveyor:
         return Sums(int(number), int(size))
 
 
-async def _batches(connection: AsyncConnection, now_ms: int) -> list[BatchGroup]:
+async def _batches(connection: AsyncConnection) -> list[BatchGroup]:
     columns = batches.c
-    long = and_(columns.still > 0, columns.still < now_ms - int(TOLD_AFTER_S * 1000))
-    sums = [func.sum(case((long, 1), else_=0)), func.sum(columns.waiting), func.sum(columns.running)]
+    still = and_(columns.whys != "", columns.waiting == 0, columns.running == 0)
+    sums = [func.sum(case((still, 1), else_=0)), func.sum(columns.waiting), func.sum(columns.running)]
     wanted = select(columns.status, columns.whys, func.count(), *sums).where(columns.status.in_(UNENDED))
     rows = await connection.execute(wanted.group_by(columns.status, columns.whys))
     return [BatchGroup(row[0], codes_of(row[1]), *(int(number) for number in row[2:])) for row in rows]

@@ -63,8 +63,7 @@ def _why(batch: dict[str, Any]) -> str:
         f"{one['code']} ({', '.join(one['models'])})" if one["models"] else one["code"]
         for one in batch.get("waitsFor", ())
     ]
-    since = batch.get("stillSince")
-    return " ".join([*waits, f"since {time_of(since)}"] if waits and since else waits)
+    return " ".join(waits)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.integration.native.keys import key, secret
 
-from fairlane.gateway.batches import leading, seats
+from fairlane.gateway.batches import leader
 
 from .crew import Caller, Crew, line, stage
 
@@ -60,14 +60,13 @@ async def test_a_batch_is_seen_by_who_made_it_alone(staged: tuple[Caller, Crew])
 async def test_batches_without_end_keep_nobody_out(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leading, "MOST", 2)
-    monkeypatch.setattr(seats, "TURN_S", 0.5)
+    monkeypatch.setattr(leader, "MAX_LED", 2)
+    monkeypatch.setattr(leader, "MAX_OF_KEY", 1)
     async with stage(redis_url, tmp_path, keys=KEYS) as (caller, crew):
         crew.go.clear()
         one, two = of(caller, "one"), of(caller, "two")
         long = [await one.batch([line(f"{at}-{n}", model="patient") for n in range(3)]) for at in range(2)]
-        for made in long:
-            await one.reaches(made["id"], "in_progress")
+        await one.reaches(long[0]["id"], "in_progress")
         short = await two.batch([line(1), line(2)])
         ended = await two.reaches(short["id"])
         assert ended["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
@@ -102,35 +101,6 @@ async def test_a_rate_limit_slows_a_batch_and_fails_nothing(staged: tuple[Caller
     ended = await limited.reaches(made["id"])
     assert ended["request_counts"]["failed"] == 0
     assert len(await limited.records(ended["error_file_id"])) == 7 - ended["request_counts"]["completed"]
-
-
-async def test_batches_of_two_callers_share_a_slot(staged: tuple[Caller, Crew]) -> None:
-    one, two = of(staged[0], "one"), of(staged[0], "two")
-    crew = staged[1]
-    crew.go.clear()
-
-    def lines(who: str) -> list[Any]:
-        said = [{"role": "user", "content": who}]
-        return [line(f"{who}-{number}", model="patient", messages=said) for number in range(20)]
-
-    first = await one.batch(lines("one"))
-    await one.reaches(first["id"], "in_progress")
-    second = await two.batch(lines("two"))
-
-    async def waiting() -> int:
-        state = (await of(staged[0], "ops").http.get("/api/admin/state")).json()
-        return int(state["counts"]["queued"])
-
-    async with asyncio.timeout(15):
-        while await waiting() < 39:
-            await asyncio.sleep(0.05)
-    crew.go.set()
-    async with asyncio.timeout(15):
-        while crew.runs["one"] + crew.runs["two"] < 20:
-            await asyncio.sleep(0.001)
-    assert crew.runs["two"] >= 7, "who comes later is not behind all of the first one"
-    for caller, batch in ((one, first), (two, second)):
-        assert (await caller.reaches(batch["id"]))["request_counts"]["completed"] == 20
 
 
 async def test_a_caller_has_some_batches_worked_on_and_no_more_than_may_be(

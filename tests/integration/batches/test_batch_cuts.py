@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.batches import leading as module
-from fairlane.gateway.batches.leading import Leading
-from fairlane.gateway.batches.led import Tools
+from fairlane.gateway.batches import leader as module
+from fairlane.gateway.batches.context import Tools
+from fairlane.gateway.batches.leader import Leader
 
 from .crew import Caller, line, stage
 
@@ -79,13 +79,13 @@ class Mortal:
 
 def mortal(caller: Caller, death: Death) -> None:
     """Let whoever leads batches at this gateway be mortal."""
-    leading: Leading = caller.served.gateway.batches._hurry.__self__  # type: ignore[attr-defined]
-    tools = leading._tools
+    leader: Leader = caller.served.gateway.batches._hurry.__self__  # type: ignore[attr-defined]
+    tools = leader._tools
     names = ("submit", "cancel", "scheduler", "results", "files", "store")
-    leading._tools = dataclasses.replace(
+    leader._tools = dataclasses.replace(
         tools, **{name: Mortal(getattr(tools, name), death) for name in names}
     )
-    assert isinstance(leading._tools, Tools)
+    assert isinstance(leader._tools, Tools)
 
 
 @pytest.fixture

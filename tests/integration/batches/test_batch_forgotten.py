@@ -14,17 +14,17 @@ from tests.support.records import KEYS, everything
 from tests.support.serving import until
 from typer.testing import CliRunner
 
-from fairlane.gateway.batches.leading import Leading
+from fairlane.gateway.batches.leader import Leader
 from fairlane.gateway.database.tables import usage, webhook_deliveries
 from fairlane.gateway.files import files
 from fairlane.gateway.operator import forget as forgetting
-from fairlane.gateway.process import status, user_cli
+from fairlane.gateway.process import user_cli
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.records.forgetting import FORGOTTEN
 from fairlane.workers.sdk import Context, Task
 
 from . import crew as crew_module
-from .crew import Caller, Crew, line, stage, waits
+from .crew import Caller, Crew, line, stage
 
 pytestmark = pytest.mark.anyio
 USER = "site/zebra-fish"
@@ -35,8 +35,6 @@ async def staged(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[Caller, Caller, Crew]]:
     """An operator, and a user who may be forgotten."""
-    monkeypatch.setattr(files, "LOOK_AGAIN_S", 0.1)
-    monkeypatch.setattr(files, "HOLDS_S", 0.0)
     keys = [key("site", delegating=True), key("ops", admin=True)]
     asked = "database_url" in request.fixturenames
     where = {"database_url": request.getfixturevalue("database_url")} if asked else {}
@@ -59,8 +57,8 @@ def sums_of(told: Result) -> dict[str, Any]:
     return sums
 
 
-def leading_of(caller: Caller) -> Leading:
-    return next(part for part in caller.served.gateway._parts if isinstance(part, Leading))
+def leading_of(caller: Caller) -> Leader:
+    return next(part for part in caller.served.gateway._parts if isinstance(part, Leader))
 
 
 async def nothing_names_them(caller: Caller) -> None:
@@ -107,38 +105,6 @@ async def test_one_command_ends_their_batches_and_leaves_nothing(staged: tuple[C
     crew.go.set()
     assert (await bob.reaches(others["id"]))["status"] == "completed"
     assert (await zebra.reaches((await zebra.batch([line(30)]))["id"]))["status"] == "completed", "it is new"
-
-
-@pytest.mark.parametrize("taken_over", [False, True])
-@pytest.mark.parametrize("answered", [False, True])
-async def test_a_storage_that_is_away_keeps_nobody_from_it(
-    staged: tuple[Caller, Caller, Crew], tmp_path: Path, answered: bool, taken_over: bool
-) -> None:
-    ops, zebra, crew = staged
-    crew.go.clear()
-    made = await zebra.batch([line(number, model="patient") for number in range(2)])
-    await until(lambda: crew.running == 2, "lines to run")
-    [folder] = [mark.parent for mark in tmp_path.glob("**/fairlane-storage")]  # noqa: ASYNC240
-    folder.rename(tmp_path / "away")
-    if answered:  # and its files cannot be written
-        crew.go.set()
-        await waits(zebra, made["id"], "STORAGE_UNAVAILABLE")
-    if taken_over:
-        leading_of(ops)._tasks[made["id"]].cancel()
-    told = await forget(ops)
-    assert told.exit_code == 0, told.output
-    assert "1 batches removed" in told.stdout
-    await until(lambda: crew.running == 0, "what runs to be stopped")
-    (tmp_path / "away").rename(folder)
-    assert (await zebra.http.get("/v1/files")).json()["data"] == []
-
-    async def removed() -> bool:
-        return not [
-            row for row in (await everything(ops.served.gateway.database))["files"] if row.state != "deleted"
-        ]
-
-    await until(removed, "no file to be left")
-    await nothing_names_them(ops)
 
 
 async def test_webhooks_of_all_users_are_not_told_the_name(staged: tuple[Caller, Caller, Crew]) -> None:
@@ -203,10 +169,6 @@ async def test_a_task_that_its_worker_has_not_let_go_is_waited_for(
             crew.let_go.set()
 
 
-def test_a_call_comes_back_before_the_command_has_waited_for_too_long() -> None:
-    assert forgetting.BATCHES_S < forgetting.STOPPED_S < forgetting.FORGET_S <= status.TIMEOUT_S / 2
-
-
 @pytest.mark.parametrize("files", [1, 0])
 async def test_batches_that_do_not_end_are_told_and_the_command_says_that_there_is_more(
     staged: tuple[Caller, Caller, Crew], monkeypatch: pytest.MonkeyPatch, files: int
@@ -233,25 +195,3 @@ async def test_batches_that_do_not_end_are_told_and_the_command_says_that_there_
     told = await forget(ops)
     assert (told.exit_code, "1 batches removed" in told.stdout) == (0, True), told.output
     await nothing_names_them(ops)
-
-
-async def test_who_goes_on_does_not_keep_the_command_from_its_end(
-    staged: tuple[Caller, Caller, Crew], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forgetting, "BATCHES_S", 0.0)
-    monkeypatch.setattr(user_cli, "MOST_WAITS", 3)
-    ops, zebra, _ = staged
-    await leading_of(ops).close()
-    mark, calls = forgetting.Forget._mark, 0
-
-    async def meanwhile(self: forgetting.Forget, user: str, end: float) -> Any:
-        nonlocal calls
-        calls += 1
-        assert calls < 10, "it goes on as long as they do"
-        await zebra.batch([line(1)])
-        return await mark(self, user, end)
-
-    monkeypatch.setattr(forgetting.Forget, "_mark", meanwhile)
-    told = await forget(ops, "--json")
-    assert (told.exit_code, sums_of(told)["unended"]) == (1, 3)
-    assert "take their access first" in told.stderr

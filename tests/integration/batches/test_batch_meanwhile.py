@@ -8,7 +8,7 @@ from sqlalchemy import update
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 
-from fairlane.gateway.batches import feeding, held
+from fairlane.gateway.batches import backlog, runner
 from fairlane.gateway.database.tables import files
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import Files
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 async def test_limits_that_are_lowered_hold_for_what_has_not_begun_and_raised_ones_let_it_go_on(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "MOST_REST_S", 1.0)
+    monkeypatch.setattr(backlog, "MAX_RETRY_S", 1.0)
     settings: dict[str, Any] = {"keys": [key("ops", admin=True)], "batches": {"window": 4}}
     async with stage(redis_url, tmp_path, **settings) as (caller, crew):
         ops = caller.other(secret("ops"))
@@ -51,8 +51,8 @@ async def test_limits_that_are_lowered_hold_for_what_has_not_begun_and_raised_on
 async def test_what_is_used_up_amid_a_batch_is_waited_for(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeding, "MONEY_S", 0.2)
-    monkeypatch.setattr(held, "LEAST_REST_S", 0.2)
+    monkeypatch.setattr(runner, "QUOTA_RETRY_S", 0.2)
+    monkeypatch.setattr(backlog, "MIN_RETRY_S", 0.2)
     keys = [key("app", quota={}), key("ops", admin=True)]
     prices = [{"model": "*", "input": 1000, "output": 1000}]
     async with stage(redis_url, tmp_path, keys=keys, prices=prices) as (caller, crew):
@@ -88,10 +88,10 @@ async def test_a_file_does_not_expire_while_its_batch_runs(redis_url: str, tmp_p
         shown = (await caller.http.get(f"/v1/files/{file_id}")).json()
         assert shown["expires_at"] == made["expires_at"] + 24 * 3600
         later = (made["expires_at"] + 3600) * 1000
-        sweep = Files(
-            *(caller.served.gateway.database, Disk(tmp_path / "unused"), FilesSettings, lambda: later)
-        )
-        assert await sweep.take_due(10) == []
+        kept = next(tmp_path.glob("**/fairlane-storage")).parent  # noqa: ASYNC240
+        sweep = Files(caller.served.gateway.database, Disk(kept), FilesSettings, lambda: later)
+        assert not await sweep.sweep()
+        assert (await caller.http.get(f"/v1/files/{file_id}")).status_code == 200
         crew.go.set()
         assert (await caller.reaches(made["id"]))["request_counts"]["completed"] == 1
         await caller.create(file_id, completion_window="1h")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.batches.lines import MOST_ERRORS, Findings
-from fairlane.gateway.batches.reading import LINES, FileLines, look_at
+from fairlane.gateway.batches.lines import LINES, MOST_ERRORS, FileLines, Findings, validate_lines
 from fairlane.gateway.calls.bodies import Bodies
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +33,7 @@ async def found(text: bytes, *, most_lines: int = 1000, most: int = 10_000, piec
             yield text[at : at + piece]
 
     bodies = Bodies(asyncio.get_running_loop().time)
-    return await look_at(FileLines(pieces, most), CHAT, most_lines, bodies, ("key", "user"))
+    return await validate_lines(FileLines(pieces, most), CHAT, most_lines, bodies, ("key", "user"))
 
 
 async def test_a_good_file() -> None:
@@ -85,7 +84,7 @@ async def test_a_line_that_does_not_end_is_not_read_to_its_end() -> None:
 
     bodies = Bodies(asyncio.get_running_loop().time)
     lines = FileLines(pieces, 50_000)
-    findings = await look_at(lines, CHAT, 1000, bodies, ("key", "user"))
+    findings = await validate_lines(lines, CHAT, 1000, bodies, ("key", "user"))
     assert [(problem.code, problem.line) for problem in findings.problems] == [("line_too_long", 2)]
     assert len(asked_for) < 60
 

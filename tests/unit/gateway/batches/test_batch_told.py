@@ -5,10 +5,20 @@ import json
 import pytest
 from openai.types import Batch as OpenAIBatch
 
-from fairlane.gateway.batches.batch import Batch, Status, read_window, told, told_to_operators, whys_json
-from fairlane.gateway.batches.lines import Problem
-from fairlane.gateway.batches.names import could_be, file_of, line_task, new_batch_id
-from fairlane.gateway.batches.outcomes import NotRun, answered, not_run, refused
+from fairlane.gateway.batches.models import (
+    Batch,
+    Problem,
+    Status,
+    blocked_on_json,
+    could_be,
+    line_task,
+    new_batch_id,
+    output_file,
+    read_window,
+    told,
+    told_to_operators,
+)
+from fairlane.gateway.batches.results import NotRun, answered, failed, not_run
 from fairlane.gateway.batches.store import problems_json
 from fairlane.gateway.errors import ApiError, gateway_failed
 from fairlane.queues.ids import could_be_ours
@@ -55,7 +65,7 @@ def test_what_a_batch_has_used_and_waits_for_is_told() -> None:
         leader="a",
         waiting=3,
         running=2,
-        whys=whys_json({"NO_WORKER": ["m"], "RATE_LIMITED": []}),
+        whys=blocked_on_json({"NO_WORKER": ["m"], "RATE_LIMITED": []}),
         input_tokens=7,
         cached_tokens=2,
         output_tokens=5,
@@ -67,12 +77,11 @@ def test_what_a_batch_has_used_and_waits_for_is_told() -> None:
     assert used.input_tokens_details.cached_tokens == 2
     assert used.output_tokens_details.reasoning_tokens == 1
     waits = [{"code": "NO_WORKER", "models": ["m"]}, {"code": "RATE_LIMITED", "models": []}]
-    standing = {"linesWaiting": 3, "linesRunning": 2, "waitsFor": waits, "stillSince": None}
+    standing = {"linesWaiting": 3, "linesRunning": 2, "waitsFor": waits}
     assert told(led)["fairlane"] == standing
     assert standing.items() <= told_to_operators(led).items()
-    nobodys = told(led._replace(leader="", still=NOW))["fairlane"]
+    nobodys = told(led._replace(leader=""))["fairlane"]
     assert nobodys["waitsFor"] == [{"code": "NOT_ITS_TURN", "models": []}]
-    assert nobodys["stillSince"] == NOW
     ended = led._replace(status=Status.COMPLETED, leader="", whys="")
     assert told(ended)["fairlane"]["waitsFor"] == []
 
@@ -109,7 +118,7 @@ def test_a_line_of_an_output_file_is_one_line() -> None:
 def test_a_line_that_failed_is_told_as_its_call_would_be_answered(
     error: ApiError, status: int, code: str | None
 ) -> None:
-    outcome = refused(1, "a", TASK, error)
+    outcome = failed(1, "a", TASK, error)
     record = json.loads(outcome.record)
     assert outcome.failed
     assert record["response"]["status_code"] == status
@@ -133,8 +142,8 @@ def test_ids_follow_from_batch_and_line() -> None:
     assert TASK in ids
     assert all(could_be_ours(one, NOW) for one in ids)
     assert line_task(new_batch_id(NOW), NOW, 1) not in ids
-    assert file_of(BATCH.id, NOW, "output", 1, 0) == file_of(BATCH.id, NOW, "output", 1, 0)
-    assert len({file_of(BATCH.id, NOW, kind, epoch, 0) for kind in "ab" for epoch in (1, 2)}) == 4
+    assert output_file(BATCH.id, NOW, "output", 1) == output_file(BATCH.id, NOW, "output", 1)
+    assert len({output_file(BATCH.id, NOW, kind, epoch) for kind in "ab" for epoch in (1, 2)}) == 4
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.batches.splitting import BOM, Line, LineTooLong, Splitter
+from fairlane.gateway.batches.lines import BOM, Line, LineTooLong, Splitter
 
 TEXT = b'{"a":1}\n\n  \r\n{"b":2}\r\nlast'
 

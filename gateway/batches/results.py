@@ -1,4 +1,4 @@
-"""What came of a line, as the output and error files tell it: one line of JSON each, in OpenAI's form. Pure."""
+"""The results of lines, as the output and error files show them: one line of JSON each, in OpenAI's form. Pure."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _SENTENCES = {
 
 
 class Outcome(NamedTuple):
-    """What came of a line that was carried out, or could not be."""
+    """The result of a line that was run or rejected."""
 
     line: int
     failed: bool
@@ -35,12 +35,12 @@ class Outcome(NamedTuple):
 
 
 def answered(line: int, custom_id: str, task_id: str, body: bytes) -> Outcome:
-    """It was answered so."""
+    """Return the outcome of a line that was answered."""
     return Outcome(line, False, _record(custom_id, task_id, 200, body), normalise_usage(None, body))
 
 
-def refused(line: int, custom_id: str, task_id: str, error: ApiError) -> Outcome:
-    """It failed, or was refused for good: as its call would have been answered."""
+def failed(line: int, custom_id: str, task_id: str, error: ApiError) -> Outcome:
+    """Return the outcome of a line that failed or was rejected, as its call would have been answered."""
     answer = openai_answer(error)
     return Outcome(line, True, _record(custom_id, task_id, answer.status, answer.body))
 

@@ -1,5 +1,10 @@
-"""A batch as the database has it, and as OpenAI's clients are told it. Pure."""
+"""A batch as its row has it and as its calls show it, and the ids that follow from its own. Pure.
 
+The task of a line has the same id whichever replica submits it, so the store accepts it once.
+"""
+
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -7,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.batches.lines import Problem
+from fairlane.queues.ids import new_task_id
+from fairlane.queues.randomness import random_bytes
 
 
 class Status(StrEnum):
@@ -30,9 +36,18 @@ UNENDED: Final = tuple(status.value for status in Status if status not in ENDED)
 NOT_ITS_TURN: Final = "NOT_ITS_TURN"
 """Why one waits that nobody leads: it is new, others of its caller go first, or all who lead batches have their hands full."""
 
-Whys = Mapping[str, Sequence[str]]
-"""Why lines are not submitted: codes, each with its models; none: it is not for a model."""
-NO_WHYS: Final[Whys] = {}
+BlockedOn = Mapping[str, Sequence[str]]
+"""Why lines are not submitted: error codes, each with the models that it blocks; none: it blocks all."""
+
+
+class Problem(NamedTuple):
+    """What is wrong with a file, or with a line of it."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
 
 _decode = msgspec.json.Decoder(list[Problem]).decode
 _decode_whys = msgspec.json.Decoder(dict[str, list[str]]).decode
@@ -84,8 +99,6 @@ class Batch(NamedTuple):
     waiting: int = 0
     """Lines whose tasks wait, as its leader said last."""
     running: int = 0
-    still: int = 0
-    """Since when nothing of it runs or can be submitted, likewise; 0: something does."""
     input_tokens: int = 0
     """Of all answers; likewise the following."""
     cached_tokens: int = 0
@@ -105,7 +118,7 @@ class Batch(NamedTuple):
         return _decode(self.errors) if self.errors else ()
 
     @property
-    def waits_for(self) -> Whys:
+    def waits_for(self) -> BlockedOn:
         """Why not all of it that could be under way is."""
         if self.status in ENDED:
             return {}
@@ -147,17 +160,16 @@ def told(batch: Batch) -> dict[str, Any]:
             "total_tokens": batch.input_tokens + batch.output_tokens,
         },
         "metadata": msgspec.Raw(batch.metadata.encode()) if batch.metadata else None,
-        "fairlane": _standing(batch),
+        "fairlane": _status(batch),
     }
 
 
-def _standing(batch: Batch) -> dict[str, Any]:
+def _status(batch: Batch) -> dict[str, Any]:
     """What is under way of a batch, and what it waits for."""
     return {
         "linesWaiting": batch.waiting,
         "linesRunning": batch.running,
         "waitsFor": [{"code": code, "models": [*models]} for code, models in batch.waits_for.items()],
-        "stillSince": batch.still or None,
     }
 
 
@@ -185,7 +197,7 @@ def told_to_operators(batch: Batch) -> dict[str, Any]:
         "error": first.message if first else None,
         "errorLine": first.line if first else None,
         "errorParam": first.param if first else None,
-        **_standing(batch),
+        **_status(batch),
     }
 
 
@@ -194,9 +206,9 @@ def codes_of(whys: str) -> tuple[str, ...]:
     return tuple(_decode_whys(whys)) if whys else ()
 
 
-def whys_json(whys: Whys) -> str:
-    """Why lines are not submitted, as a row has it."""
-    return msgspec.json.encode(whys).decode() if whys else ""
+def blocked_on_json(blocked: BlockedOn) -> str:
+    """Return why lines are not submitted, as a row has it."""
+    return msgspec.json.encode(blocked).decode() if blocked else ""
 
 
 SPANS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -208,3 +220,29 @@ def read_window(text: str) -> int | None:
     if not (number.isascii() and number.isdigit() and len(number) <= 6 and unit in SPANS):
         return None
     return int(number) * SPANS[unit] or None
+
+
+PREFIX = "batch_"
+_ID = re.compile(r"batch_[0-9a-f]{32}")
+
+
+def new_batch_id(now_ms: int) -> str:
+    """A new id; ids sort by time, and nobody can guess one."""
+    return f"{PREFIX}{now_ms & 0xFFFF_FFFF_FFFF:012x}{random_bytes(10).hex()}"
+
+
+def could_be(text: str) -> bool:
+    """Whether a gateway may have made such an id."""
+    return _ID.fullmatch(text) is not None
+
+
+def line_task(batch_id: str, created_ms: int, line: int) -> str:
+    """The id of the task of a line, from 1."""
+    digest = hashlib.sha256(f"{batch_id} {line}".encode()).digest()
+    return new_task_id(created_ms, random_bytes=lambda count: digest[:count])
+
+
+def output_file(batch_id: str, created_ms: int, kind: str, epoch: int) -> str:
+    """Return the id of a file that the leader of this epoch writes."""
+    digest = hashlib.sha256(f"{batch_id} {kind} {epoch}".encode()).hexdigest()
+    return f"file-{created_ms & 0xFFFF_FFFF_FFFF:012x}{digest[:20]}"

@@ -1,0 +1,160 @@
+"""A batch that is led here: its row, its file, and how it stands."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from fairlane.gateway.batches.backlog import EVERYTHING, Backlog
+from fairlane.gateway.batches.lines import (
+    AROUND_BODY,
+    FileLines,
+    Line,
+    LineTooLong,
+    Pace,
+    ParsedLine,
+    parse_line,
+)
+from fairlane.gateway.batches.models import Batch, Status, blocked_on_json, line_task
+from fairlane.gateway.batches.store import BatchStore
+from fairlane.gateway.batches.surfaces import View
+from fairlane.gateway.calls.bodies import Bodies
+from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.files.files import Files
+from fairlane.gateway.tasks.cancel import Cancel
+from fairlane.gateway.tasks.submit import Submit
+from fairlane.queues.metrics import Metrics
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.semaphore import FairSemaphore
+from fairlane.streaming.results import Results
+from fairlane.streaming.views.task import TaskInfo
+
+MAX_WORKING = 2
+"""Batches of one process that parse, submit or collect at the same time."""
+RETRY_S = 1.0
+REPORT_S = 2.0
+"""The row says how many lines wait and run, and why others do not, at most so often."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The parts that run batches."""
+
+    current: Current
+    bodies: Bodies
+    submit: Submit
+    cancel: Cancel
+    scheduler: Scheduler
+    results: Results
+    files: Files
+    store: BatchStore
+    metrics: Metrics
+    working: FairSemaphore = field(default_factory=lambda: FairSemaphore(MAX_WORKING))
+
+
+class Submitted(NamedTuple):
+    """A line whose task waits or runs."""
+
+    line: int
+    offset: int
+    custom_id: str
+    task_id: str
+    view: Callable[[TaskInfo], View]
+    needs: int
+    """Bytes of the request that `view` holds."""
+
+
+class BatchContext:
+    """One batch, as its parts share it."""
+
+    def __init__(self, tools: Tools, batch: Batch) -> None:
+        self.tools = tools
+        self.batch = batch
+        self.cancelled = batch.status is Status.CANCELLING
+        self.pace = Pace()
+        self.body_owner = (batch.key_id, batch.user)
+        """The caller for whom bodies are parsed."""
+        self.backlog = Backlog()
+        self.submitted: dict[int, Submitted] = {}
+        self.running = 0
+        """How many of the submitted lines ran at the last look."""
+        self.reported_at = 0.0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what identifies the batch in the log."""
+        return {"batch": self.batch.id, "key_id": self.batch.key_id, "user": self.batch.user}
+
+    def cancel(self) -> None:
+        """Have it end early."""
+        self.cancelled = True
+
+    # ---- its file ----------
+
+    def lines_from(self, line: int, offset: int) -> FileLines:
+        """Return its lines from one on, which begins at `offset`."""
+        batch, files = self.batch, self.tools.files
+        most = self.tools.current.settings.max_body_bytes + AROUND_BODY
+        return FileLines(lambda start: files.open(batch.owner, batch.input_file, start), most, line, offset)
+
+    async def parse(self, line: Line) -> ParsedLine:
+        """Parse a line. Raises InvalidLine, and ApiError."""
+        return await parse_line(line, self.batch.endpoint, self.tools.bodies, self.body_owner)
+
+    def task_id(self, line: int) -> str:
+        """Return the id of a line's task."""
+        return line_task(self.batch.id, self.batch.created, line)
+
+    async def next_line(self, lines: FileLines) -> Line | None:
+        """Return the next line, waiting while the file cannot be read; None behind the last one that can be."""
+        while True:
+            try:
+                line = await lines.next()
+                self.backlog.unblock(EVERYTHING)
+                return line
+            except LineTooLong:
+                return None
+            except ApiError as error:
+                if error.status < 500:
+                    return None
+                code = error.code
+            except DatabaseUnavailable:
+                code = "DATABASE_UNAVAILABLE"
+            await self.report_blocked(code)
+
+    async def report_blocked(self, code: str) -> None:
+        """Show that nothing continues, and wait before the next try. Raises Overtaken."""
+        self.backlog.block(EVERYTHING, RETRY_S, code, time.monotonic())
+        await self.report()
+        await asyncio.sleep(RETRY_S)
+
+    # ---- its row ----------
+
+    def status(self) -> dict[str, Any]:
+        """Return how it stands, as columns of its row."""
+        waiting = max(len(self.submitted) - self.running, 0)
+        return {"waiting": waiting, "running": self.running, "whys": blocked_on_json(self.backlog.blocked_on)}
+
+    async def report(self) -> None:
+        """Write how it stands, unless the row says so. Raises Overtaken."""
+        status = self.status()
+        if all(getattr(self.batch, name) == value for name, value in status.items()):
+            return
+        if time.monotonic() - self.reported_at >= REPORT_S:
+            self.reported_at = time.monotonic()
+            with contextlib.suppress(DatabaseUnavailable):
+                self.batch = await self.tools.store.mark(self.batch, **status)
+
+    async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call of the database that may be repeated."""
+        while True:
+            try:
+                return await call()
+            except DatabaseUnavailable:
+                await asyncio.sleep(RETRY_S)

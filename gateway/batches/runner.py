@@ -1,0 +1,479 @@
+"""Runs one batch, from its file to the files of its answers.
+
+    validate -> submit and collect, a window of lines at a time -> write the files -> end
+
+A line is submitted as a task whose id follows from batch and line (`models.line_task`), so the store accepts it once, however
+often it is submitted. Redis keeps the end of such a task until SQL has its result (`BatchStore.keep`). So SQL's rows are the only
+state: after a crash the next leader skips lines with results, and submits all others again.
+"""
+
+import asyncio
+import contextlib
+import time
+from asyncio import to_thread
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.batches import finalize
+from fairlane.gateway.batches.backlog import EVERYTHING, MAX_LINES
+from fairlane.gateway.batches.context import RETRY_S, BatchContext, Submitted, Tools
+from fairlane.gateway.batches.lines import (
+    Findings,
+    InvalidLine,
+    Line,
+    LineTooLong,
+    ParsedLine,
+    model_in,
+    validate_lines,
+)
+from fairlane.gateway.batches.models import Batch, Problem, Status
+from fairlane.gateway.batches.results import Outcome, answered, failed
+from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
+from fairlane.gateway.batches.surfaces import READERS, Reading, Request, View
+from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import MOST_OF_A_VALUE
+from fairlane.gateway.errors import (
+    ApiError,
+    InsufficientQuota,
+    NoWorker,
+    bad_request,
+    gateway_failed,
+    task_failed,
+)
+from fairlane.gateway.tasks.making import make
+from fairlane.gateway.tasks.poll import record_info
+from fairlane.queues.clock import now_ms
+from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import all_of
+from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
+from fairlane.streaming.hub import Lost
+from fairlane.streaming.views.result import MisfitError
+
+log = structlog.get_logger("fairlane.gateway")
+
+MAX_CONCURRENT = 8
+"""Calls of the store under way for one batch."""
+QUOTA_RETRY_S = 10.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+"""Between two looks at the tasks of a batch."""
+KEPT_BYTES, MAX_KEPT = 4 << 20, 500
+"""Results that are written together."""
+MAX_LOOKED_UP = 500
+NEEDED_BYTES = 16 << 20
+"""Bytes of requests that their answers need: with more, no further line is submitted."""
+LARGE = 1 << 20
+"""A larger answer is encoded in a thread."""
+AFTER_COLLECTED_MS = 30_000
+"""Redis keeps a collected task for this time, so that a late submission by a former leader finds it."""
+KEPT_BEHIND_MS = 24 * 3_600_000
+"""Redis keeps results for this time behind the batch's window, in case no gateway runs."""
+OF_A_MODEL = frozenset({"QUEUE_FULL", "USER_QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_UNAVAILABLE", "NO_WORKER"})
+"""Rejections that concern one model."""
+
+
+class Stopped(Exception):
+    """No more lines are run, and the batch ends in this status."""
+
+    def __init__(self, status: Status, problem: Problem | None = None) -> None:
+        super().__init__(status)
+        self.status = status
+        self.problem = problem
+
+
+class Runner(BatchContext):
+    """One batch that is led here. Call it once; it raises Overtaken when another replica leads the batch."""
+
+    def __init__(self, tools: Tools, batch: Batch, may_act: Callable[[], bool]) -> None:
+        """`may_act`: whether the lease still holds."""
+        super().__init__(tools, batch)
+        self._may_act = may_act
+        self._outcomes: list[tuple[Outcome, str]] = []
+        self._outcome_bytes = 0
+        self._unrun: dict[int, int] = {}
+        """Lines that will not be run, and their offsets."""
+        self._done: set[int] = set()
+        self._ends = False
+        self._lines = self.lines_from(batch.line, batch.offset)
+
+    async def __call__(self) -> None:
+        """Run the batch to its end. May be cancelled at any instant."""
+        if not self.batch.began and not await self._validate():
+            return
+        if not self.batch.outcome:
+            await self._run_lines()
+        await finalize.finalize(self)
+
+    @property
+    def _over(self) -> bool:
+        return self.cancelled or now_ms() >= self.batch.expires
+
+    def _check(self) -> None:
+        if self._over:
+            raise Stopped(Status.CANCELLED if self.cancelled else Status.EXPIRED)
+
+    async def _read(self, parsed: ParsedLine) -> Request:
+        """Return the request of a line. Raises the errors of its call."""
+        most = self.tools.current.settings.max_body_bytes
+        return await READERS[self.batch.endpoint](
+            parsed.body, Reading(self.tools.bodies, self.body_owner, most)
+        )
+
+    # ---- validation ----------
+
+    async def _validate(self) -> bool:
+        """Check the whole file; return whether the batch continues."""
+        while True:
+            try:
+                if self.cancelled:
+                    raise Stopped(Status.CANCELLED)
+                async with self.tools.working.hold(self.batch.key_id):
+                    findings = await self._find_problems()
+                break
+            except Stopped as stopped:
+                await finalize.end(self, stopped.status)
+                return False
+            except (ApiError, DatabaseUnavailable) as error:
+                await self.report_blocked(
+                    error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
+                )
+                if self._over:
+                    await finalize.end(self, Status.CANCELLED if self.cancelled else Status.EXPIRED)
+                    return False
+        if findings.problems:
+            await finalize.end(self, Status.FAILED, errors=problems_json(findings.problems))
+            return False
+        begun = {"total": findings.total, "model": findings.model}
+        self.batch = await self.retry(lambda: self.tools.store.begin(self.batch, now_ms(), **begun))
+        self.cancelled = self.batch.status is Status.CANCELLING
+        self.backlog.clear()
+        log.info("batch begun", **self.facts, endpoint=self.batch.endpoint, lines=findings.total)
+        return True
+
+    async def _find_problems(self) -> Findings:
+        tools, batch = self.tools, self.batch
+        most_lines = tools.current.settings.batches.max_lines
+        lines = self.lines_from(batch.line, batch.offset)
+        try:
+            return await validate_lines(lines, batch.endpoint, most_lines, tools.bodies, self.body_owner)
+        except ApiError as error:
+            if error.status >= 500:
+                raise
+            findings = Findings(most_lines)
+            findings.add_problem(Problem("file_not_found", error.message, None, "input_file_id"))
+            return findings
+
+    # ---- lines ----------
+
+    async def _run_lines(self) -> None:
+        self._done = await self.retry(lambda: self.tools.store.kept(self.batch))
+        status, problem, pause = Status.COMPLETED, None, MIN_PAUSE_S
+        try:
+            while not await self._step():
+                pause = MIN_PAUSE_S if self._progressed else min(pause * 1.5, MAX_PAUSE_S)
+                await asyncio.sleep(pause)
+        except Stopped as stopped:
+            status, problem = stopped.status, stopped.problem
+            await self._give_up()
+        values: dict[str, Any] = {"outcome": status.value, "finalizing": now_ms(), **NOTHING_SUBMITTED}
+        if not self.cancelled:
+            values["status"] = Status.FINALIZING
+        if problem is not None:
+            values["errors"] = problems_json([problem])
+        self.batch = await self.retry(lambda: self.tools.store.mark(self.batch, **values))
+
+    async def _step(self) -> bool:
+        """Submit and collect lines; return whether all lines have results. Raises Stopped."""
+        async with self.tools.working.hold(self.batch.key_id):
+            await self._submit_lines()
+            collected = await self._collect()
+            kept = await self._keep()
+            self._progressed = collected + kept > 0
+            if not (self.submitted or self.backlog) and (following := await self._next_lines(1)):
+                self.backlog.add(following[0], first=True)
+            elif not (
+                self.submitted or self.backlog or self.backlog.is_blocked(EVERYTHING, time.monotonic())
+            ):
+                return True
+            await self.report()
+            return False
+
+    async def _submit_lines(self) -> None:
+        """Submit lines while there is room in the window. Raises Stopped."""
+        while not self._many_outcomes:
+            self._check()
+            caller = self._caller()
+            room = self.tools.current.settings.batches.window - len(self.submitted)
+            needed = sum(one.needs for one in self.submitted.values())
+            if room <= 0 or needed > NEEDED_BYTES or not self._may_act():
+                return
+            lines = await self._next_lines(min(room, MAX_CONCURRENT))
+            if not lines:
+                return
+            await all_of(self._submit(line, caller) for line in lines)
+            await self.pace.step()
+
+    def _caller(self) -> Caller:
+        """Return the caller as the key is now. Raises Stopped."""
+        batch = self.batch
+        caller = self.tools.current.callers.again(batch.key_id, batch.user, batch.tier)
+        if caller is None:
+            sentence = "The key, or the tier, with which the batch was made is not valid any more"
+            raise Stopped(Status.FAILED, Problem("key_not_valid", sentence))
+        return caller
+
+    async def _next_lines(self, most: int) -> list[Line]:
+        """Return lines that can be submitted now. Raises Stopped."""
+        now = time.monotonic()
+        if self.backlog.is_blocked(EVERYTHING, now):
+            return []
+        found = self.backlog.take(most, now)
+        try:
+            while len(found) < most and not self.backlog.full:
+                line = await self._lines.next()
+                self.backlog.unblock(EVERYTHING)
+                if line is None:
+                    break
+                if line.number not in self._done:
+                    found.append(line)
+                await self.pace.step()
+        except (ApiError, DatabaseUnavailable, LineTooLong) as error:
+            for line in found:
+                self.backlog.add(line)
+            found = []
+            if isinstance(error, LineTooLong):  # lines may be shorter now than when the file was checked
+                sentence = f"The line is longer than {error.most} bytes; nothing behind it was carried out"
+                problem = Problem("line_too_long", sentence, error.number)
+                raise Stopped(Status.FAILED, problem) from None
+            if isinstance(error, ApiError) and error.status < 500:
+                problem = Problem("file_not_found", error.message, None, "input_file_id")
+                raise Stopped(Status.FAILED, problem) from None
+            code = error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
+            self.backlog.block(EVERYTHING, RETRY_S, code, now)
+        return found
+
+    async def _submit(self, line: Line, caller: Caller) -> None:
+        """Submit a line: then it is submitted, in the backlog, or has an outcome."""
+        task_id, custom_id, model = self.task_id(line.number), "", EVERYTHING
+        try:
+            parsed = await self.parse(line)
+            custom_id = parsed.custom_id
+            request = await self._read(parsed)
+            model = model_in(request.fields)
+            if self.backlog.is_blocked(model, time.monotonic()):
+                self.backlog.add(line, model)
+                return
+            await self.tools.submit(self._task(line, task_id, caller, request))
+        except StoreError:
+            self._block(line, EVERYTHING, RETRY_S, "STORE_UNAVAILABLE")
+        except DatabaseUnavailable:
+            self._block(line, EVERYTHING, RETRY_S, "DATABASE_UNAVAILABLE")
+        except InvalidLine as invalid:  # settings have changed since the file was checked
+            self._add_failure(line.number, custom_id, task_id, ApiError(400, invalid.code, invalid.message))
+        except ApiError as error:
+            if error.status not in (429, 503) or (isinstance(error, NoWorker) and error.unknown):
+                self._add_failure(line.number, custom_id, task_id, error)
+            elif isinstance(error, InsufficientQuota):
+                self._block(line, EVERYTHING, QUOTA_RETRY_S, error.code)
+            else:
+                retry_s = (error.retry_after_ms or 1000) / 1000
+                self._block(line, model if error.code in OF_A_MODEL else EVERYTHING, retry_s, error.code)
+        else:
+            self._add_submitted(line, custom_id, request)
+            self.backlog.unblock(model)
+            self.backlog.unblock(EVERYTHING)
+
+    def _block(self, line: Line, model: str, seconds: float, code: str) -> None:
+        self.backlog.block(model, seconds, code, time.monotonic())
+        self.backlog.add(line, model)
+
+    def _add_submitted(self, line: Line, custom_id: str, request: Request) -> None:
+        self.submitted[line.number] = Submitted(
+            line.number, line.offset, custom_id, self.task_id(line.number), request.view, request.needs
+        )
+
+    def _task(self, line: Line, task_id: str, caller: Caller, request: Request) -> TaskSpec:
+        batch, current = self.batch, self.tools.current
+        task_type, payload, fields = request.task_type, request.payload, request.fields
+        metadata = b'{"batch":"%b","line":%d}' % (batch.id.encode(), line.number)
+        options = Options(wait=False, mode="batch", metadata=metadata, on_v1=True)
+        task = make(current, caller.named(fields), task_type, payload, fields, options, task_id=task_id)
+        left_ms = max(batch.expires - now_ms(), 1000)
+        for one in (task, task.otherwise):
+            if one is not None:
+                one.wait_ms, one.whole_wait = left_ms, True
+        task.keep_ms = left_ms + KEPT_BEHIND_MS
+        task.after_read_ms = max(AFTER_COLLECTED_MS, 2 * current.settings.lease_ms)
+        task.archive_ms, task.archive_request = 0, False
+        task.again = True
+        task.request_id = batch.id
+        return task
+
+    # ---- results ----------
+
+    @property
+    def _many_outcomes(self) -> bool:
+        return len(self._outcomes) >= MAX_KEPT or self._outcome_bytes > KEPT_BYTES
+
+    def _add_failure(self, line: int, custom_id: str, task_id: str, error: ApiError) -> None:
+        self._add(failed(line, custom_id, task_id, error), task_id)
+
+    def _add(self, outcome: Outcome, task_id: str) -> None:
+        self._outcomes.append((outcome, task_id))
+        self._outcome_bytes += len(outcome.record)
+
+    async def _collect(self) -> int:
+        """Take the results of tasks that have ended; return their number."""
+        number = running = 0
+        lines = [*self.submitted.values()]
+        for at in range(0, len(lines), MAX_LOOKED_UP):
+            part = lines[at : at + MAX_LOOKED_UP]
+            try:
+                tops = await self.tools.scheduler.tops([line.task_id for line in part])
+                for line, top in zip(part, tops, strict=True):
+                    if top is None or top.state in TERMINAL:
+                        await self._take(line)
+                        number += 1
+                        await self.pace.step()
+                    elif top.state == State.EXECUTING:
+                        running += 1
+                    if self._many_outcomes:
+                        await self._keep()
+            except StoreError:
+                return number
+        self.running = running
+        return number
+
+    async def _keep(self) -> int:
+        """Write results, and let Redis forget their tasks; return their number."""
+        taken, self._outcomes, self._outcome_bytes = self._outcomes, [], 0
+        if not taken:
+            return 0
+        outcomes = [outcome for outcome, _ in taken]
+        places = [(line.line, line.offset) for line in self.submitted.values()]
+        line, offset = min([*places, *self.backlog.places, *self._unrun.items(), self._lines.place])
+        store = self.tools.store
+        self.batch = await self.retry(lambda: store.keep(self.batch, outcomes, line, offset, **self.status()))
+        self.reported_at = time.monotonic()
+        self.cancelled = self.cancelled or self.batch.status is Status.CANCELLING
+        ids = [task_id for _, task_id in taken]
+        for at in range(0, len(ids), MAX_CONCURRENT):
+            reads = (self.tools.scheduler.read_end(task_id) for task_id in ids[at : at + MAX_CONCURRENT])
+            await asyncio.gather(*reads, return_exceptions=True)  # otherwise they expire
+        return len(taken)
+
+    async def _take(self, line: Submitted) -> None:
+        """Take the result of a task that has ended, or that the store does not know. Raises StoreError."""
+        record = await self.tools.scheduler.position(line.task_id)
+        if record is None:  # the store was emptied, or lost its last second
+            await self._read_again(line)
+            return
+        if record.state not in TERMINAL:
+            return
+        outcome = await self._outcome(line, record)
+        if outcome is None:
+            await self.tools.scheduler.read_end(line.task_id)
+            self._unrun[line.line] = line.offset
+        else:
+            self._add(outcome, line.task_id)
+        del self.submitted[line.line]
+
+    async def _outcome(self, line: Submitted, record: Record) -> Outcome | None:
+        """Return the outcome of a task that has ended; None if it was not run, because the batch ends. Raises StoreError."""
+        info, task_id = record_info(line.task_id, record), line.task_id
+        over, results = self._ends or self._over, self.tools.results
+        try:
+            if record.state is State.COMPLETED:
+                made = await results.shown(info, line.view, _show)
+                if len(made.json) <= MOST_OF_A_VALUE:
+                    found = line.line, line.custom_id, task_id, made.json
+                    return answered(*found) if len(made.json) < LARGE else await to_thread(answered, *found)
+                sentence = f"The answer is larger than {MOST_OF_A_VALUE} bytes"
+                error = gateway_failed("OUTPUT_TOO_LARGE", sentence, task_id)
+                return failed(line.line, line.custom_id, task_id, error)
+            if over and (record.state is State.CANCELLED or record.fields.get("co") == "QUEUE_TIMEOUT"):
+                return None
+            failure = (await results.end(info)).error
+        except MisfitError as misfit:
+            error = gateway_failed("JSON_PARSE_FAILED", str(misfit), task_id)
+        except Lost:
+            error = gateway_failed("STORE_LOST", "The store lost this answer", task_id)
+        else:
+            took_ms = max(record.number("ed") - record.number("en"), 0)
+            error = task_failed(failure, task_id, took_ms=took_ms)
+        return failed(line.line, line.custom_id, task_id, error)
+
+    async def _read_again(self, line: Submitted) -> None:
+        """Read a line whose task is lost from the file again, to submit it; a few at a time, as all may be lost."""
+        if self._ends:
+            del self.submitted[line.line]
+            self._unrun[line.line] = line.offset
+            return
+        if self.backlog.full:
+            return
+        try:
+            found = await self.lines_from(line.line, line.offset).next()
+        except DatabaseUnavailable:
+            return
+        except (LineTooLong, ApiError) as gone:
+            error = gone if isinstance(gone, ApiError) else bad_request(str(gone))
+            if error.status >= 500:
+                return
+            del self.submitted[line.line]
+            self._add_failure(line.line, line.custom_id, line.task_id, error)
+            return
+        if found is not None:
+            del self.submitted[line.line]
+            self.backlog.add(found)
+
+    # ---- the end of its lines ----------
+
+    async def _give_up(self) -> None:
+        """Cancel tasks that wait or run, and take the results of those that ended before."""
+        self._ends = True
+        self._unrun |= self.backlog.clear()
+        if self.batch.epoch > 1:
+            await self._find_submitted()
+        while before := len(self.submitted):
+            ids = [line.task_id for line in self.submitted.values()]
+            for at in range(0, len(ids), MAX_CONCURRENT):
+                ends = (self.tools.cancel.end(task_id, "client") for task_id in ids[at : at + MAX_CONCURRENT])
+                await asyncio.gather(*ends, return_exceptions=True)
+                await self.pace.step()
+            await self._collect()
+            await self._keep()
+            if len(self.submitted) == before:
+                await asyncio.sleep(RETRY_S)
+        await self._keep()
+
+    async def _find_submitted(self) -> None:
+        """Find the lines that a former leader has submitted: they are among the next lines of the file."""
+        lines, unknown = self.lines_from(self.batch.line, self.batch.offset), 0
+        window = self.tools.current.settings.batches.window
+        while unknown < MAX_LINES + 2 * window:
+            line = await self.next_line(lines)
+            if line is None:
+                return
+            if line.number in self._done or line.number in self.submitted:
+                continue
+            (top,) = await self._until_answered(line)
+            unknown = 0 if top is not None else unknown + 1
+            if top is not None:
+                with contextlib.suppress(InvalidLine, ApiError):
+                    parsed = await self.parse(line)
+                    self._add_submitted(line, parsed.custom_id, await self._read(parsed))
+            await self.pace.step()
+
+    async def _until_answered(self, line: Line) -> list[Any]:
+        while True:
+            try:
+                return [*await self.tools.scheduler.tops([self.task_id(line.number)])]
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
+
+
+def _show(view: View) -> bytes:
+    return view.body()
