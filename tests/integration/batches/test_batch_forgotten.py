@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from fairlane.gateway.batches.leader import Leader
 from fairlane.gateway.database.tables import usage, webhook_deliveries
-from fairlane.gateway.files import files
 from fairlane.gateway.operator import forget as forgetting
 from fairlane.gateway.process import user_cli
 from fairlane.gateway.process.cli import app
