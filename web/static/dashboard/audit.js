@@ -92,14 +92,14 @@ export class Audit {
   }
 }
 
-const DONE = { set: "set", change: "set", cancel: "cancel", drain: "drain", force: "force", create: "create", rotate: "rotate", revoke: "revoke", forget: "forget", grant: "grant", begin: "begin", end: "end", take_back: "take_back" };
+const DONE = { set: "set", change: "set", cancel: "cancel", drain: "drain", force: "force", create: "create", rotate: "rotate", revoke: "revoke", forget: "forget", grant: "grant", update: "set", promote: "promote", rollback: "rollback", end: "end" };
 const known = action => (action in DONE ? t(`audit.${DONE[action]}`) : action);
 
 function target(entry) {
   const [kind, ...rest] = entry.target.split(" ");
   const name = rest.join(" ");
   if (kind === "task") return h("a", { class: "id", href: `#/tasks/${name}` }, name);
-  if (kind === "change") return h("a", { class: "id", href: `#/changes/${name}` }, name);
+  if (kind === "override") return h("a", { class: "id", href: "#/overrides" }, name);
   return h("span", { class: "who" }, h("small", {}, kind), h("b", {}, entry.before?.name || name));
 }
 

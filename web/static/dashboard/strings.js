@@ -678,9 +678,9 @@ export default {
     "audit.revoke": "revoked",
     "audit.forget": "forgot",
     "audit.grant": "granted",
-    "audit.begin": "began by its time",
+    "audit.promote": "promoted",
     "audit.end": "ended by its time",
-    "audit.take_back": "taken back",
+    "audit.rollback": "rolled back",
 
     "error.WORKER_NOT_FOUND": "This worker is not connected any more.",
     "error.REPLICA_SILENT": "The worker's replica did not confirm it.",
@@ -1371,9 +1371,9 @@ export default {
     "audit.revoke": "吊销",
     "audit.forget": "遗忘",
     "audit.grant": "发放",
-    "audit.begin": "定时生效",
+    "audit.promote": "转正",
     "audit.end": "到时结束",
-    "audit.take_back": "撤回",
+    "audit.rollback": "回滚",
 
     "error.WORKER_NOT_FOUND": "此工作进程已断开。",
     "error.REPLICA_SILENT": "工作进程所在的副本没有确认。",
