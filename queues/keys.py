@@ -285,7 +285,6 @@ QUEUE = {
 """Fields of a queue's hash."""
 
 LIMIT = {
-    "at": "when it was written, us",
     "of": "by which limits it is reckoned, packed",
     "ex": "until when the key lives, us",
     "rm": "requests a minute: when all is back, us",
@@ -352,7 +351,6 @@ POOL = {
     "tidied": "where the sweep goes on to tidy up among the models",
     "moving": "where it goes on to move offers after a gap, and from which instant (ms), by how much (ms); absent: nowhere",
     "away": "gaps in which nobody could renew anything: when each ended (ms), by how much it moves (ms), …",
-    "setback": "where the sweep goes on after the clock went back: line, cursor, by how much (ms); absent: nowhere",
     "stranded": "where it goes on to look for tasks of * that nobody serves",
 }
 """Fields of the pool's hash."""

@@ -7,7 +7,6 @@ script('reckon', 'allow-oom', function(ARGV)
   local line, newest = keys.balances(), call('XREVRANGE', keys.outbox(), '+', '-', 'COUNT', '1')[1]
   if all then call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
   local due = call('ZRANGEBYSCORE', line, '-inf', NOW_TEXT, 'LIMIT', '0', most)
-  if not due[1] then due = call('ZRANGEBYSCORE', line, '(' .. whole(NOW + pause), '+inf', 'LIMIT', '0', most) end -- the clock went back
   local found = { newest and newest[1] or '' }
   for _, subject in ipairs(due) do
     local balance = keys.balance(subject)
@@ -17,7 +16,7 @@ script('reckon', 'allow-oom', function(ARGV)
       if string.sub(fields[i], 1, 1) == 'h' then held = held + fields[i + 1] end
     end
     if s.b then
-      if held > 0 or s.rn ~= s.n or not s.ra or num(s.ra) > NOW then
+      if held > 0 or s.rn ~= s.n or not s.ra then
         s.ra = NOW_TEXT
         call('HSET', balance, 'rn', s.n, 'ra', NOW_TEXT)
       end

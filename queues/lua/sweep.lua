@@ -21,8 +21,8 @@ script('sweep', 'allow-oom', function(ARGV)
   local left_unreported, unused = { rest = ARGV[16] }, { rest = ARGV[17], code = ARGV[18] }
   local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
   local look, pool = keys.look(), keys.pool()
-  local before = call('HMGET', pool, 'swept', 'moving', 'away', 'setback')
-  local last, moving, away, setback = num(before[1]), before[2], before[3], before[4]
+  local before = call('HMGET', pool, 'swept', 'moving', 'away')
+  local last, moving, away = num(before[1]), before[2], before[3]
   call('HSET', pool, 'swept', NOW)
 
   -- 1. After a gap: what must be renewed moves when it is due, and never beyond what a renewal at the gap's end would have given. So
@@ -30,7 +30,7 @@ script('sweep', 'allow-oom', function(ARGV)
   -- the last one that has moved it.
   local gap = last > 0 and NOW - last or 0
   local gaps = {}
-  for ended, by in string.gmatch(gap > -500 and away or '', '(%d+) (%d+)') do
+  for ended, by in string.gmatch(away or '', '(%d+) (%d+)') do
     if tonumber(ended) > NOW - math.max(lease, grace) then gaps[#gaps + 1] = { tonumber(ended), tonumber(by) } end
   end
   if gap > 1500 then gaps[#gaps + 1] = { NOW, gap - 500 } end
@@ -57,19 +57,11 @@ script('sweep', 'allow-oom', function(ARGV)
     move_all(keys.replicas(), last, added)
     local from, by = string.match(moving or '', '^%d+ (%d+) (%d+)$')
     moving = '0 ' .. (from or whole(last)) .. ' ' .. whole(added + num(by))
-  elseif gap < -500 then
-    local by = string.match(setback or '', '(%d+)$')
-    setback = 'tasks 0 ' .. whole(num(by) - gap)
-    for _, replica in ipairs(call('ZRANGEBYSCORE', keys.replicas(), NOW + lease, '+inf')) do
-      call('ZADD', keys.replicas(), NOW + lease, replica)
-    end
   end
 
-  -- Move a task's time, its lease and its readers' patience, by the gaps since they began. Returns the end of its lease. (An instant
-  -- to come is one from before the clock went back.)
+  -- Move a task's time, its lease and its readers' patience, by the gaps since they began. Returns the end of its lease.
   local function after_gaps(id, t, lease_end)
-    local function since(instant) return num(instant) <= NOW and num(instant) or 0 end
-    local seen, granted, enqueued = since(t.aw), since(t.ga), since(t.en)
+    local seen, granted, enqueued = num(t.aw), num(t.ga), num(t.en)
     local running = t.st == 'executing'
     for _, entry in ipairs(gaps) do
       local ended, by = entry[1], entry[2]
@@ -105,55 +97,6 @@ script('sweep', 'allow-oom', function(ARGV)
     else
       call('HSET', pool, 'moving', found[1] .. ' ' .. from .. ' ' .. by)
     end
-  end
-
-  -- The clock went back: nothing holds for longer than a renewal now would give, nor is waited for. Some hundred of the tasks,
-  -- models or offers are looked at in each pass. (One may be looked at twice: then it holds for less.)
-  local SETBACK = {}
-
-  function SETBACK.tasks(_, id)
-    local f = call('HMGET', keys.task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
-    local t, running = { lv = f[2], wd = f[4], dl = f[5], xd = f[6] }, f[1] == 'executing'
-    if t.lv and (running or f[1] == 'queued') then
-      t.lv = whole(math.min(num(t.lv), NOW + num(f[3])))
-      call('HSET', keys.task(id), 'lv', t.lv)
-    end
-    local lease_end = f[7] and call('ZSCORE', keys.slots(f[7]), id)
-    if lease_end then
-      lease_end = math.min(tonumber(lease_end), NOW + (running and lease or grace))
-      call('ZADD', keys.slots(f[7]), lease_end, id)
-      call('ZADD', look, running and run_instant(t, lease_end) or lease_end, id)
-    elseif f[1] == 'queued' then
-      call('ZADD', look, wait_instant(t), id)
-    end
-  end
-
-  function SETBACK.models(by, model)
-    for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
-      local at, now = num(call('HGET', keys.model(model), field)), NOW * per_ms
-      if at > now then call('HSET', keys.model(model), field, whole(math.max(at - by * per_ms, now))) end
-    end
-    windows.set_back(model, by * 1000)
-  end
-
-  function SETBACK.offers(_, model)
-    local most = NOW + lease
-    if num(call('ZSCORE', keys.offered(), model)) <= most then return end
-    call('ZADD', keys.offered(), most, model)
-    for _, replica in ipairs(call('ZRANGEBYSCORE', keys.offers(model), '(' .. most, '+inf')) do
-      call('ZADD', keys.offers(model), most, replica)
-    end
-  end
-
-  if setback then
-    local lines = { tasks = look, models = keys.models(), offers = keys.offered() }
-    local next_line = { tasks = 'models', models = 'offers' }
-    local line, cursor, by = string.match(setback, '^(%a+) (%d+) (%d+)$')
-    local found = call('ZSCAN', lines[line], cursor, 'COUNT', '200')
-    for i = 1, #found[2], 2 do SETBACK[line](tonumber(by), found[2][i]) end
-    if found[1] == '0' then line = next_line[line] end
-    setback = line and line .. ' ' .. found[1] .. ' ' .. by
-    if setback then call('HSET', pool, 'setback', setback) else call('HDEL', pool, 'setback') end
   end
 
   -- 2. Tasks whose instant has come.
@@ -227,9 +170,8 @@ script('sweep', 'allow-oom', function(ARGV)
     end
   end
 
-  -- Tasks that stood aside, of '*' as their name was held, or refused too often; those that would for too long, as the clock went back.
+  -- Tasks that stood aside, of '*' as their name was held, or refused too often.
   local aside = call('ZRANGEBYSCORE', keys.aside(), '-inf', NOW_TEXT, 'LIMIT', '0', '100')
-  if not aside[1] then aside = call('ZRANGEBYSCORE', keys.aside(), NOW + 600000, '+inf', 'LIMIT', '0', '100') end
   for _, id in ipairs(aside) do
     local t = load(id)
     if t then
@@ -246,8 +188,7 @@ script('sweep', 'allow-oom', function(ARGV)
   local more_fall, told_fallen = let_fall(100, told)
 
   -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
-  local woken = NOW - num(call('HGET', pool, 'woke'))
-  if woken >= 900 or woken < 0 then
+  if NOW - num(call('HGET', pool, 'woke')) >= 900 then
     call('HSET', pool, 'woke', NOW)
     go_on_ruling(200)
     for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
@@ -353,7 +294,7 @@ script('sweep', 'allow-oom', function(ARGV)
   local dropped, more = keep_within(budget, 500)
 
   local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-  local next_at = (more or moving or setback or #aside == 100 or more_fall) and NOW or NOW + 1000
+  local next_at = (more or moving or #aside == 100 or more_fall) and NOW or NOW + 1000
   if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
   local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
   if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end

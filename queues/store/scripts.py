@@ -95,9 +95,17 @@ SHARED = (
 LIBRARIES = "fairlane_"
 """How the names of all releases' libraries begin."""
 
-_REDIS_CLOCK = """local function clock_us()
+CLAMP = """-- The server's time, us. Where its clock is set back, it goes on from the latest time that a script has seen.
+local latest, ahead = 0, 0
+local function clamped(us)
+  if us + ahead < latest then ahead = latest - us end
+  latest = us + ahead
+  return latest
+end
+"""
+_REDIS_CLOCK = f"""{CLAMP}local function clock_us()
   local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+  return clamped(t[1] * 1000000 + t[2])
 end
 """
 _TEST_CLOCK = """local function clock_us() return tonumber(redis.call('GET', keys.clock())) end

@@ -3,7 +3,7 @@
 After every step what Redis holds of each balance must be the sum of the ledger's rows, those of SQL and those on their way there
 alike, and what is held the sum over the tasks that live. Each submission and each end must be what a model in whole numbers makes
 of the state before it. Replies are lost, consumers die before and after they have written, gateways die between SQL and Redis,
-clocks go back, windows turn over, budgets change, and Redis loses what happened last: then the ledger is right, as soon as it was
+windows turn over, budgets change, and Redis loses what happened last: then the ledger is right, as soon as it was
 compared.
 """
 
@@ -322,12 +322,6 @@ class LedgerMachine(RuleBasedStateMachine):
         for pool in self.replicas:
             pool.renew(*self.grants)
         self.forget_lost()
-
-    @rule(ms=st.sampled_from((300, DAY_MS)), really=st.sampled_from((False, False, True)))
-    def step_back(self, ms: int, really: bool) -> None:
-        if really:
-            self.world.advance(-ms)
-            self.keep_alive()
 
     def forget_lost(self) -> None:
         """What a sweep has taken back."""

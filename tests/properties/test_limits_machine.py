@@ -2,7 +2,7 @@
 
 The model is told what was accepted and how each task ended, and nothing of how the scripts reckon: after every step each limit of
 each key and user must have as much left as it says, a refusal must tell when the limit that keeps the task out longest will let
-it in, and what was refused must have used up nothing. Replies are lost, clocks go back, limits change, replicas share it all.
+it in, and what was refused must have used up nothing. Replies are lost, limits change, replicas share it all.
 """
 
 import copy
@@ -70,14 +70,12 @@ class Bucket:
     def __init__(self) -> None:
         self.limits: dict[str, int] = {}
         self.tats: dict[str, int] = {}
-        self.written_us = 0
         self.moved = False
 
     def bring_up(self, now_us: int, limits: dict[str, int]) -> None:
-        """To this clock, which may have gone back, and to these limits: as much is used as before, of a limit without a debt not
+        """To this clock, and to these limits: as much is used as before, of a limit without a debt not
         more than all of it, and a debt is not more than the limit."""
-        self.step_back(now_us)
-        self.moved |= self.limits != limits
+        self.moved = self.limits != limits
         for setting, tat in list(self.tats.items()):
             before, now = self.limits.get(setting, 0), limits.get(setting, 0)
             if not now or not before:
@@ -86,12 +84,6 @@ class Bucket:
                 used, period = tat - now_us, PERIODS[setting]
                 self.tats[setting] = now_us + min(used * before // now, period * (1 + (used > period)))
         self.limits = dict(limits)
-
-    def step_back(self, now_us: int) -> None:
-        back = max(self.written_us - now_us, 0)
-        self.moved = back > 0
-        self.tats = {setting: tat - back for setting, tat in self.tats.items()}
-        self.written_us = now_us
 
     def used_us(self, setting: str, now_us: int) -> int:
         return max(self.tats.get(setting, 0) - now_us, 0)
@@ -271,7 +263,6 @@ class LimitsMachine(RuleBasedStateMachine):
             more = (0 if used is None else used if of_tokens else 1) - taken.amount
             if not limit or not more:
                 continue
-            bucket.step_back(now_us)
             step, tat = abs(more) * PERIODS[taken.setting] // limit, bucket.tats.get(taken.setting, 0)
             if more > 0:
                 most = now_us + 2 * PERIODS[taken.setting]
@@ -327,13 +318,6 @@ class LimitsMachine(RuleBasedStateMachine):
             for grant in gone:  # cancelled, and its worker never said more
                 self.grants.remove(grant)
                 self.tasks.pop(grant.task_id)
-
-    @rule(ms=st.sampled_from((300, 50_000, 100_000_000)), really=st.sampled_from((False, False, True)))
-    def step_back(self, ms: int, really: bool) -> None:
-        if really:
-            self.world.advance(-ms)
-            for pool in self.replicas:
-                pool.offer("m", "m2", hold_ms=FAR_MS)
 
     # ---- what always holds ----------
 

@@ -1,4 +1,4 @@
-"""Random lives of a pool: three replicas' schedulers over a real Redis whose clock is moved by hand, back too, and which now and
+"""Random lives of a pool: three replicas' schedulers over a real Redis whose clock is moved by hand, and which now and
 then comes back from a save.
 
 After every step the whole store is read and checked (support/audit.py), beside what only a history shows: a task ends once, its
@@ -835,15 +835,6 @@ class Life(RuleBasedStateMachine):
         self.pass_ms(ms)
         self.sweep((first + 1) % len(self.replicas))
 
-    @rule(ms=st.sampled_from((300, 1200, 5000, 40_000)), really=st.sampled_from((False, True)))
-    def step_back(self, ms: int, really: bool) -> None:
-        """A fail-over to a clock that is behind. What replicas wait for they measure by their own."""
-        if not really:
-            return
-        self.pass_ms(-ms)
-        for replica in self.replicas:
-            replica.timers = {model: at - ms for model, at in replica.timers.items()}
-
     @rule(who=WHO)
     def sweep(self, who: int) -> None:
         pool, shot, before = self.pool(), Snapshot(self.world), dict(self.ended)
@@ -1049,11 +1040,8 @@ class Life(RuleBasedStateMachine):
         for model in self.models:
             text, counts = shot.one("model", model).get("windows"), shot.one("windows", model)
             known = self.counted[model]
-            if (
-                not text or now < self.counted_at
-            ):  # what the clock that went back says of those before cannot be compared
-                known.clear()
             if not text:
+                known.clear()
                 continue
             gone = [attempt for attempt, left in known.items() if left == UNKNOWN and attempt not in counts]
             assert not gone, "what may still come counts"
@@ -1092,10 +1080,6 @@ class Life(RuleBasedStateMachine):
         """How many tasks a key or user may run at once, by the one that began last; 0 = no limit."""
         running = [shot.one("task", task) for task in shot.one("runs", subject)]
         began = [(int(r["ep"]), running_limits(r).get(subject, 0)) for r in running]
-        if any(
-            at > 1000 * (shot.now_ms + 1) for at, _ in began
-        ):  # the clock went back: which was the last cannot be told
-            return 0 if any(not limit for _, limit in began) else max(limit for _, limit in began)
         return max(began, default=(0, 0))[1]
 
     @staticmethod
@@ -1286,14 +1270,13 @@ class Life(RuleBasedStateMachine):
         """What a key or user has used of its limits, when it is all back; of those that there are now, if there are any: whoever
         looks at them by others writes the key anew."""
         now_us = self.world.now_us
-        back = max(int(fields["at"]) - now_us, 0)
         limits = self.limits[subject.startswith("u:")].split()
         counted = {name for name, limit in zip(RATES.values(), limits, strict=False) if limit != "0"}
         return {
-            name: int(at) - back
+            name: int(at)
             for name, at in fields.items()
             if name in (counted or RATES.values())
-            and int(at) - back > now_us + 2_000_000  # (the key lives by Redis's own clock)
+            and int(at) > now_us + 2_000_000  # (the key lives by Redis's own clock)
         }
 
 

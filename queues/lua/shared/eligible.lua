@@ -29,7 +29,7 @@ local function paced_until(model, s, tokens)
     local now_s = math.floor(US / 1000000)
     for i = 1, #spent, 2 do
       local second = tonumber(spent[i])
-      if second > now_s - 61 and second <= now_s then -- (unless the clock went back)
+      if second > now_s - 61 then
         seconds[#seconds + 1] = { second, tonumber(spent[i + 1]) }
         total = total + seconds[#seconds][2]
       end
@@ -61,7 +61,7 @@ local function spend(model, s, tokens)
     call('HINCRBY', keys.spent(model), whole(now_s), whole(tokens))
     call('PEXPIRE', keys.spent(model), '120000')
     for _, second in ipairs(call('HKEYS', keys.spent(model))) do
-      if tonumber(second) <= now_s - 61 or tonumber(second) > now_s then call('HDEL', keys.spent(model), second) end
+      if tonumber(second) <= now_s - 61 then call('HDEL', keys.spent(model), second) end
     end
   end
 end

@@ -3,9 +3,8 @@
 --
 -- A rate is one number, `tat`: the instant (us) at which all that was taken has come back (the generic cell rate algorithm). Taking
 -- moves it by the period's part that was taken, and may move it a whole period ahead of now: so the limit can be taken at once, and
--- comes back evenly. With the numbers stands when they were written (`at`): if that is to come, the clock went back, and they with
--- it; and by which limits (`of`): under another limit as much is used as before, but not more than all of it, and what was a debt is
--- one of a period at most. No debt is larger: a worker's wrong count shuts nobody out for longer than twice the period.
+-- comes back evenly. With the numbers stands by which limits (`of`) they were reckoned: under another limit as much is used as before,
+-- but not more than all of it, and what was a debt is one of a period at most. No debt is larger: a worker's wrong count shuts nobody out for longer than twice the period.
 --
 -- What a task is charged at its submission stands in its record (`lm`): r, and how many tasks of its key and of its user may run (0:
 -- no limit), or - if there are no such limits; whose waiting tasks it is counted among (1: its key's, 2: its user's, 3: both), the
@@ -41,13 +40,12 @@ end)
 
 -- How a subject stands with its limits (nil: with those by which it was reckoned last, if it was): `tats` in the order of their rates.
 local function read_tats(subject, limits)
-  local s = call('HMGET', keys.limit(subject), 'rm', 'rd', 'tm', 'td', 'at', 'of', 'ex')
-  local back, of, tats = num(s[5]) - US, s[6], {}
+  local s = call('HMGET', keys.limit(subject), 'rm', 'rd', 'tm', 'td', 'of', 'ex')
+  local of, tats = s[5], {}
   limits = limits or of and parse_limits(of)
   if not limits then return nil end
   for i, rate in ipairs(limits.rates) do
     local tat = num(s[rate.at])
-    if back > 0 then tat = tat - back end
     if of and of ~= limits.text then
       local used = tat - US
       local most = used > rate.period and 2 * rate.period or rate.period
@@ -55,17 +53,17 @@ local function read_tats(subject, limits)
     end
     tats[i] = tat
   end
-  local moved = back > 0 or of and of ~= limits.text
-  return { subject = subject, limits = limits, tats = tats, of = of, ends = num(s[7]), moved = moved }
+  local moved = of and of ~= limits.text
+  return { subject = subject, limits = limits, tats = tats, of = of, ends = num(s[6]), moved = moved }
 end
 
 -- Write it. What has all come back is kept no longer; else the key lives a minute longer than it has to, so that this need not be said
 -- each time.
 local function write_tats(stands)
-  local key, last, fields = keys.limit(stands.subject), US, { 'at', US_TEXT }
+  local key, last, fields = keys.limit(stands.subject), US, {}
   for i, rate in ipairs(stands.limits.rates) do
     local tat = stands.tats[i]
-    fields[2 * i + 1], fields[2 * i + 2] = rate.name, tat > US and whole(tat) or US_TEXT
+    fields[2 * i - 1], fields[2 * i] = rate.name, tat > US and whole(tat) or US_TEXT
     if tat > last then last = tat end
   end
   if last == US then

@@ -27,11 +27,6 @@ end
 function permits.look_at(id, t, done, unused)
   local permit = permits.read(t)
   if permit.till > NOW then
-    local most = NOW + (permit.used and permit.used_ms or permit.unused_ms)
-    if permit.till > most then -- the clock went back
-      permit.till = most
-      call('HSET', keys.task(id), 'pm', permits.text(permit))
-    end
     permits.keep(id, t.m, permit.till)
     return
   end

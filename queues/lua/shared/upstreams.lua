@@ -222,17 +222,13 @@ local function mark_anew(m)
   end
 end
 
--- Forget what tells nothing any more, of a hundred upstreams: a breaker that nobody has probed for an hour, too; and what is later than it
--- can be, as the clock went back.
+-- Forget what tells nothing any more, of a hundred upstreams: a breaker that nobody has probed for an hour, too.
 function upstreams.tidy()
   local anew = {}
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
     local m, up = string.match(member, '^([^\n]*)\n(.*)$')
     local hash = keys.upstream(m, up)
-    local s = call('HMGET', hash, 'held', 'till', 'forced')
-    local open_ms = num(call('HGET', keys.model(m), 'breaker_open_ms'))
-    if num(s[2]) > NOW + math.max(MOST_OPEN, open_ms) then call('HSET', hash, 'till', NOW_TEXT) end
-    if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
+    local s = call('HMGET', hash, 'held', 'till')
     if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up) == 0 then
       call('HDEL', hash, 'till', 'since', 'number', 'why')
     end

@@ -88,11 +88,4 @@ function windows.set(model, before, text)
     end
   end
 end
-
--- The clock went back by so many us: nothing has left later than now.
-function windows.set_back(model, by)
-  local key = keys.windows(model)
-  local ahead = call('ZRANGEBYSCORE', key, '(' .. US_TEXT, '(' .. whole(FOREVER), 'WITHSCORES')
-  for i = 1, #ahead, 2 do call('ZADD', key, whole(math.max(tonumber(ahead[i + 1]) - by, US)), ahead[i]) end
-end
 end

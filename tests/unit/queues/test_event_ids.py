@@ -5,6 +5,7 @@ from tests.support.direct import World, drive
 from tests.support.ids import id_of
 from tests.support.pool import Pool
 
+from fairlane.queues.store.scripts import CLAMP
 from fairlane.queues.tasks import State
 
 
@@ -105,3 +106,8 @@ def test_ids_of_one_attempt_share_its_epoch_and_count_on(world: World) -> None:
         (second.epoch, 3),
         (second.epoch, 4),
     ]
+
+
+def test_a_clock_that_is_set_back_goes_on_for_scripts(world: World) -> None:
+    script = CLAMP + "local t = {} for i, us in ipairs(ARGV) do t[i] = clamped(us + 0) end return t"
+    assert world.call("EVAL", script, 0, 50, 60, 20, 25, 80) == [50, 60, 60, 65, 120]

@@ -1,14 +1,12 @@
-"""What happens to the scheduler, rather than by it: the store is full, the clock goes back, weights are extreme."""
+"""What happens to the scheduler, rather than by it: the store is full, weights are extreme."""
 
 import contextlib
 from collections.abc import Iterator
 
 import pytest
-from hiredis import ReplyError
 from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
-from tests.support.servers import Server
 
 HOUR_MS = 3_600_000
 
@@ -46,56 +44,6 @@ def test_a_full_store_takes_a_refused_task_back_and_holds_its_model(world: World
         assert pool.requeue(grant, "failed", hold_ms=5000).outcome == "queued"
     assert pool.state("a") == "queued"
     assert pool.ask().later == (("m", 5000),)
-
-
-def test_a_full_store_refuses_a_submit_also_where_old_seconds_of_a_pace_are_over(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(tokens_per_minute=100_000)
-    pool.finish(pool.run("a"))
-    world.advance(62_000)
-    pool.offer("m")
-    with full(world), pytest.raises(ReplyError, match="OOM"):
-        pool.submit("b", want=1, payload=b"x" * 1000)
-
-
-@pytest.mark.parametrize("pace", ["requests_per_minute", "tokens_per_minute"])
-def test_a_clock_that_goes_back_does_not_stop_a_paced_model(world: World, pace: str) -> None:
-    pool = Pool(world)
-    pool.set_model(**{pace: 60 if pace == "requests_per_minute" else 1000})
-    for number in range(4):
-        pool.submit(f"a{number}", user=f"u{number}")
-    assert pool.taken() == ["a0"]
-    pool.sweep()
-    world.advance(-HOUR_MS)
-    pool.offer("m")
-    pool.sweep()
-    pool.pass_time(62_000)
-    assert pool.taken() == ["a1"]
-
-
-def test_a_clock_that_goes_back_prolongs_no_hold_and_no_lease(world: World, any_server: Server) -> None:
-    pool = Pool(world, limit=1)
-    pool.submit("a")
-    (grant,) = pool.take()
-    pool.submit("b")
-    pool.requeue(grant, "failed", hold_ms=2000)
-    pool.sweep()
-    world.advance(-HOUR_MS)
-    pool.offer("m")
-    pool.sweep()
-    pool.pass_time(3000)
-    assert pool.taken() == ["a"]
-    pool.sweep()
-    world.advance(-HOUR_MS)
-    pool.offer("m")
-    ears = pool.ears(any_server.socket_path)
-    for _ in range(20):  # nobody renews the lease
-        pool.offer("m")
-        pool.pass_time(1000)
-    assert pool.taken() == ["a"]
-    heard = ears.drain()
-    assert any(message.startswith(b"r\n") for message in heard), heard
-    ears.close()
 
 
 @pytest.mark.parametrize("weight", [1e-9, 1e-3, 1e6])

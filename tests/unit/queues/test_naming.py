@@ -317,21 +317,3 @@ def test_keys_that_are_remembered_for_less_time_take_less(world: World) -> None:
     pool = ready(world)
     assert [brought(pool, n, ttl_ms=6000) for n in range(40)] == ["Submitted"] * 40
     assert brought(pool, 40, ttl_ms=6000) == "idempotency_keys 1500"
-
-
-def test_what_was_refused_takes_no_key(world: World) -> None:
-    pool = ready(world)
-    for n in range(9):
-        other = pack(name_of("key", "acme", f"x-{n}"), "print", 60_000, 4, 60_000)
-        answer = pool.submit(f"x-{n}", "nobody-offers-it", idempotency=other, user="acme")
-        assert isinstance(answer, Refused)
-        assert answer.reason == "no_worker"
-    assert brought(pool, 0) == "Submitted"
-
-
-def test_a_clock_that_goes_back_shuts_nobody_out_for_longer_than_a_period(world: World) -> None:
-    pool = ready(world)
-    world.advance(DAY_MS // 2)
-    assert brought(pool, 0) == "Submitted"
-    world.advance(-DAY_MS // 4)
-    assert brought(pool, 1) == "idempotency_keys 15000"

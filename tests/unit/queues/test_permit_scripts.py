@@ -476,24 +476,6 @@ def test_a_task_that_is_cancelled_before_its_permit_is_out_frees_its_slot(line: 
     line.audit()
 
 
-# ---- when the store was away, or its clock goes back ----------
-
-
-def test_a_clock_that_goes_back_holds_no_slot_for_longer(line: Line) -> None:
-    used, unused = line.out("a"), line.out("b")
-    line.enter(used)
-    line.sweep()
-    line.world.advance(-3_600_000)
-    line.sweep()
-    a_lease = line.world.limits.lease_ms
-    line.pass_time(UNUSED_MS + a_lease + 1000)
-    assert (line.state("b"), line.code("b")) == ("failed", "PERMIT_EXPIRED")
-    assert line.state("a") == "executing"
-    line.pass_time(USED_MS - UNUSED_MS)
-    assert line.state("a") == "completed"
-    assert line.enter(unused) is Admitted.OVER
-
-
 def test_a_store_that_was_away_ends_what_is_over(line: Line) -> None:
     used, _ = line.out("a"), line.out("b")
     line.sweep()

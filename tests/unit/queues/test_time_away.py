@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.support.audit import audit
-from tests.support.direct import World, drive
+from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.tasks import Refused, Submitted
@@ -111,64 +111,9 @@ def test_the_only_offer_of_a_model_holds_until_its_replica_is_back(world: World)
     assert pool.requeue(grant).outcome == "queued", "its model is offered"
 
 
-def test_a_grant_of_a_lost_reply_is_repeated_after_redis_was_away(world: World) -> None:
-    """Ended from outside; the answer that brought the next task was lost with the connection."""
-    pool = Pool(world, limit=1)
-    pool.sweep()
-    grant = pool.run("a")
-    pool.submit("b")
-    pool.cancel("a")
-    answer = pool.finish(grant, want=1, nonce="n")
-    assert [given.task_id for given in answer.grants] == ["b"]
-    world.advance(4000)
-    pool.sweep()
-    assert pool.finish(grant, want=1, nonce="n").grants == answer.grants
-
-
-def test_after_a_step_back_no_reader_and_no_offer_counts_for_longer(world: World) -> None:
-    pool = Pool(world)
-    pool.sweep()
-    grant = pool.run("a", linger_ms=3000)
-    drive(pool.scheduler.follow("a", keep_alive=True))
-    world.advance(-3_600_000)
-    pool.sweep()
-    for _ in range(4):
-        pool.renew(grant)
-        pool.pass_time(1000)
-    assert pool.state("a") == "cancelled"
-    for _ in range(14):
-        pool.pass_time(1000)
-    assert float(world.call("ZSCORE", world.keys("offered"), "m")) < world.now_ms
-
-
 def commands_of(world: World, call: Callable[[], object]) -> int:
     """How many commands the server carries out for a call, those of its script included."""
     world.call("CONFIG", "RESETSTAT")
     call()
     text = world.call("INFO", "commandstats").decode()
     return sum(int(number) for number in re.findall(r"calls=(\d+)", text))
-
-
-@pytest.mark.parametrize("step_ms", [60_000, -60_000])
-def test_a_step_of_the_clock_is_made_up_for_in_bounded_passes(world: World, step_ms: int) -> None:
-    """All that runs and waits is concerned: each pass looks at a part of it."""
-    pool = Pool(world)
-    pool.configure(max_length=5000)
-    pool.sweep()
-    for number in range(2000):
-        pool.submit(f"t{number}", user=f"u{number % 50}")
-    names = [f"t{number}" for number in range(2000)]
-    pool.append(pool.take()[0], 2)
-    grants = [grant for _ in range(32) for grant in pool.take(want=64)][:1500]
-    world.advance(1000)
-    pool.offer("m")
-    pool.sweep()
-    world.advance(step_ms)
-    pool.offer("m")
-    for _ in range(60):
-        assert commands_of(world, pool.sweep) < 2500, "some commands for some hundred tasks"
-    assert pool.renew(*grants[:400]) == [1] * 400
-    latest = world.now_ms + pool.scheduler.limits.lease_ms
-    slots = world.call("ZRANGE", world.keys("slots", model="m"), 0, -1, "WITHSCORES")
-    assert all(world.now_ms < int(lease_end) <= latest for lease_end in slots[1::2])
-    audit(world, names)

@@ -381,23 +381,6 @@ def test_an_unrelated_change_counts_nothing_again(world: World) -> None:
     assert len(pool.take()) == 1
 
 
-# ---- hard times ----------
-
-
-def test_the_clock_that_goes_back_holds_nobody_for_longer_than_a_window(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="2/1s")
-    fill(pool, 8)
-    pool.sent(*pool.take(want=2))
-    pool.sweep()
-    world.advance(-3_600_000)
-    for _ in range(4):
-        pool.sweep()
-    assert pool.ask().later[0][1] <= 1000
-    world.advance(1000)
-    assert len(pool.take(want=8)) == 2
-
-
 def test_what_counts_is_forgotten_when_the_longest_window_is_over(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="100/1s, 500/2s")
