@@ -399,17 +399,6 @@ async def test_a_flood_of_bytes_is_closed_too(served: Served, callers: Callers) 
         assert await worker.closed() == 4429
 
 
-async def test_bytes_of_a_message_with_halves_of_characters_count_more(
-    served: Served, callers: Callers
-) -> None:
-    tune(served, flood_bytes=10_000, flood_ms=400)
-    async with worker_v2(served.ws) as worker:
-        await worker.send("heartbeat", running=[], filler="x" * 2000, character="\U0001f600")
-        await worker.nothing_more()
-        await worker.send("heartbeat", running=[], filler="x" * 2000, half="\ud83d")
-        assert await worker.closed() == 4429
-
-
 async def test_events_that_output_becomes_pause_the_reading(
     served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

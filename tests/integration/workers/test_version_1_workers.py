@@ -219,18 +219,6 @@ async def test_registering_in_the_middle_of_output_is_refused_silently(
 
 
 @pytest.mark.shared
-async def test_an_emoji_split_between_chunks_comes_out_whole(served: Served, callers: Callers) -> None:
-    async with worker_v1(served.ws) as worker:
-        watch = await callers.watch()
-        task = await worker.recv()
-        for half in ("a\ud83d", "\ude00b", "\ud83d\ude00"):
-            await worker.text(json.dumps({"type": "taskChunk", "taskId": task["taskId"], "delta": half}))
-        await worker.answer(task)
-        assert (await watch.until_event("done"))["result"]["content"] == "a😀b😀"
-        assert watch.text == "a😀b😀"
-
-
-@pytest.mark.shared
 async def test_half_an_emoji_without_the_other_becomes_a_replacement_character(
     served: Served, callers: Callers
 ) -> None:

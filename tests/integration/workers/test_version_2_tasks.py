@@ -97,28 +97,6 @@ async def test_every_kind_of_delta_reaches_the_readers(served: Served, callers: 
 
 
 @pytest.mark.shared
-async def test_halves_of_a_character_meet_per_choice_and_kind(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        watch = await callers.watch()
-        task = await worker.expect("task")
-        frames = [
-            [{"content": "\ud83d"}, {"index": 1, "content": "\ud83d"}, {"reasoning": "\ud83d"}],
-            [{"reasoning": "\ude02"}, {"index": 1, "content": "\ude01"}, {"content": "\ude00"}],
-            [{"content": "x\ud83d"}, {"finishReason": "stop"}],
-        ]
-        for seq, deltas in enumerate(frames, 1):
-            await worker.send("taskChunk", **key(task), seq=seq, deltas=deltas)
-        await worker.answer(task, None, lastSeq=3)
-        await watch.until_event("done")
-        texts: dict[tuple[int, str], str] = {}
-        for chunk in watch.named("chunk"):
-            if chunk["kind"] != "finish":
-                where = (chunk["index"], chunk["kind"])
-                texts[where] = texts.get(where, "") + chunk["delta"]
-        assert texts == {(0, "text"): "😀x\ufffd", (1, "text"): "😁", (0, "reasoning"): "😂"}
-
-
-@pytest.mark.shared
 async def test_progress_and_stages_are_shown_to_readers(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()

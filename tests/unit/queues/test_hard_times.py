@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from hiredis import ReplyError
 from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
@@ -44,6 +45,16 @@ def test_a_full_store_takes_a_refused_task_back_and_holds_its_model(world: World
         assert pool.requeue(grant, "failed", hold_ms=5000).outcome == "queued"
     assert pool.state("a") == "queued"
     assert pool.ask().later == (("m", 5000),)
+
+
+def test_a_full_store_refuses_a_submit_also_where_old_seconds_of_a_pace_are_over(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(tokens_per_minute=100_000)
+    pool.finish(pool.run("a"))
+    world.advance(62_000)
+    pool.offer("m")
+    with full(world), pytest.raises(ReplyError, match="OOM"):
+        pool.submit("b", want=1, payload=b"x" * 1000)
 
 
 @pytest.mark.parametrize("weight", [1e-9, 1e-3, 1e6])

@@ -407,6 +407,39 @@ def test_under_another_limit_as_much_is_used_as_before(world: World, then: int, 
     assert callers.left() == {"requests_per_minute": 80}, "one that was taken away begins anew"
 
 
+@pytest.mark.parametrize("then", [1, 1_000_000])
+@pytest.mark.parametrize("before", [100_000_000, 10**12])
+def test_a_lowered_limit_is_used_up_at_most(world: World, before: int, then: int) -> None:
+    callers = Callers(world, tokens_per_day=before)
+    share = before * 6 // 10
+    assert isinstance(callers.submit(estimated_input=share, max_output=1), Submitted)
+    callers.limits = pack({"tokens_per_day": then})
+    assert callers.left() == {"tokens_per_day": 0}
+    answer = refused(callers.submit(estimated_input=then, max_output=1))
+    assert answer.reached == Reached("tokens_per_day", then, then, then)
+    assert answer.retry_ms == DAY
+    world.advance(DAY / 2)
+    assert callers.left() == {"tokens_per_day": then // 2}, (
+        "it comes back from the first call on, also from a refused one"
+    )
+    world.advance(DAY / 2)
+    assert callers.left() == {"tokens_per_day": then}
+
+
+def test_a_debt_stays_one_of_a_period_under_a_lowered_limit(world: World) -> None:
+    callers = Callers(world, tokens_per_minute=1000)
+    answer = callers.submit(want=1, estimated_input=1, max_output=1)
+    assert isinstance(answer, Submitted)
+    callers.pool.finish(answer.grants[0], used=(1, 1499))
+    callers.limits = pack({"tokens_per_minute": 10})
+    answer = refused(callers.submit(estimated_input=10, max_output=1))
+    assert answer.reached == Reached("tokens_per_minute", 10, 20, 10)
+    assert answer.retry_ms == 2 * MINUTE
+
+
+# ---- the clock ----------
+
+
 def test_what_is_all_back_is_kept_no_longer(world: World) -> None:
     callers = Callers(world, requests_per_day=100, requests_per_minute=2)
     callers.submit()

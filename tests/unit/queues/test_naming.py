@@ -317,3 +317,13 @@ def test_keys_that_are_remembered_for_less_time_take_less(world: World) -> None:
     pool = ready(world)
     assert [brought(pool, n, ttl_ms=6000) for n in range(40)] == ["Submitted"] * 40
     assert brought(pool, 40, ttl_ms=6000) == "idempotency_keys 1500"
+
+
+def test_what_was_refused_takes_no_key(world: World) -> None:
+    pool = ready(world)
+    for n in range(9):
+        other = pack(name_of("key", "acme", f"x-{n}"), "print", 60_000, 4, 60_000)
+        answer = pool.submit(f"x-{n}", "nobody-offers-it", idempotency=other, user="acme")
+        assert isinstance(answer, Refused)
+        assert answer.reason == "no_worker"
+    assert brought(pool, 0) == "Submitted"

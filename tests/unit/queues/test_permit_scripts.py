@@ -476,6 +476,9 @@ def test_a_task_that_is_cancelled_before_its_permit_is_out_frees_its_slot(line: 
     line.audit()
 
 
+# ---- when the store was away ----------
+
+
 def test_a_store_that_was_away_ends_what_is_over(line: Line) -> None:
     used, _ = line.out("a"), line.out("b")
     line.sweep()

@@ -111,6 +111,20 @@ def test_the_only_offer_of_a_model_holds_until_its_replica_is_back(world: World)
     assert pool.requeue(grant).outcome == "queued", "its model is offered"
 
 
+def test_a_grant_of_a_lost_reply_is_repeated_after_redis_was_away(world: World) -> None:
+    """Ended from outside; the answer that brought the next task was lost with the connection."""
+    pool = Pool(world, limit=1)
+    pool.sweep()
+    grant = pool.run("a")
+    pool.submit("b")
+    pool.cancel("a")
+    answer = pool.finish(grant, want=1, nonce="n")
+    assert [given.task_id for given in answer.grants] == ["b"]
+    world.advance(4000)
+    pool.sweep()
+    assert pool.finish(grant, want=1, nonce="n").grants == answer.grants
+
+
 def commands_of(world: World, call: Callable[[], object]) -> int:
     """How many commands the server carries out for a call, those of its script included."""
     world.call("CONFIG", "RESETSTAT")

@@ -125,6 +125,27 @@ def test_few_failures_or_fewer_than_half_open_nothing(world: World) -> None:
     pool.audit()
 
 
+@pytest.mark.parametrize("code", ["WORKER_ERROR", "BAD_REQUEST", "CONTEXT_LENGTH", "TOTAL_TIMEOUT"])
+def test_what_no_upstream_is_to_blame_for_does_not_count(world: World, code: str) -> None:
+    pool = Through(world)
+    for _ in range(2 * FAILURES):
+        pool.fail(code=code)
+    assert pool.known() == {}
+
+
+@pytest.mark.parametrize("cause", ["failed", "falls", "declined"])
+def test_failures_that_go_back_count_as_well(world: World, cause: Any) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    for n in range(FAILURES):
+        grant = pool.run(f"t{n}", fallbacks="b\t", fallback_after_ms=0)
+        pool.requeue(grant, cause, begun=True, why="CONNECT_TIMEOUT")
+        assert pool.record(f"t{n}")["m"] == ("b" if cause != "declined" or n == FAILURES - 1 else "m")
+        pool.cancel(f"t{n}")
+    assert "till" in pool.known()
+    pool.audit()
+
+
 def test_tasks_with_fallbacks_go_on_at_once_while_all_upstreams_of_their_model_are_open(world: World) -> None:
     pool = Through(world)
     pool.offers("b")
@@ -402,6 +423,27 @@ def test_a_caller_who_waits_gets_an_error_when_probes_have_failed_too(world: Wor
     assert left == {"async"}
     ended = {task for task in ("waits", "falls") if pool.state(task) == "failed"}
     assert {pool.code(task) for task in ended} == {"MODEL_UNAVAILABLE"}
+    pool.audit()
+
+
+def test_who_waits_goes_on_waiting_while_it_was_not_probed_or_another_model_may_do(world: World) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    waits = pool.run("running")
+    pool.submit("waits", waiting=True)
+    pool.finish(waits)
+    early = pool.take("m")
+    for _ in range(FAILURES):
+        pool.fail()
+    pool.sweep()
+    pool.requeue(early[0], "declined")
+    world.advance(1000)
+    pool.sweep()
+    assert pool.state("waits") == "queued", "it has opened only now"
+    pool.force("open")
+    world.advance(1000)
+    pool.sweep()
+    assert pool.code("waits") == "MODEL_UNAVAILABLE", "an operator gave it up"
     pool.audit()
 
 

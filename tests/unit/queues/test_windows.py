@@ -381,6 +381,9 @@ def test_an_unrelated_change_counts_nothing_again(world: World) -> None:
     assert len(pool.take()) == 1
 
 
+# ---- hard times ----------
+
+
 def test_what_counts_is_forgotten_when_the_longest_window_is_over(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="100/1s, 500/2s")

@@ -1,17 +1,14 @@
 """Reads a worker's frames. Pure.
 
 JSON may hold half of a surrogate pair (`"\\ud83d"`): `json.dumps` writes that when a token splits a character, and the other
-half comes with the next token. Strict decoders refuse such a frame whole. Here the halves of output text are kept, and
-meet in tasks/characters.py; anywhere else a half becomes U+FFFD.
+half comes with the next token. Strict decoders reject such a frame whole. Here a half becomes U+FFFD.
 """
 
-import json
 import re
-from typing import Any
 
 import msgspec
 
-from fairlane.workers.protocol import PRINTABLE, Delta, FromWorker, TaskChunk, from_worker
+from fairlane.workers.protocol import PRINTABLE, FromWorker, from_worker
 
 _HEX = "[0-9a-fA-F]{2}"
 _HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}", rf"\\u[dD][c-fC-F]{_HEX}"
@@ -36,12 +33,10 @@ class _Kind(msgspec.Struct):
 
 
 _kind = msgspec.json.Decoder(_Kind)
-_TEXTS = ("content", "reasoning", "refusal")
 
 
-def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
-    """The message in a frame, and whether halves of surrogate pairs were found in it, which takes many times as long: its output
-    text may hold some.
+def read_frame(data: str | bytes) -> FromWorker:
+    """Return the message in a frame.
 
     Raises what the decoder raises: msgspec.DecodeError (also for wrong fields), UnicodeDecodeError, RecursionError.
     """
@@ -51,7 +46,7 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
             _check_depth(text)
         if len(text) > LARGE:
             _check_size(text)
-        return from_worker.decode(text), False
+        return from_worker.decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:  # it may be for a half
@@ -59,15 +54,7 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
             raise
         mended = _mend(text)
         _check_depth(mended)
-        frame = from_worker.decode(mended)
-    if not isinstance(frame, TaskChunk):
-        return frame, True
-    loose = json.loads(text)
-    if frame.delta is not None:
-        frame.delta = loose["delta"]
-    for delta, members in zip(frame.deltas, loose.get("deltas", ()), strict=True):
-        _restore(delta, members)
-    return frame, True
+        return from_worker.decode(mended)
 
 
 def _check_depth(text: str) -> None:
@@ -95,9 +82,3 @@ def _mend(text: str) -> str:
     if _MARK in text:
         return text  # it is not JSON
     return _HALF.sub(r"\\ufffd", text.replace(_BACKSLASH, _MARK)).replace(_MARK, _BACKSLASH)
-
-
-def _restore(delta: Delta, members: dict[str, Any]) -> None:
-    for name in _TEXTS:
-        if getattr(delta, name) is not None:
-            setattr(delta, name, members[name])

@@ -56,8 +56,6 @@ AboutTask = TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskRes
 
 PART = 1 / 8
 """What a part of a message, or a control frame, counts for in the limit of frames: it is parsed, and no more."""
-MENDING = 64
-"""As what a byte of a message with halves of characters counts in the limit of bytes: it takes so many times as long to read."""
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
 NEW_NAMES_PER_MINUTE = 2000
@@ -234,8 +232,7 @@ class Session:
         worker = self.worker
         if worker is not None:
             worker.heard_at = now
-        if self._handle(data):
-            size *= MENDING
+        self._handle(data)
         if self.worker is None:
             self.close(CLOSE_PROTOCOL, "the first frame must be a valid register")
         rate = self._frame_rate  # counted here, as `pause` counts: of most frames it would say nothing
@@ -265,21 +262,20 @@ class Session:
 
     # ---- messages ----------
 
-    def _handle(self, data: str | bytes) -> bool:
-        """Take one message; whether halves of characters were found in it."""
+    def _handle(self, data: str | bytes) -> None:
+        """Take one message."""
         try:
-            frame, halves = read_frame(data)
+            frame = read_frame(data)
         except (ValueError, RecursionError) as error:  # msgspec's and Unicode's errors are ValueErrors
             self._complain("INVALID_MESSAGE", explain(error), fault=self._unreadable(data))
-            return False
+            return
         try:
-            self._dispatch(frame, halves)
+            self._dispatch(frame)
         except Exception:  # one bad frame must not end a worker's other tasks; the frame is dropped
             log.exception("cannot handle a frame", worker_id=self.worker.id if self.worker else None)
             self._complain("INTERNAL", "the gateway failed to handle this message")
-        return halves
 
-    def _dispatch(self, frame: FromWorker, halves: bool) -> None:
+    def _dispatch(self, frame: FromWorker) -> None:
         worker = self.worker
         if isinstance(frame, TaskChunk) and worker is not None:  # most frames are one
             key = frame.task_id, frame.attempt if self._version >= 2 else 0
@@ -288,7 +284,7 @@ class Session:
                 self._late(frame)
                 return
             before = attempt.writer.pieces
-            wrong = attempt.chunk(frame, halves=halves)
+            wrong = attempt.chunk(frame)
             self._frame_rate.pieces += attempt.writer.pieces - before
             if wrong:
                 self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)

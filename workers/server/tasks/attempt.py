@@ -59,7 +59,6 @@ from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
 from fairlane.workers.server.tasks.chains import StageDone
-from fairlane.workers.server.tasks.characters import SplitCharacters
 from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
     NO_USAGE,
@@ -167,7 +166,6 @@ class Attempt:
         "_request_left",
         "_schema",
         "_sent_at",
-        "_split_characters",
         "_told_usage",
         "_told_wrote",
         "_unread_bytes",
@@ -221,7 +219,6 @@ class Attempt:
         """How often the store was told of the end of its stage, and asked for more."""
         self._sent_at: float | None = None
         self._rejected = self._request_left = False
-        self._split_characters: SplitCharacters | None = None
         self._payload_bytes = 0
         self._frames = 0
         self._unread_chunks = self._unread_bytes = 0  # that came after its end, while its worker went on
@@ -338,8 +335,8 @@ class Attempt:
 
     # ---- output ----------
 
-    def chunk(self, message: TaskChunk, *, halves: bool = False) -> str | None:
-        """Take a chunk frame; returns what is wrong with it, if anything. `halves`: its text may hold half characters."""
+    def chunk(self, message: TaskChunk) -> str | None:
+        """Take a chunk frame. Return what is wrong with it, if anything."""
         if self.phase is not Phase.RUNNING:
             if self.phase is not Phase.SENT:
                 self._unread_chunks += len(message.deltas) or 1
@@ -347,11 +344,9 @@ class Attempt:
                 return None
             self.acknowledged()
         self._came()
-        if halves and self._split_characters is None:
-            self._split_characters = SplitCharacters()
         if self.worker.version == 1:
             if message.delta is not None:
-                self._text(0, "text", message.delta)
+                self._chunk(0, "text", message.delta)
         else:
             if message.seq != self._frames + 1:
                 if message.seq <= self._frames:
@@ -390,14 +385,11 @@ class Attempt:
                 return self._excess(f"The extra of a delta has {excess}")
             chunk(index, "extra", extra)
         if delta.content is not None:
-            if self._split_characters is None:
-                chunk(index, "text", delta.content)
-            else:
-                self._text(index, "text", delta.content)
+            chunk(index, "text", delta.content)
         if delta.reasoning is not None:
-            self._text(index, "reasoning", delta.reasoning)
+            chunk(index, "reasoning", delta.reasoning)
         if delta.refusal is not None:
-            self._text(index, "refusal", delta.refusal)
+            chunk(index, "refusal", delta.refusal)
         if delta.tool_calls is not UNSET and (tool_calls := bytes(delta.tool_calls)) != b"null":
             if not tool_calls.startswith(b"["):
                 return "toolCalls must be a list"
@@ -405,20 +397,10 @@ class Attempt:
                 return self._excess(f"A list of tool calls has {excess}")
             chunk(index, "tool", tool_calls)
         if delta.finish_reason is not None:
-            if self._split_characters is not None:
-                self._flush_halves(self._split_characters)
             chunk(index, "finish", delta.finish_reason)
             if index == 0:
                 self._finish_reason = delta.finish_reason
         return None
-
-    def _text(self, index: int, kind: str, text: str) -> None:
-        if self._split_characters is not None:
-            whole = self._split_characters.join(index, kind, text)
-            if text and not whole:
-                return  # half a character: it comes with its other half
-            text = whole
-        self._chunk(index, kind, text)
 
     @property
     def _chunk(self) -> Callable[[int, str, Any], None]:
@@ -432,11 +414,6 @@ class Attempt:
             delta = json_string(value) if isinstance(value, str) else bytes(value)
             self._made.add_chunk(Chunk(index, kind, Raw(delta)))
         self.writer.chunk(index, kind, value)
-
-    def _flush_halves(self, split: SplitCharacters) -> None:
-        """Half characters whose other half did not come."""
-        for index, kind in split.rest():
-            self._chunk(index, kind, "\ufffd")
 
     def broken(self, why: str) -> None:
         """The worker broke the protocol in its output: this task cannot be right any more, and it must stop."""
@@ -493,8 +470,6 @@ class Attempt:
             self._excess(excess)
             return
         usage, used = _raw(message.usage), self._used(message)
-        if self._split_characters is not None:
-            self._flush_halves(self._split_characters)
         result = bytes(message.result)
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._told_usage))
@@ -761,8 +736,6 @@ class Attempt:
             self.worker.send(encoder.encode(Cancel(*self.key, known, grace_ms)))
 
     def _finish(self, end: Finish) -> None:
-        if self._split_characters is not None:
-            self._flush_halves(self._split_characters)
         self._checking = False
         self.phase = Phase.FINISHING
         self.end = end
