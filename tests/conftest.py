@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx._transports.default as transports
+import httpx2
+import httpx2._transports.default as transports
 import hypothesis
 import pytest
 import redis.utils
@@ -20,6 +21,8 @@ from tests.support.servers import Server, any_binary, free_port, redis_binary, r
 
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
+
+httpx2.alias_httpx()  # respx knows httpx by its former name
 
 gc.disable()  # until all is imported and collected: that stays
 
@@ -36,7 +39,7 @@ structlog.configure(
 # redis-py reads its version from a file for each connection: 4 ms
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
-# httpx reads the certificates of all authorities for each client: 20 ms
+# httpx2 reads the certificates of all authorities for each client: 20 ms
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)
 
 share_compiled_statements()

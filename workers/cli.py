@@ -272,7 +272,7 @@ def check_command(
         hints = [f" ({check} takes {option})" for check, option in WITH_OPTIONS.items() if check in unknown]
         there_are = ", ".join((*CHECKS, *WITH_OPTIONS))
         _stop(f"There is no check {', '.join(sorted(unknown))}{''.join(hints)}; there are {there_are}.")
-    for noisy in ("httpx", "httpcore"):
+    for noisy in ("httpx2", "httpcore2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         good = asyncio.run(_check(adapter, provider, model, image, needed, as_json))
@@ -546,7 +546,7 @@ def _serve(
     except ValueError as error:
         _stop(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("httpx", "httpcore", "websockets"):
+    for noisy in ("httpx2", "httpcore2", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         worker.run()

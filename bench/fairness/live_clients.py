@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from bench.fairness.live_stack import Key
@@ -84,7 +84,7 @@ class Clients:
         self._tasks: dict[Call, asyncio.Task[None]] = {}
         self._ending = False
         self._expire_s = expire_s
-        self._open: set[httpx.AsyncClient] = {next(self._replicas) for _ in urls}
+        self._open: set[httpx2.AsyncClient] = {next(self._replicas) for _ in urls}
 
     async def send(self, requests: Iterable[tuple[Request, Reading]], again: Again | None = None) -> None:
         """Send requests, in the order of their times; returns when the last one is under way."""
@@ -132,7 +132,7 @@ class Clients:
             if call.status == "under way":
                 call.status = "left"
 
-    async def _run(self, call: Call, replica: httpx.AsyncClient, again: Again | None) -> None:
+    async def _run(self, call: Call, replica: httpx2.AsyncClient, again: Again | None) -> None:
         payload = {
             "model": self._model,
             "number": call.number,
@@ -157,7 +157,7 @@ class Clients:
         call.sent_ns = time.monotonic_ns()
         try:
             await self._read(call, replica, body)
-        except httpx.HTTPError as error:  # counted among the failed ones
+        except httpx2.HTTPError as error:  # counted among the failed ones
             call.status = f"HTTP {error!r}"
         for request in again(call) if again and not self._ending else ():
             self._begin(request, call.reading, again)
@@ -167,7 +167,7 @@ class Clients:
             return TIMEOUT_MS
         return round(1000 * self._expire_s - (time.monotonic_ns() - self.began_ns) / 1e6)
 
-    async def _read(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    async def _read(self, call: Call, replica: httpx2.AsyncClient, body: dict[str, Any]) -> None:
         match call.reading:
             case Reading.SYNC:
                 await self._sync(call, replica, body)
@@ -176,14 +176,14 @@ class Clients:
             case _:
                 await self._later(call, replica, body)
 
-    async def _sync(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    async def _sync(self, call: Call, replica: httpx2.AsyncClient, body: dict[str, Any]) -> None:
         answer = await replica.post("/api/openai", json=body, headers=call.headers)
         self._answered(call, answer, 200)
         if answer.status_code == 200:
             call.status = "completed"
             call.waited_ms = int(answer.headers["x-fairlane-waited-ms"])
 
-    async def _stream(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    async def _stream(self, call: Call, replica: httpx2.AsyncClient, body: dict[str, Any]) -> None:
         async with replica.stream("POST", "/api/openai", json=body, headers=call.headers) as answer:
             self._answered(call, answer, 200)
             tokens = 0
@@ -197,7 +197,7 @@ class Clients:
                     if tokens >= call.request.stop_after and not call.ends:
                         await self._cancel(replica, call)
 
-    async def _later(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    async def _later(self, call: Call, replica: httpx2.AsyncClient, body: dict[str, Any]) -> None:
         answer = await replica.post("/api/openai", json=body | {"async": True}, headers=call.headers)
         self._answered(call, answer, 202)
         if answer.status_code != 202:
@@ -219,7 +219,7 @@ class Clients:
         else:
             call.status = state["status"]
 
-    async def _poll(self, call: Call, replica: httpx.AsyncClient, known: dict[str, Any]) -> dict[str, Any]:
+    async def _poll(self, call: Call, replica: httpx2.AsyncClient, known: dict[str, Any]) -> dict[str, Any]:
         """What is said of a task; what was known, to be asked again later, when the gateway asks for patience (503)."""
         answer = await replica.get(f"/api/task/{call.task_id}", headers=call.headers)
         if answer.status_code == 503:
@@ -229,12 +229,12 @@ class Clients:
         found: dict[str, Any] = answer.json()
         return found
 
-    def _answered(self, call: Call, answer: httpx.Response, expected: int) -> None:
+    def _answered(self, call: Call, answer: httpx2.Response, expected: int) -> None:
         call.task_id = answer.headers.get("x-task-id", "")
         if answer.status_code != expected:
             call.status = f"HTTP {answer.status_code}"
 
-    async def _cancel(self, replica: httpx.AsyncClient, call: Call) -> None:
+    async def _cancel(self, replica: httpx2.AsyncClient, call: Call) -> None:
         path = f"/api/task/{call.task_id}/cancel"
         answer = await replica.post(path, headers=call.headers)
         call.status = answer.json().get("status", f"HTTP {answer.status_code} to a cancel")
@@ -264,9 +264,9 @@ async def clients(
         await callers.close()
 
 
-def _client(url: str) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=TIMEOUT_MS / 1000 + 30, limits=limits)
+def _client(url: str) -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+    return httpx2.AsyncClient(base_url=url, trust_env=False, timeout=TIMEOUT_MS / 1000 + 30, limits=limits)
 
 
 def _told(answer: Mapping[str, Any]) -> Estimate | None:

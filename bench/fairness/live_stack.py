@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import redis
 from tests.support.prepared import command
@@ -68,7 +68,7 @@ class Stack:
     """A client of its Redis."""
     gateways: Sequence[GatewayProcess]
     records_file: Path
-    operator: httpx.AsyncClient
+    operator: httpx2.AsyncClient
 
     @property
     def urls(self) -> list[str]:
@@ -127,7 +127,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
         store = redis.Redis(unix_socket_path=server.socket_path)
         exits.callback(store.close)
         operator = await exits.enter_async_context(
-            httpx.AsyncClient(
+            httpx2.AsyncClient(
                 base_url=gateways[0].url,
                 headers=Key(OPERATOR, admin=True).headers,
                 trust_env=False,

@@ -4,13 +4,13 @@ Three programs, each in a terminal of its own; then open http://127.0.0.1:8000 (
 
 FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,http://localhost:8000 fairlane serve
 fairlane worker simulate --model demo
-python examples/browser/backend.py        # needs fastapi, httpx and uvicorn, as Fairlane does
+python examples/browser/backend.py        # needs fastapi, httpx2 and uvicorn, as Fairlane does
 """
 
 import os
 from pathlib import Path
 
-import httpx
+import httpx2
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
@@ -27,7 +27,7 @@ async def ask(request: Request) -> Response:
     """The link to the answer's stream. `async`: do not wait. `stream`: the task's events hold the output as it comes."""
     messages = [{"role": "user", "content": (await request.body()).decode()}]
     task = {"model": os.environ.get("MODEL", "demo"), "async": True, "stream": True, "messages": messages}
-    async with httpx.AsyncClient(timeout=20) as gateway:
+    async with httpx2.AsyncClient(timeout=20) as gateway:
         answer = await gateway.post(f"{GATEWAY}/api/openai", json=task, headers=HEADERS)
     told = answer.json()  # or why it was refused: no worker, queue full …
     return JSONResponse(told if answer.is_error else {"streamUrl": GATEWAY + told["streamUrl"]})

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from fairlane.gateway.process.status import State
 
@@ -59,7 +59,7 @@ def answer_of(
     *,
     method: str = "",
     again: str = "",
-) -> "httpx.Response":
+) -> "httpx2.Response":
     """A good answer to GET, to PATCH with `change`, or to another `method`; a sentence ends the command otherwise.
 
     `again`: what to do where it may have been done.

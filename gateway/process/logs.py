@@ -107,7 +107,7 @@ def _adopt_other_loggers(level: str) -> None:
     # at debug level it logs every WebSocket message, and so prompts and answers
     logging.getLogger("uvicorn.error").setLevel(max(logging.getLogger().level, logging.WARNING))
     chatty = logging.WARNING if level != "debug" else logging.INFO
-    for name in ("httpx", "httpcore", "websockets", "asyncio", "alembic"):
+    for name in ("httpx2", "httpcore2", "websockets", "asyncio", "alembic"):
         logging.getLogger(name).setLevel(chatty)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each form that is none
     logging.captureWarnings(True)

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import msgspec
 from rich.console import Console
 
@@ -218,7 +218,7 @@ def base_url(gateway: str) -> str:
 
 def call(
     gateway: str, admin_key: str | None, path: str, change: dict[str, Any] | None = None, *, method: str = ""
-) -> httpx.Response:
+) -> httpx2.Response:
     """An answer to GET, to PATCH with `change`, or to another `method`, that is good. Raises StatusError."""
     url = base_url(gateway)
     try:
@@ -229,13 +229,13 @@ def call(
     proxies = not is_loopback(urlsplit(url).hostname or "")
     method = method or ("GET" if change is None else "PATCH")
     try:
-        with httpx.Client(timeout=TIMEOUT_S, trust_env=proxies) as client:
+        with httpx2.Client(timeout=TIMEOUT_S, trust_env=proxies) as client:
             answer = client.request(method, url + path, headers=headers, json=change)
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as problem:
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as problem:
         raise StatusError(
             f"no gateway answers at {gateway} ({problem or problem.__class__.__name__}): start one (`fairlane serve`), or say "
             "where it is with --gateway or FAIRLANE_GATEWAY",
-            unknown=not isinstance(problem, httpx.ConnectError | httpx.InvalidURL | UnicodeError),
+            unknown=not isinstance(problem, httpx2.ConnectError | httpx2.InvalidURL | UnicodeError),
         ) from None
     if answer.status_code == 401:
         wants = "a key with the scope viewer (changes: with admin: true) in FAIRLANE_ADMIN_KEY or --key"

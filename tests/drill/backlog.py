@@ -1,6 +1,6 @@
 """A backlog that goes on to another model: thousands of tasks wait for one that breaks, and others call meanwhile.
 
-Who sends the thousands uses aiohttp, which takes a third of httpx's processor time.
+Who sends the thousands uses aiohttp, which takes a third of httpx2's processor time.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import aiohttp
-import httpx
+import httpx2
 from tests.drill.stage import OTHER, SITE, SPARE, STUCK, Stage
 from tests.hostile.report import quantile
 from tests.integration.metrics.scraping import scrape
@@ -183,7 +183,7 @@ async def _worker(
             await running
 
 
-async def _is(http: httpx.AsyncClient, task: str, state: str) -> bool:
+async def _is(http: httpx2.AsyncClient, task: str, state: str) -> bool:
     answer = await http.get(f"/api/task/{task}", headers={"X-Fairlane-User": "first"})
     return bool(answer.json()["status"] == state)
 
@@ -192,7 +192,7 @@ def _body(model: str) -> dict[str, Any]:
     return {"model": model, "messages": [], "async": True, "timeout": LONGEST_MS}
 
 
-async def _submit(http: httpx.AsyncClient, model: str, user: str) -> str:
+async def _submit(http: httpx2.AsyncClient, model: str, user: str) -> str:
     answer = await http.post("/api/openai", json=_body(model), headers={"X-Fairlane-User": user})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["taskId"])
@@ -215,7 +215,7 @@ async def _submit_all(http: list[aiohttp.ClientSession], seen: Backlog) -> None:
     await asyncio.gather(*(of(f"user-{n}", each + (n < more)) for n in range(USERS)))
 
 
-async def _move(scene: Stage, http: list[httpx.AsyncClient], seen: Backlog) -> None:
+async def _move(scene: Stage, http: list[httpx2.AsyncClient], seen: Backlog) -> None:
     """Break the model; return when nothing goes on any more."""
     line = Keys(pool_prefix())("falls", model=STUCK)
     assert scene.store.zcard(line) == seen.waiting
@@ -259,10 +259,10 @@ def _lines(scene: Stage, model: str) -> dict[str, list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def _callers(http: list[httpx.AsyncClient], seen: Backlog) -> AsyncIterator[None]:
+async def _callers(http: list[httpx2.AsyncClient], seen: Backlog) -> AsyncIterator[None]:
     """Others, who call another model and ask whether the gateways live."""
 
-    async def call(at: httpx.AsyncClient) -> None:
+    async def call(at: httpx2.AsyncClient) -> None:
         while True:
             begun = time.monotonic()
             answer = await at.post("/api/openai", json={"model": OTHER, "messages": []})
@@ -270,7 +270,7 @@ async def _callers(http: list[httpx.AsyncClient], seen: Backlog) -> AsyncIterato
             if answer.status_code != 200:
                 seen.refused[answer.text[:100]] += 1
 
-    async def ask(at: httpx.AsyncClient) -> None:
+    async def ask(at: httpx2.AsyncClient) -> None:
         while True:
             begun = time.monotonic()
             (await at.get("/livez")).raise_for_status()

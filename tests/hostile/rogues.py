@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any
 
-import httpx
+import httpx2
 from tests.hostile.cast import ROGUE, ROGUE_WORKER, secret
 from tests.hostile.frames import BREAKING, about, frame, odd_frames, register
 from tests.hostile.report import Part
@@ -155,7 +155,7 @@ async def _call(port: int, seed: int, number: int, part: Part) -> None:
                 body["async"] = True
             try:
                 answer = await http.post(path, json=body)
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 part.notes["calls without an answer"] = part.notes.get("calls without an answer", 0) + 1
                 await asyncio.sleep(0.2)
                 continue
@@ -164,7 +164,7 @@ async def _call(port: int, seed: int, number: int, part: Part) -> None:
             await asyncio.sleep(0.02 if answer.status_code < 500 else 0.1)
 
 
-def _code(answer: httpx.Response) -> str:
+def _code(answer: httpx2.Response) -> str:
     with contextlib.suppress(ValueError, AttributeError, TypeError):
         body = answer.json()
         error = body["error"]

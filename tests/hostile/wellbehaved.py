@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 from tests.hostile.cast import (
     ANY_WORKER,
     CANARY,
@@ -172,7 +172,7 @@ class Callers:
         self.health.clear()
 
     def start(self) -> None:
-        ways: tuple[Callable[[httpx.AsyncClient], Awaitable[str]], ...]
+        ways: tuple[Callable[[httpx2.AsyncClient], Awaitable[str]], ...]
         ways = (
             self._sync,
             self._chat_stream,
@@ -191,7 +191,7 @@ class Callers:
         self._stop.set()
         await asyncio.gather(*self._tasks)
 
-    async def _again(self, way: Callable[[httpx.AsyncClient], Awaitable[str]], key: str) -> None:
+    async def _again(self, way: Callable[[httpx2.AsyncClient], Awaitable[str]], key: str) -> None:
         name = way.__name__.strip("_")
         head = {"Authorization": f"Bearer {secret(key)}"}
         async with http_client(self._url, timeout=PATIENCE_S, headers=head) as http:
@@ -200,7 +200,7 @@ class Callers:
                 try:
                     async with asyncio.timeout(PATIENCE_S):
                         wrong = await way(http)
-                except (httpx.HTTPError, TimeoutError, ValueError, KeyError) as error:
+                except (httpx2.HTTPError, TimeoutError, ValueError, KeyError) as error:
                     wrong = repr(error)
                 if wrong:
                     self.wrong.append(f"{name}: {wrong[:200]}")
@@ -215,7 +215,7 @@ class Callers:
                 began = time.monotonic()
                 try:
                     good = (await http.get("/readyz")).status_code == 200
-                except httpx.HTTPError:
+                except httpx2.HTTPError:
                     good = False
                 if not good:
                     self.wrong.append("health: not ready")
@@ -228,7 +228,7 @@ class Callers:
     def _text() -> str:
         return f"{CANARY.decode()}{uuid.uuid4().hex} and some words more"
 
-    async def _sync(self, http: httpx.AsyncClient) -> str:
+    async def _sync(self, http: httpx2.AsyncClient) -> str:
         text = self._text()
         body = {"model": STREAMING, "messages": [{"role": "user", "content": text}]}
         answer = await http.post("/v1/chat/completions", json=body)
@@ -237,7 +237,7 @@ class Callers:
         said = answer.json()["choices"][0]["message"]["content"]
         return "" if said == text else f"asked {text!r}, was told {said!r}"
 
-    async def _version_1(self, http: httpx.AsyncClient) -> str:
+    async def _version_1(self, http: httpx2.AsyncClient) -> str:
         text = self._text()
         body = {"model": PLAIN, "messages": [{"role": "user", "content": text}]}
         answer = await http.post("/api/openai", json=body)
@@ -245,7 +245,7 @@ class Callers:
             return f"{answer.status_code} {answer.text}"
         return "" if answer.json() == {"content": text} else f"asked {text!r}, was told {answer.text!r}"
 
-    async def _chat_stream(self, http: httpx.AsyncClient) -> str:
+    async def _chat_stream(self, http: httpx2.AsyncClient) -> str:
         text, said, whole = self._text(), "", False
         body = {"model": STREAMING, "stream": True, "messages": [{"role": "user", "content": text}]}
         async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -259,7 +259,7 @@ class Callers:
                         said += choice["delta"].get("content") or ""
         return "" if whole and said == text else f"asked {text!r}, read {said!r}, whole: {whole}"
 
-    async def _raw_stream(self, http: httpx.AsyncClient) -> str:
+    async def _raw_stream(self, http: httpx2.AsyncClient) -> str:
         """Streamed word by word, or at once by the worker of version 1 that takes any model."""
         text = self._text()
         body = {"model": RAW, "stream": True, "messages": [{"role": "user", "content": text}]}
@@ -271,7 +271,7 @@ class Callers:
         said = _joined(events) or str(last["result"]["content"])
         return "" if said.rstrip() == text else f"asked {text!r}, read {said!r}"
 
-    async def _native_stream(self, http: httpx.AsyncClient) -> str:
+    async def _native_stream(self, http: httpx2.AsyncClient) -> str:
         """Read a little, leave, come back, read the rest: together it is the result."""
         body = {"model": SLOW, "stream": True, "messages": [{"role": "user", "content": self._text()}]}
         async with http.stream("POST", "/api/openai", json=body) as answer:
@@ -298,7 +298,7 @@ class Callers:
             said = str(last["result"]["content"])
         return "" if told == said and said else f"read {said!r}, the result is {told!r}"
 
-    async def _later(self, http: httpx.AsyncClient) -> str:
+    async def _later(self, http: httpx2.AsyncClient) -> str:
         text = self._text()
         body = {"model": RAW, "async": True, "messages": [{"role": "user", "content": text}]}
         answer = await http.post("/api/openai", json=body)
@@ -318,7 +318,7 @@ def _joined(events: list[tuple[str, dict[str, Any]]]) -> str:
     return "".join(data["delta"] for name, data in events if name == "chunk" and data["kind"] == "text")
 
 
-async def _read(answer: httpx.Response, most: int) -> tuple[list[tuple[str, dict[str, Any]]], str]:
+async def _read(answer: httpx2.Response, most: int) -> tuple[list[tuple[str, dict[str, Any]]], str]:
     """So many logged events of a native stream at most, and the id of the last."""
     events, name, cursor = [], "", ""
     if answer.status_code != 200:

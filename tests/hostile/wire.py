@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 
-import httpx
+import httpx2
 from tests.hostile.cast import CANARY, STREAMING, VICTIM, secret
 from tests.hostile.connection import carry_out
 from tests.hostile.corpus import Known
@@ -47,7 +47,7 @@ async def _learn(port: int, known: Known) -> None:
                     answer = await http.post(
                         "/api/openai", json=body, headers={"Authorization": f"Bearer {secret(key)}"}
                     )
-                except httpx.HTTPError:
+                except httpx2.HTTPError:
                     continue  # whether the gateway answers is for others to say
                 if answer.status_code != 202:
                     continue

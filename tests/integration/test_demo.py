@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.support.serving import NO_TLS
@@ -50,17 +50,17 @@ def test_who_calls_as_soon_as_the_port_is_open_waits_for_the_models(
     demo: tuple[subprocess.Popen[str], str],
 ) -> None:
     process, url = demo
-    with httpx.Client(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
+    with httpx2.Client(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
         while process.poll() is None:
             try:
                 answered = answers(client, url)
                 break
-            except httpx.ConnectError:
+            except httpx2.ConnectError:
                 time.sleep(0.02)  # the port is not open yet
         assert answered
 
 
-def answers(client: httpx.Client, url: str) -> bool:
+def answers(client: httpx2.Client, url: str) -> bool:
     request = {"model": "demo-fast", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
     return client.post(f"{url}/v1/chat/completions", json=request).status_code == 200
 
@@ -73,7 +73,7 @@ def test_demo_answers_and_nothing_of_it_is_left_however_it_ends(
     process, url = demo
     assert process.stdout is not None
     assert process.stdout.readline().startswith(f"Fairlane runs at {url} ")
-    with httpx.Client(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
+    with httpx2.Client(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
         assert answers(client, url)  # what is told to be there is there, at once
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # Redis and two workers

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 import yaml
@@ -48,7 +48,7 @@ def write(folder: Path, upstreams: dict[str, Any], **more: Any) -> None:
     (folder / "fairlane.yaml").write_text(yaml.safe_dump({"upstreams": upstreams, **more}))
 
 
-async def ask(gateway: GatewayProcess, model: str = "m", key: str = "") -> httpx.Response:
+async def ask(gateway: GatewayProcess, model: str = "m", key: str = "") -> httpx2.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
     async with http_client(gateway.url, headers=headers) as client:
@@ -86,7 +86,7 @@ def children(gateway: GatewayProcess) -> dict[str, psutil.Process]:
     return found
 
 
-async def first_word(client: httpx.AsyncClient, gateway: GatewayProcess, stack: list[Any]) -> Any:
+async def first_word(client: httpx2.AsyncClient, gateway: GatewayProcess, stack: list[Any]) -> Any:
     """The lines of a stream whose first word has come."""
     body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
     response = await client.send(

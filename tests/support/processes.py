@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import redis
 from tests.support.databases import place_database
@@ -80,7 +80,7 @@ class GatewayProcess:
 
             async def ready() -> bool:
                 assert process.poll() is None, f"the gateway ended at once: {self.log[-2000:]}"
-                with contextlib.suppress(httpx.TransportError):
+                with contextlib.suppress(httpx2.TransportError):
                     return (await http.get(f"{self.url}/readyz")).status_code == 200
                 return False
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import websockets
 from tests.support.serving import DEADLINE_S, Served, http_client, until
 from tests.support.streams import EventReader, events
@@ -177,10 +177,10 @@ async def worker_v2(
 class Answer:
     """A call under way."""
 
-    def __init__(self, task: "asyncio.Task[httpx.Response]") -> None:
+    def __init__(self, task: "asyncio.Task[httpx2.Response]") -> None:
         self._task = task
 
-    async def response(self) -> httpx.Response:
+    async def response(self) -> httpx2.Response:
         async with asyncio.timeout(DEADLINE_S):
             return await self._task
 
@@ -201,7 +201,7 @@ class Answer:
 class Callers:
     """Callers of one gateway; whatever they still wait for ends with them."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx2.AsyncClient) -> None:
         self.client = client
         self._tasks: set[asyncio.Task[Any]] = set()
         self._streams = contextlib.AsyncExitStack()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn.server
 from tests.support.databases import place_database
 
@@ -23,7 +23,7 @@ WORKER_TOKEN = "the-token-of-the-tests-workers"
 """What workers of tests present. A gateway of `serving` with keys takes it, unless it is given `workers` of its own."""
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""What httpx's clients need not make for plain HTTP: one that has read the certificates of all authorities takes them 20 ms."""
+"""What httpx2's clients need not make for plain HTTP: one that has read the certificates of all authorities takes them 20 ms."""
 
 
 class _Hasty:
@@ -40,10 +40,10 @@ class _Hasty:
 uvicorn.server.asyncio = _Hasty()  # type: ignore[assignment]
 
 
-def http_client(url: str = "", **options: Any) -> httpx.AsyncClient:
+def http_client(url: str = "", **options: Any) -> httpx2.AsyncClient:
     """A caller of a gateway at `url`."""
     options = {"timeout": DEADLINE_S, "trust_env": False, "verify": NO_TLS, **options}
-    return httpx.AsyncClient(base_url=url, **options)
+    return httpx2.AsyncClient(base_url=url, **options)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 from pydantic import TypeAdapter
 from tests.support.serving import DEADLINE_S
 
@@ -143,7 +143,7 @@ class EventReader:
 
 @contextlib.asynccontextmanager
 async def events(
-    http: httpx.AsyncClient, method: str, url: str, **request: Any
+    http: httpx2.AsyncClient, method: str, url: str, **request: Any
 ) -> AsyncIterator[EventReader]:
     """An open event stream."""
     async with http.stream(method, url, **request) as response:

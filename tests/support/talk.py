@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 from tests.support.rawworkers import RawWorker, bearer, worker_v1, worker_v2
 from tests.support.serving import WORKER_TOKEN, Served, http_client, serving, until
 from tests.support.streams import EventReader, events
@@ -25,7 +25,7 @@ class Talk:
     """A gateway in this process, and someone who speaks with it."""
 
     served: Served
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
     _tasks: list[asyncio.Task[Any]] = field(default_factory=list)
 
     def later(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -34,7 +34,7 @@ class Talk:
         self._tasks.append(task)
         return task
 
-    def client(self, key: str | None = None, **headers: str) -> httpx.AsyncClient:
+    def client(self, key: str | None = None, **headers: str) -> httpx2.AsyncClient:
         """Another caller."""
         return http_client(self.served.url, headers={**headers, **bearer(key)})
 
@@ -65,7 +65,7 @@ class Talk:
         """An open event stream by GET, or by POST where `json` is given."""
         return events(self.http, "POST" if "json" in request else "GET", url, **request)
 
-    def sync(self, **body: Any) -> asyncio.Task[httpx.Response]:
+    def sync(self, **body: Any) -> asyncio.Task[httpx2.Response]:
         """A sync call, under way."""
         return self.later(self.http.post("/api/openai", json={"messages": [], **body}))
 

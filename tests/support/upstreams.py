@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-import httpx
+import httpx2
 
 
 def sse(*events: Any, named: bool = False) -> bytes:
@@ -104,7 +104,7 @@ def pieces(text: str, cut: int) -> Iterable[str]:
     return [text[at : at + cut] for at in range(0, len(text), cut)]
 
 
-class Script(httpx.AsyncByteStream, httpx.AsyncBaseTransport):
+class Script(httpx2.AsyncByteStream, httpx2.AsyncBaseTransport):
     """A transport whose answer is written by a coroutine; `closed` is set when the adapter lets go of it."""
 
     def __init__(self, write: Callable[[], AsyncIterator[bytes]]) -> None:
@@ -112,8 +112,8 @@ class Script(httpx.AsyncByteStream, httpx.AsyncBaseTransport):
         self.reading = asyncio.Event()
         self.closed = asyncio.Event()
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=self)
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, stream=self)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         self.reading.set()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from tests.support.databases import place_database
 from tests.support.nginx import in_front_of, nginx
 from tests.support.processes import GatewayProcess, process
@@ -108,7 +108,7 @@ async def _proxy(folder: Path, behind: int, gateways: Sequence[GatewayProcess]) 
     async with nginx(_made(folder), in_front_of(behind, port, addresses, MODEL)), http_client() as http:
 
         async def ready() -> bool:
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx2.TransportError):
                 return (await http.get(f"http://127.0.0.1:{port}/")).status_code == 403
             return False
 

@@ -30,7 +30,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from fairlane.workers.sdk.errors import TaskError, shorten
@@ -167,16 +167,16 @@ def what_is_wrong(status: int, body: bytes) -> str:
     return f"answered {status}: {message}" if message else f"answered {status}"
 
 
-def from_transport(error: httpx.HTTPError, *, streaming: bool) -> TaskError:
+def from_transport(error: httpx2.HTTPError, *, streaming: bool) -> TaskError:
     """The failure for a broken or refused connection; `streaming`: after the answer had begun."""
     sentence = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, httpx.UnsupportedProtocol):
+    if isinstance(error, httpx2.UnsupportedProtocol):
         return TaskError("UPSTREAM_ERROR", f"The upstream's address is wrong ({sentence}).", retryable=False)
-    if isinstance(error, httpx.DecodingError):
+    if isinstance(error, httpx2.DecodingError):
         return TaskError("JSON_PARSE_FAILED", f"The upstream's answer cannot be decoded ({sentence}).")
     if streaming:
         return TaskError("UPSTREAM_TRUNCATED", f"The upstream's answer broke off ({sentence}).")
-    if isinstance(error, httpx.ConnectTimeout):
+    if isinstance(error, httpx2.ConnectTimeout):
         return TaskError("CONNECT_TIMEOUT", f"The upstream took no connection in time ({sentence}).")
     return TaskError("UPSTREAM_ERROR", f"The upstream cannot be reached ({sentence}).")
 

@@ -1,4 +1,4 @@
-"""Runs tasks on an upstream, in its dialect: one request each, with time limits, over httpx."""
+"""Runs tasks on an upstream, in its dialect: one request each, with time limits, over httpx2."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from types import SimpleNamespace
 
-import httpx
+import httpx2
 
 from fairlane.workers.adapters.chunks import StreamError
 from fairlane.workers.adapters.clock import Clock, Limits
@@ -58,7 +58,7 @@ class Upstream:
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
     names through. `task_types`: what it offers, if not what its dialect says by itself: media only
     where they are named here, as not every upstream has them. `allow_fields` are members of the body that go out although they
-    may steer the upstream elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx's own, for
+    may steer the upstream elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx2's own, for
     tests or for speed. A cancelled task closes its upstream connection at once.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
@@ -77,9 +77,9 @@ class Upstream:
         limits: Limits | None = None,
         headers: Mapping[str, str] | None = None,
         allow_fields: Iterable[str] = (),
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        url = httpx.URL(base_url)
+        url = httpx2.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host:
             raise ValueError(f"{base_url!r} is not a base URL; write for example http://localhost:11434/v1.")
         check_secret(api_key or "", "The upstream's key")
@@ -93,7 +93,7 @@ class Upstream:
         self._headers = dict(headers or {})
         self._allowed = frozenset(allow_fields)
         self._transport = transport
-        self._client: httpx.AsyncClient | None = None
+        self._client: httpx2.AsyncClient | None = None
         self._watch: Watch | None = None
         self._worker: Worker | None = None
         self.name = _name_of(url)
@@ -174,7 +174,7 @@ class Upstream:
         except TimeoutError as error:
             sentence = f"The upstream did not answer within {CHECK_TIMEOUT_S:.0f} s."
             raise TaskError("TOTAL_TIMEOUT", sentence) from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise from_transport(error, streaming=False) from error
         return response.status_code, bytes(body)
 
@@ -226,31 +226,31 @@ class Upstream:
 
     # ---- the request -----------------------------------------------------------------------------
 
-    def _http(self) -> httpx.AsyncClient:
+    def _http(self) -> httpx2.AsyncClient:
         if self._client is None:
             headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
             headers |= {**self._headers, **self._dialect.headers(self._api_key)}
-            self._client = httpx.AsyncClient(
+            self._client = httpx2.AsyncClient(
                 headers=headers,
                 transport=self._transport,
-                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+                timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
             )
         return self._client
 
-    async def _send(self, request: httpx.Request, clock: Clock) -> httpx.Response:
+    async def _send(self, request: httpx2.Request, clock: Clock) -> httpx2.Response:
         try:
             async with clock.until_answer():
                 return await self._http().send(request, stream=True)
         except TimeoutError as error:
             raise clock.failure() from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise from_transport(error, streaming=False) from error
 
     # ---- the answer ------------------------------------------------------------------------------
 
     async def _read_all(
-        self, response: httpx.Response, clock: Clock, limit: int, *, cut: bool = False
+        self, response: httpx2.Response, clock: Clock, limit: int, *, cut: bool = False
     ) -> bytes:
         """The whole body; more than `limit` is cut off or, without `cut`, a failure."""
         body = bytearray()
@@ -264,7 +264,7 @@ class Upstream:
         return bytes(body[:limit])
 
     async def _whole(
-        self, response: httpx.Response, clock: Clock, call: Call, asked: Asked
+        self, response: httpx2.Response, clock: Clock, call: Call, asked: Asked
     ) -> AsyncGenerator[Output, None]:
         body = await self._read_all(response, clock, MAX_ANSWER_BYTES)
         try:
@@ -277,7 +277,7 @@ class Upstream:
             yield item
 
     async def _stream(
-        self, response: httpx.Response, clock: Clock, call: Call, asked: Asked
+        self, response: httpx2.Response, clock: Clock, call: Call, asked: Asked
     ) -> AsyncGenerator[Output, None]:
         parser, reader = EventParser(), call.reader
         parts = response.aiter_bytes()
@@ -326,7 +326,7 @@ class Upstream:
 
     async def _bytes(
         self,
-        response: httpx.Response,
+        response: httpx2.Response,
         clock: Clock,
         call: Call,  # noqa: ARG002 - as the other two are called
         asked: Asked,  # noqa: ARG002
@@ -350,7 +350,7 @@ class Upstream:
                 part = await anext(parts, None)
         except TimeoutError as error:
             raise clock.failure() from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise from_transport(error, streaming=streaming or clock.has_output) from error
         clock.came()
         return part
@@ -373,7 +373,7 @@ def _known_types(dialect: Dialect, asked: Iterable[str] | None) -> tuple[str, ..
 
 
 def _telling(context: Context) -> dict[str, object]:
-    """What has httpx say when the whole request has left."""
+    """What has httpx2 say when the whole request has left."""
 
     async def trace(event: str, _: object) -> None:
         if event.endswith(".send_request_body.complete"):
@@ -388,11 +388,11 @@ async def _linger(parts: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(LINGER_S):
             while await anext(parts, None) is not None:
                 pass
-    except (TimeoutError, httpx.HTTPError):
+    except (TimeoutError, httpx2.HTTPError):
         return  # the answer is complete; only the connection is lost
 
 
-def _name_of(url: httpx.URL) -> str:
+def _name_of(url: httpx2.URL) -> str:
     """Host and port; what is reached by a name that means another machine everywhere has this one's."""
     host = url.host
     if host in ("localhost", "::1") or host.startswith("127."):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 from tests.support.rawworkers import RawWorker
 from tests.support.talk import Talk
 
@@ -37,7 +37,7 @@ async def at_once(worker: RawWorker, number: int) -> list[dict[str, Any]]:
     return tasks
 
 
-def retry_s(answer: httpx.Response) -> float:
+def retry_s(answer: httpx2.Response) -> float:
     """When a refused caller shall come again, told in header and body alike."""
     exact = int(answer.headers["retry-after-ms"])
     assert int(answer.headers["retry-after"]) == -(-exact // 1000)

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from tests.support.servers import Server
@@ -21,7 +21,7 @@ Start = Callable[..., AbstractAsyncContextManager[Talk]]
 CHAT: dict[str, Any] = {"model": "m", "messages": []}
 
 
-async def post(talk: Talk, **body: Any) -> httpx.Response:
+async def post(talk: Talk, **body: Any) -> httpx2.Response:
     return await talk.http.post("/api/openai", json={"model": "m", "async": True, **body})
 
 

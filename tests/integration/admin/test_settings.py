@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
@@ -26,14 +26,14 @@ def bearer(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret(name)}"}
 
 
-async def told(http: httpx.AsyncClient, who: str = "ops", **query: str) -> dict[str, Any]:
+async def told(http: httpx2.AsyncClient, who: str = "ops", **query: str) -> dict[str, Any]:
     answer = await http.get("/api/admin/settings", params=query, headers=bearer(who))
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     return body
 
 
-async def row(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
+async def row(http: httpx2.AsyncClient, name: str) -> dict[str, Any]:
     [found] = [one for one in (await told(http, name=name))["settings"] if one["name"] == name]
     shown: dict[str, Any] = found
     return shown

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from tests.support.rawworkers import fitting
 from tests.support.servers import running_server
@@ -68,7 +68,7 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
 
 
 @pytest.fixture(scope="package")
-def http(background: Background) -> Iterator[httpx.Client]:
+def http(background: Background) -> Iterator[httpx2.Client]:
     """A caller."""
-    with httpx.Client(base_url=background.url, timeout=15, trust_env=False, verify=NO_TLS) as client:
+    with httpx2.Client(base_url=background.url, timeout=15, trust_env=False, verify=NO_TLS) as client:
         yield client

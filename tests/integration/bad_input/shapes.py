@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 
 NATIVE = ("/api/openai", "/api/tasks")
 OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -21,7 +21,7 @@ VALID: dict[str, dict[str, Any]] = {
 """A body that each call takes."""
 
 
-def sentence(answer: httpx.Response) -> str:
+def sentence(answer: httpx2.Response) -> str:
     """The sentence of a refusal in its surface's own shape; fails when the shape is another one."""
     body = answer.json()
     assert answer.headers["content-type"] == "application/json"
@@ -43,7 +43,7 @@ def sentence(answer: httpx.Response) -> str:
     return text
 
 
-def check_refused(answer: httpx.Response, *statuses: int) -> str:
+def check_refused(answer: httpx2.Response, *statuses: int) -> str:
     """A refusal with one of these statuses (any 4xx when none is given); its sentence."""
     expected = statuses or range(400, 500)
     assert answer.status_code in expected, (answer.status_code, answer.text[:300])

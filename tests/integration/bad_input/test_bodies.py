@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.bad_input.conftest import MAX_BODY
 from tests.integration.bad_input.shapes import NATIVE, OPENAI, SAID_OTHERWISE, SUBMITS, VALID, check_refused
@@ -53,14 +53,14 @@ NOT_OBJECTS = [b"null", b"true", b"5", b'"text"', b"[]", b"[{}]", b"1.5e3"]
 
 @submits
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_body_is_a_400(http: httpx.Client, path: str, name: str) -> None:
+def test_a_malformed_body_is_a_400(http: httpx2.Client, path: str, name: str) -> None:
     answer = http.post(path, content=MALFORMED[name], headers=JSON)
     assert check_refused(answer, 400).startswith("The body")
 
 
 @submits
 @pytest.mark.parametrize("body", NOT_OBJECTS)
-def test_a_body_that_is_no_object_is_a_400(http: httpx.Client, path: str, body: bytes) -> None:
+def test_a_body_that_is_no_object_is_a_400(http: httpx2.Client, path: str, body: bytes) -> None:
     answer = http.post(path, content=body, headers=JSON)
     assert check_refused(answer, 400) == "The body must be a JSON object"
 
@@ -68,7 +68,7 @@ def test_a_body_that_is_no_object_is_a_400(http: httpx.Client, path: str, body: 
 @submits
 @pytest.mark.parametrize("name", ["metadata", "payload", "messages", "prompt", "input", "tools", "unknown"])
 def test_deep_nesting_below_a_field_is_taken_or_refused_but_never_a_500(
-    http: httpx.Client, path: str, name: str
+    http: httpx2.Client, path: str, name: str
 ) -> None:
     for depth in (400, 900, 990, 1100, 20_000):
         fields = {**VALID[path], name: "@"}
@@ -79,7 +79,7 @@ def test_deep_nesting_below_a_field_is_taken_or_refused_but_never_a_500(
 
 
 @submits
-def test_a_body_over_the_limit_is_a_413(http: httpx.Client, path: str) -> None:
+def test_a_body_over_the_limit_is_a_413(http: httpx2.Client, path: str) -> None:
     body = json.dumps({**VALID[path], "x": "y" * MAX_BODY}).encode()
 
     def chunks() -> Iterator[bytes]:
@@ -92,7 +92,7 @@ def test_a_body_over_the_limit_is_a_413(http: httpx.Client, path: str) -> None:
 
 
 @submits
-def test_a_chunked_body_without_end_is_a_413(http: httpx.Client, path: str) -> None:
+def test_a_chunked_body_without_end_is_a_413(http: httpx2.Client, path: str) -> None:
     def chunks() -> Iterator[bytes]:
         yield b'{"x": "'
         for _ in range(4 * MAX_BODY // 65_536):
@@ -102,7 +102,7 @@ def test_a_chunked_body_without_end_is_a_413(http: httpx.Client, path: str) -> N
 
 
 @submits
-def test_a_body_of_exactly_the_limit_is_taken(http: httpx.Client, path: str) -> None:
+def test_a_body_of_exactly_the_limit_is_taken(http: httpx2.Client, path: str) -> None:
     if path in SAID_OTHERWISE:
         body = json.dumps(VALID[path]).encode()
         body += b" " * (MAX_BODY - len(body))
@@ -132,7 +132,7 @@ def test_a_body_of_exactly_the_limit_is_taken(http: httpx.Client, path: str) -> 
     ],
 )
 def test_a_body_that_is_not_said_to_be_json_is_refused(
-    http: httpx.Client, path: str, kind: str | None
+    http: httpx2.Client, path: str, kind: str | None
 ) -> None:
     headers = {} if kind is None else {b"Content-Type": kind.encode("latin-1")}
     answer = http.post(path, content=b"{}", headers=headers)
@@ -144,7 +144,7 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(
     "kind",
     ["application/json; charset=utf-8", "APPLICATION/JSON", "application/vnd.x+json", "application/json;"],
 )
-def test_json_by_any_of_its_names_is_taken(http: httpx.Client, path: str, kind: str) -> None:
+def test_json_by_any_of_its_names_is_taken(http: httpx2.Client, path: str, kind: str) -> None:
     answer = http.post(path, content=json.dumps(VALID[path]), headers={"Content-Type": kind})
     assert answer.status_code == 200
 
@@ -173,7 +173,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), WRONG)
-def test_a_field_of_a_wrong_type_is_a_400(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+def test_a_field_of_a_wrong_type_is_a_400(http: httpx2.Client, path: str, body: dict[str, Any]) -> None:
     check_refused(http.post(path, json=body), 400)
 
 
@@ -183,7 +183,7 @@ HUGE = ["9" * 400, "-" + "9" * 400, "9" * 4000, "1e308", "-1e308", "0." + "1" * 
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize("field", ["timeout", "priority", "resultTtlMs", "max_tokens", "n", "model", "mode"])
 def test_numbers_of_any_size_are_taken_or_refused_but_never_a_500(
-    http: httpx.Client, field: str, number: str
+    http: httpx2.Client, field: str, number: str
 ) -> None:
     for path in NATIVE:
         body = json.dumps({**VALID[path], field: "@"}).replace('"@"', number)
@@ -200,7 +200,7 @@ def test_numbers_of_any_size_are_taken_or_refused_but_never_a_500(
 @pytest.mark.parametrize(
     "text", ["\u0000", "\ufeff", "\u2028", "😀", "\u202e", "a\r\nX-Evil: 1", "\x7f", " "]
 )
-def test_odd_texts_in_names_are_taken_or_refused(http: httpx.Client, text: str) -> None:
+def test_odd_texts_in_names_are_taken_or_refused(http: httpx2.Client, text: str) -> None:
     for path in SUBMITS:
         answer = http.post(path, json={**VALID[path], "model": text})
         if answer.status_code != 200:
@@ -210,7 +210,7 @@ def test_odd_texts_in_names_are_taken_or_refused(http: httpx.Client, text: str) 
         check_refused(answer, 400)
 
 
-def test_a_part_that_names_a_file_by_its_id_is_a_400(http: httpx.Client) -> None:
+def test_a_part_that_names_a_file_by_its_id_is_a_400(http: httpx2.Client) -> None:
     path, part = "/v1/chat/completions", {"type": "file", "file": {"file_id": "file-1"}}
     text = {"type": "text", "text": 'say "file_id"'}
     messages = [{"role": "user", "content": "hi"}, {"role": "user", "content": [text, part]}]
@@ -222,7 +222,7 @@ def test_a_part_that_names_a_file_by_its_id_is_a_400(http: httpx.Client) -> None
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_more_choices_than_openai_gives_are_a_400_in_its_words(http: httpx.Client, path: str) -> None:
+def test_more_choices_than_openai_gives_are_a_400_in_its_words(http: httpx2.Client, path: str) -> None:
     for n, words in (
         ("129", "Invalid 'n': integer above maximum value. Expected a value <= 128, but got 129 instead."),
         ("-1", "Invalid 'n': integer below minimum value. Expected a value >= 1, but got -1 instead."),
@@ -238,7 +238,7 @@ def test_more_choices_than_openai_gives_are_a_400_in_its_words(http: httpx.Clien
         assert http.post(path, json={**VALID[path], "n": n}).status_code == 200
 
 
-def test_odd_but_legal_json_is_taken(http: httpx.Client) -> None:
+def test_odd_but_legal_json_is_taken(http: httpx2.Client) -> None:
     for body in (
         b'{"a":1,"a":2}',
         b'{"":""}',

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.filterwarnings(  # the gateway in the other thread may 
 )
 
 
-def check(http: httpx.Client, path: str, body: bytes) -> None:
+def check(http: httpx2.Client, path: str, body: bytes) -> None:
     answer = http.post(path, content=body, headers=JSON)
     if answer.status_code not in (200, 202):
         check_refused(answer)
@@ -65,7 +65,7 @@ def check(http: httpx.Client, path: str, body: bytes) -> None:
 @BUDGET
 @given(path=paths, body=bodies)
 def test_any_object_is_taken_or_refused_with_a_sentence(
-    http: httpx.Client, path: str, body: dict[str, Any]
+    http: httpx2.Client, path: str, body: dict[str, Any]
 ) -> None:
     check(http, path, json.dumps(body).encode())
 
@@ -73,20 +73,20 @@ def test_any_object_is_taken_or_refused_with_a_sentence(
 @BUDGET
 @given(path=paths, body=bodies)
 def test_any_fields_beside_a_valid_body_are_taken_or_refused(
-    http: httpx.Client, path: str, body: dict[str, Any]
+    http: httpx2.Client, path: str, body: dict[str, Any]
 ) -> None:
     check(http, path, json.dumps({**body, **VALID[path]}).encode())
 
 
 @BUDGET
 @given(path=paths, body=st.binary(max_size=60))
-def test_any_bytes_are_refused_with_a_sentence(http: httpx.Client, path: str, body: bytes) -> None:
+def test_any_bytes_are_refused_with_a_sentence(http: httpx2.Client, path: str, body: bytes) -> None:
     check(http, path, body)
 
 
 @BUDGET
 @given(path=paths, at=st.integers(0, 200), noise=st.binary(max_size=3))
-def test_a_damaged_body_is_taken_or_refused(http: httpx.Client, path: str, at: int, noise: bytes) -> None:
+def test_a_damaged_body_is_taken_or_refused(http: httpx2.Client, path: str, at: int, noise: bytes) -> None:
     body = json.dumps({**VALID[path], "metadata": {"a": "é\u2028"}}, ensure_ascii=False).encode()
     at %= len(body)
     check(http, path, body[:at] + noise + body[at + 1 :])
@@ -99,7 +99,7 @@ def test_a_damaged_body_is_taken_or_refused(http: httpx.Client, path: str, at: i
     ),
     value=st.text(printable, min_size=1, max_size=12),
 )
-def test_any_header_of_ours_is_taken_or_refused(http: httpx.Client, name: str, value: str) -> None:
+def test_any_header_of_ours_is_taken_or_refused(http: httpx2.Client, name: str, value: str) -> None:
     path = "/v1/chat/completions"
     headers = {b"X-Fairlane-" + name.encode(): value.encode("latin-1")}
     answer = http.post(path, json=VALID[path], headers=headers)

@@ -4,7 +4,7 @@ import contextlib
 import socket
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.bad_input.conftest import Background
 from tests.integration.bad_input.shapes import OPENAI, VALID, check_refused
@@ -41,14 +41,14 @@ PATHS = [
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_a_path_that_is_none_is_a_404(http: httpx.Client, method: str, path: str) -> None:
+def test_a_path_that_is_none_is_a_404(http: httpx2.Client, method: str, path: str) -> None:
     check_refused(http.request(method, path, json={} if method == "POST" else None), 404)
 
 
 @pytest.mark.parametrize(
     "path", ["/chat/completions", "/v1//chat/completions", "/openai/v1/chat/completions"]
 )
-def test_a_call_of_openai_at_a_wrong_path_is_told_the_right_one(http: httpx.Client, path: str) -> None:
+def test_a_call_of_openai_at_a_wrong_path_is_told_the_right_one(http: httpx2.Client, path: str) -> None:
     answer = http.post(path, json={})
     assert answer.status_code == 404
     assert answer.json()["error"]["message"].startswith(
@@ -56,14 +56,14 @@ def test_a_call_of_openai_at_a_wrong_path_is_told_the_right_one(http: httpx.Clie
     )
 
 
-def test_a_path_that_is_too_long_is_refused(http: httpx.Client) -> None:
+def test_a_path_that_is_too_long_is_refused(http: httpx2.Client) -> None:
     for path in ("/" + "x" * 5000, "/api/task/" + "x" * 5000, "/v1/models/" + "x" * 5000):
         check_refused(http.get(path), 414, 404)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
 @pytest.mark.parametrize("path", ["/api/openai", "/api/tasks", f"/api/task/{TASK}/cancel", *OPENAI])
-def test_a_wrong_method_for_a_post_is_a_405_that_says_so(http: httpx.Client, method: str, path: str) -> None:
+def test_a_wrong_method_for_a_post_is_a_405_that_says_so(http: httpx2.Client, method: str, path: str) -> None:
     answer = http.request(method, path)
     if method == "BREW":
         assert answer.status_code in (400, 405)
@@ -79,19 +79,19 @@ def test_a_wrong_method_for_a_post_is_a_405_that_says_so(http: httpx.Client, met
     "path",
     [f"/api/task/{TASK}", f"/api/task/{TASK}/events", "/api/sse-stream", "/api/admin/state", "/v1/models"],
 )
-def test_a_wrong_method_for_a_get_is_a_405_that_says_so(http: httpx.Client, method: str, path: str) -> None:
+def test_a_wrong_method_for_a_get_is_a_405_that_says_so(http: httpx2.Client, method: str, path: str) -> None:
     answer = http.request(method, path)
     assert check_refused(answer, 405) == "Use GET for this path"
     assert answer.headers["allow"] == "GET"
 
 
-def test_health_may_be_asked_by_head(http: httpx.Client) -> None:
+def test_health_may_be_asked_by_head(http: httpx2.Client) -> None:
     for path in ("/livez", "/readyz"):
         answer = http.head(path)
         assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_the_workers_path_by_plain_http_says_that_it_wants_a_websocket(http: httpx.Client) -> None:
+def test_the_workers_path_by_plain_http_says_that_it_wants_a_websocket(http: httpx2.Client) -> None:
     for method in ("GET", "POST"):
         assert "WebSocket" in check_refused(http.request(method, "/ws"), 426)
 
@@ -114,7 +114,7 @@ TASK_IDS = [
 
 
 @pytest.mark.parametrize("task_id", TASK_IDS)
-def test_a_task_id_that_is_none_is_a_404(http: httpx.Client, task_id: str) -> None:
+def test_a_task_id_that_is_none_is_a_404(http: httpx2.Client, task_id: str) -> None:
     for method, path in (("GET", ""), ("POST", "/cancel"), ("GET", "/events")):
         answer = http.request(method, f"/api/task/{task_id}{path}")
         if "/" not in answer.request.url.path.removeprefix("/api/task/").removesuffix(path):
@@ -122,7 +122,7 @@ def test_a_task_id_that_is_none_is_a_404(http: httpx.Client, task_id: str) -> No
     check_refused(http.get("/api/sse-stream", params={"taskId": task_id}), 404)
 
 
-def test_a_model_that_is_none_is_a_404(http: httpx.Client) -> None:
+def test_a_model_that_is_none_is_a_404(http: httpx2.Client) -> None:
     for name in ("x", "a/b", "%00", "😀", "*", "x" * 1500):
         check_refused(http.get(f"/v1/models/{name}"), 404)
 
@@ -139,7 +139,7 @@ def test_a_model_that_is_none_is_a_404(http: httpx.Client) -> None:
         "fromLatest=perhaps",
     ],
 )
-def test_an_odd_query_is_a_4xx(http: httpx.Client, query: str) -> None:
+def test_an_odd_query_is_a_4xx(http: httpx2.Client, query: str) -> None:
     check_refused(http.get(f"/api/sse-stream?{query}"))
     check_refused(http.get(f"/api/task/{TASK}/events?{query}"))
 
@@ -158,7 +158,7 @@ CURSORS = [
 ]
 
 
-def check_told_again(answer: httpx.Response) -> None:
+def check_told_again(answer: httpx2.Response) -> None:
     """All events from the first on, after the word that what was seen is not in this log."""
     assert answer.status_code == 200, (answer.status_code, answer.text[:300])
     names = [line for line in answer.text.splitlines() if line.startswith("event: ")]
@@ -169,7 +169,7 @@ def check_told_again(answer: httpx.Response) -> None:
 
 @pytest.mark.parametrize("cursor", CURSORS)
 def test_an_event_id_that_is_not_understood_is_answered_with_the_whole_log(
-    http: httpx.Client, cursor: bytes
+    http: httpx2.Client, cursor: bytes
 ) -> None:
     """It may be one of another release, and a browser's EventSource gives up for good on a 400."""
     task_id = http.post("/api/openai", json={"async": True}).json()["taskId"]
@@ -178,7 +178,7 @@ def test_an_event_id_that_is_not_understood_is_answered_with_the_whole_log(
     check_told_again(http.get(path, params={"after": cursor.decode("latin-1")}))
 
 
-def test_an_event_id_with_line_breaks_in_the_query_splits_no_header_and_no_event(http: httpx.Client) -> None:
+def test_an_event_id_with_line_breaks_in_the_query_splits_no_header_and_no_event(http: httpx2.Client) -> None:
     task_id = http.post("/api/openai", json={"async": True}).json()["taskId"]
     answer = http.get(f"/api/task/{task_id}/events", params={"after": "1-1\r\nX-Evil: 1"})
     check_told_again(answer)
@@ -202,7 +202,7 @@ BAD_HEADERS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value"), BAD_HEADERS)
-def test_a_bad_header_of_ours_is_a_400_on_v1(http: httpx.Client, name: str, value: Any) -> None:
+def test_a_bad_header_of_ours_is_a_400_on_v1(http: httpx2.Client, name: str, value: Any) -> None:
     raw = value if isinstance(value, bytes) else value.encode("latin-1")
     for path in OPENAI:
         answer = http.post(path, json=VALID[path], headers={name.encode(): raw})
@@ -213,7 +213,7 @@ def test_a_bad_header_of_ours_is_a_400_on_v1(http: httpx.Client, name: str, valu
     ("name", "value"),
     [header for header in BAD_HEADERS if header[0] in ("X-Fairlane-Tier", "X-Fairlane-User")],
 )
-def test_a_bad_user_or_tier_is_a_400_on_native_calls(http: httpx.Client, name: str, value: Any) -> None:
+def test_a_bad_user_or_tier_is_a_400_on_native_calls(http: httpx2.Client, name: str, value: Any) -> None:
     raw = value if isinstance(value, bytes) else value.encode("latin-1")
     for method, path in (("POST", "/api/openai"), ("GET", f"/api/task/{TASK}"), ("GET", "/api/admin/state")):
         answer = http.request(
@@ -222,7 +222,7 @@ def test_a_bad_user_or_tier_is_a_400_on_native_calls(http: httpx.Client, name: s
         assert name in check_refused(answer, 400)
 
 
-def test_v1_headers_of_ours_with_good_values_are_taken(http: httpx.Client) -> None:
+def test_v1_headers_of_ours_with_good_values_are_taken(http: httpx2.Client) -> None:
     headers = {
         "X-Fairlane-Timeout": "6e3",
         "X-Fairlane-Priority": "5",
@@ -301,7 +301,7 @@ HARDLY = {
 
 @pytest.mark.parametrize("name", HARDLY)
 def test_what_is_hardly_http_is_refused_or_cut_off_and_never_a_500(
-    background: Background, http: httpx.Client, name: str
+    background: Background, http: httpx2.Client, name: str
 ) -> None:
     answer = exchange(background, HARDLY[name])
     if answer:

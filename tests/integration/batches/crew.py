@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, http_client, serving, until
 
 from fairlane.workers.sdk import Context, Result, Task, TaskError, Usage, Worker
@@ -80,7 +80,7 @@ def file_of(lines: Iterable[Any]) -> bytes:
 class Caller:
     """One who makes batches."""
 
-    def __init__(self, http: httpx.AsyncClient, served: Served) -> None:
+    def __init__(self, http: httpx2.AsyncClient, served: Served) -> None:
         self.http = http
         self.served = served
         self._others: list[Caller] = []

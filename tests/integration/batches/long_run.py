@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import psutil
 from tests.support.processes import GatewayProcess
 from tests.support.serving import WORKER_TOKEN, http_client
@@ -63,16 +63,16 @@ class Play:
         yield str(task.payload["messages"][-1]["content"]).upper() + TEXT
         yield Usage(20, 60)
 
-    def client(self, key: str = "", timeout: float = 30.0) -> httpx.AsyncClient:
+    def client(self, key: str = "", timeout: float = 30.0) -> httpx2.AsyncClient:
         return http_client(timeout=timeout, headers={"authorization": f"Bearer {key}"})
 
     async def anywhere(
-        self, http: httpx.AsyncClient, method: str, path: str, **request: Any
-    ) -> httpx.Response:
+        self, http: httpx2.AsyncClient, method: str, path: str, **request: Any
+    ) -> httpx2.Response:
         """What a gateway answers that lives: whichever, and again until one does."""
         for number in range(10_000):
             gateway = self.gateways[number % len(self.gateways)]
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx2.TransportError):
                 answer = await http.request(method, f"{gateway.url}{path}", **request)
                 if answer.status_code < 500:
                     return answer
@@ -88,7 +88,7 @@ class Play:
                 number += 1
                 gateway = self.gateways[number % len(self.gateways)]
                 at = time.monotonic()
-                with contextlib.suppress(httpx.TransportError):
+                with contextlib.suppress(httpx2.TransportError):
                     answer = await http.post(f"{gateway.url}{CHAT}", json=body)
                     if answer.status_code == 200:
                         self.waits.append(Waited(at, int(answer.headers["x-fairlane-waited-ms"])))
@@ -106,7 +106,7 @@ class Play:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), 1.0)
 
-    async def kill_leader(self, http: httpx.AsyncClient, batch_id: str) -> bool:
+    async def kill_leader(self, http: httpx2.AsyncClient, batch_id: str) -> bool:
         """Kill the gateway that leads the batch, and start it again. False: nobody leads it now."""
         page = (await self.anywhere(http, "GET", "/api/admin/batches")).json()["batches"]
         replica = next(one["replica"] for one in page if one["id"] == batch_id)
@@ -143,7 +143,7 @@ def lines_file(folder: Path, lines: int) -> Path:
     return path
 
 
-async def upload(play: Play, http: httpx.AsyncClient, path: Path) -> str:
+async def upload(play: Play, http: httpx2.AsyncClient, path: Path) -> str:
     """The file's id."""
     with path.open("rb") as file:
         answer = await http.post(
@@ -156,7 +156,7 @@ async def upload(play: Play, http: httpx.AsyncClient, path: Path) -> str:
     return str(answer.json()["id"])
 
 
-async def progress(play: Play, http: httpx.AsyncClient, batch_id: str) -> dict[str, Any]:
+async def progress(play: Play, http: httpx2.AsyncClient, batch_id: str) -> dict[str, Any]:
     """How the batch stands."""
     answer = await play.anywhere(http, "GET", f"/v1/batches/{batch_id}")
     assert answer.status_code == 200, answer.text

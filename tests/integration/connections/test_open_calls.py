@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from structlog.testing import capture_logs
 from tests.integration.connections.keys import ADMIN, KEYS, WORKER, keys
@@ -83,7 +83,7 @@ async def test_a_user_whom_the_body_names_locks_out_nobody_else_of_the_key(
     ):
         calls = talk.served.gateway.calls
 
-        def ask(user: str | None) -> asyncio.Task[httpx.Response]:
+        def ask(user: str | None) -> asyncio.Task[httpx2.Response]:
             return talk.later(http.post(path, json={**body, "user": user}))
 
         def counted() -> dict[opencalls.Opener, int]:
@@ -334,7 +334,7 @@ async def test_a_raw_connection_may_go_on_with_another_key(redis_url: str, tmp_p
             assert (await asyncio.to_thread(caller.ask, again))[0] == 200
 
 
-async def text(response: httpx.Response) -> str:
+async def text(response: httpx2.Response) -> str:
     """The rest of a stream."""
     return "".join([part async for part in response.aiter_text()])
 

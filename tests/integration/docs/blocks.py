@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 from tests.support import prepared
 from tests.support.servers import free_port
 from tests.support.serving import NO_TLS
@@ -100,7 +100,7 @@ class Desk:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._running: list[subprocess.Popen[bytes]] = []
-        self._http = httpx.Client(trust_env=False, timeout=5, verify=NO_TLS)
+        self._http = httpx2.Client(trust_env=False, timeout=5, verify=NO_TLS)
         known = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
         for proxy in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             known.pop(proxy, None)
@@ -182,7 +182,7 @@ class Desk:
 
     def _is(self, ready: str) -> bool:
         kind, _, name = ready.partition(" ")
-        with contextlib.suppress(httpx.TransportError, ValueError):
+        with contextlib.suppress(httpx2.TransportError, ValueError):
             if kind == "model":
                 for key in ("fl_ops_secret", "none"):
                     answer = self._http.get(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
@@ -107,7 +107,7 @@ async def test_a_file_that_is_cut_off_by_its_storage_leaves_no_traceback(
         return read(file, size, at)
 
     monkeypatch.setattr(os, "pread", fails)
-    with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
+    with capture_logs() as lines, pytest.raises(httpx2.RemoteProtocolError):
         await here.http.get(f"/v1/files/{told['id']}/content")
     assert [line["event"] for line in lines if line["log_level"] != "info"] == ["the storage of files fails"]
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import select
 from tests.support.processes import GatewayProcess
@@ -47,12 +47,12 @@ async def test_a_killed_gateway_keeps_what_it_answered_and_leaves_nothing_else(
     answered: dict[str, tuple[int, int]] = {}
     numbers = iter(range(1_000_000))
 
-    async def bring(http: httpx.AsyncClient) -> None:
+    async def bring(http: httpx2.AsyncClient) -> None:
         while True:
             number, pieces = next(numbers), rng.randrange(1, 40)
             try:
                 answer = await http.post("/v1/files", content=slowly(number, pieces), headers=TYPE)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 return
             assert answer.status_code == 200, answer.text
             answered[answer.json()["id"]] = number, pieces

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.buckets import Buckets
 from tests.support.talk import Talk
@@ -169,7 +169,7 @@ async def test_a_file_whose_bytes_are_gone_is_not_there(here: Talk, tmp_path: Pa
     cut = await upload(here.http, b"x" * 1000)
     path = next((tmp_path / "files").glob("*/*"))
     path.write_bytes(b"x" * 10)
-    with contextlib.suppress(httpx.RemoteProtocolError):
+    with contextlib.suppress(httpx2.RemoteProtocolError):
         answer = await here.http.get(f"/v1/files/{cut['id']}/content")
         assert answer.status_code == 503
 

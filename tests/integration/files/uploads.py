@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 
 BOUNDARY = "a-boundary-of-tests"
 TYPE = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -29,13 +29,15 @@ FILE = part("file", b'{"a": 1}\n', "lines.jsonl")
 PURPOSE = part("purpose", b"batch")
 
 
-async def send(http: httpx.AsyncClient, body: bytes | AsyncIterator[bytes], **headers: str) -> httpx.Response:
+async def send(
+    http: httpx2.AsyncClient, body: bytes | AsyncIterator[bytes], **headers: str
+) -> httpx2.Response:
     """POST a form."""
     return await http.post("/v1/files", content=body, headers={**TYPE, **headers})
 
 
 async def upload(
-    http: httpx.AsyncClient, data: bytes = b"hello", name: str = "a.txt", **more: Any
+    http: httpx2.AsyncClient, data: bytes = b"hello", name: str = "a.txt", **more: Any
 ) -> dict[str, Any]:
     """A file that is taken."""
     answer = await http.post(

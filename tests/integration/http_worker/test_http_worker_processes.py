@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 import yaml
@@ -40,7 +40,7 @@ def http_worker(gateway: GatewayProcess) -> psutil.Process | None:
     return None
 
 
-async def ask(gateway: GatewayProcess, url: str, key: str = "", **more: Any) -> httpx.Response:
+async def ask(gateway: GatewayProcess, url: str, key: str = "", **more: Any) -> httpx2.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with http_client(gateway.url, headers=headers) as client:
         return await client.post("/api/tasks", json={"type": "http", "url": url, "method": "GET", **more})

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 KEY = "order-7"
@@ -23,7 +23,7 @@ class Asking:
         ways = [way for way in ("stream", "async") if self.body.get(way)] or ["sync"]
         return f"{self.path}-{ways[0]}"
 
-    async def __call__(self, http: httpx.AsyncClient, key: str | None = KEY, **more: Any) -> httpx.Response:
+    async def __call__(self, http: httpx2.AsyncClient, key: str | None = KEY, **more: Any) -> httpx2.Response:
         headers = {} if key is None else {"Idempotency-Key": key}
         return await http.post(self.path, json={**self.body, **more}, headers=headers)
 
@@ -45,7 +45,7 @@ _UNLOGGED = re.compile(rb"event: (?:queued|progress)\ndata: [^\n]*\n\n")
 _WAITING = re.compile(rb'data: [^\n]*"fairlane":\{"queuePosition"[^\n]*\n\n')
 
 
-def promised(answer: httpx.Response) -> tuple[int, bytes]:
+def promised(answer: httpx2.Response) -> tuple[int, bytes]:
     """Status and body, without what says only how this reader waited: keep-alives, and places in the queue."""
     return answer.status_code, promised_of(answer.content)
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from tests.support.proxy import Proxy
@@ -24,11 +24,11 @@ NAMED = {"Idempotency-Key": KEY}
 async def cut(redis_url: str, tmp_path: Path) -> AsyncIterator[Cut]:
     """A gateway, a proxy before it that a test may cut, and an official client of that, with retries as it has them."""
     async with talking(redis_url, tmp_path) as talk:
-        port = httpx.URL(talk.served.url).port
+        port = httpx2.URL(talk.served.url).port
         assert port is not None
         async with (
             Proxy(port) as proxy,
-            httpx.AsyncClient(trust_env=False) as http,
+            httpx2.AsyncClient(trust_env=False) as http,
             openai.AsyncOpenAI(
                 base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="none", http_client=http
             ) as client,
@@ -93,7 +93,7 @@ async def test_a_stream_that_is_cut_is_read_again_from_its_first_event(cut: Cut)
         await worker.chunk(task, "one ", 1)
         await until(lambda: bool(begun), "its first chunk")
         proxy.reset()
-        with pytest.raises((httpx.TransportError, openai.APIConnectionError)):
+        with pytest.raises((httpx2.TransportError, openai.APIConnectionError)):
             await first
         second = talk.later(read(whole))
         await finish(worker, task)

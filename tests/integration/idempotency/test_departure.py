@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk
@@ -48,7 +48,7 @@ def there(both: Both) -> Talk:
     return both[1]
 
 
-async def leave(talk: Talk, call: "asyncio.Task[httpx.Response]") -> None:
+async def leave(talk: Talk, call: "asyncio.Task[httpx2.Response]") -> None:
     """Break a call off, and wait until the gateway knows."""
     call.cancel()
     await asyncio.wait([call])

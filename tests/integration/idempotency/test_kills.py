@@ -1,6 +1,6 @@
 """A thousand submissions with one key, and gateways that are killed in between: one task, and one answer for all.
 
-The thousand use aiohttp, which takes a fraction of httpx's processor time.
+The thousand use aiohttp, which takes a fraction of httpx2's processor time.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import httpx
+import httpx2
 import pytest
 from tests.support.ledger import KEYS, ended_once, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, runs, tireless
@@ -30,11 +30,11 @@ MANY = 1000
 WAIT_S = 60.0
 
 
-def caller(gateway: GatewayProcess) -> httpx.AsyncClient:
+def caller(gateway: GatewayProcess) -> httpx2.AsyncClient:
     return http_client(gateway.url, timeout=WAIT_S)
 
 
-async def insist(asking: Asking, http: aiohttp.ClientSession, *gateways: GatewayProcess) -> httpx.Response:
+async def insist(asking: Asking, http: aiohttp.ClientSession, *gateways: GatewayProcess) -> httpx2.Response:
     """Ask one gateway, and the next one if that is no more, as clients with retries do behind a balancer."""
     for gateway in gateways[:-1]:
         with contextlib.suppress(aiohttp.ClientError):
@@ -42,11 +42,11 @@ async def insist(asking: Asking, http: aiohttp.ClientSession, *gateways: Gateway
     return await ask(asking, http, gateways[-1])
 
 
-async def ask(asking: Asking, http: aiohttp.ClientSession, gateway: GatewayProcess) -> httpx.Response:
+async def ask(asking: Asking, http: aiohttp.ClientSession, gateway: GatewayProcess) -> httpx2.Response:
     headers = {"Idempotency-Key": KEY}
     async with http.post(gateway.url + asking.path, json=asking.body, headers=headers) as answer:
         content = await answer.read()
-        return httpx.Response(answer.status, headers=list(answer.headers.items()), content=content)
+        return httpx2.Response(answer.status, headers=list(answer.headers.items()), content=content)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_a_key_is_known_when_the_gateway_and_its_redis_are_there_again(tmp
         first = asyncio.create_task(asking(http))
         await until(lambda: bool(given), "the task to run")
         await kill(gateway)
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await first
         go_on.set()
         second = await asking(http)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
@@ -38,7 +38,7 @@ async def run(worker: RawWorker, task: dict[str, Any], asking: Asking) -> None:
         await worker.answer(task, asking.result)
 
 
-def same(asking: Asking, first: httpx.Response, *others: httpx.Response) -> None:
+def same(asking: Asking, first: httpx2.Response, *others: httpx2.Response) -> None:
     """Assert that all are the one task's, and the same, and that the others say that they are no first ones."""
     assert "idempotency-replayed" not in first.headers
     for other in others:
@@ -171,7 +171,7 @@ async def test_another_request_is_refused_in_the_shape_of_each_surface_and_the_f
 
 
 async def test_what_counts_as_the_same_body(here: Talk) -> None:
-    async def ask(body: str, **headers: str) -> httpx.Response:
+    async def ask(body: str, **headers: str) -> httpx2.Response:
         said = {"Content-Type": "application/json", "Idempotency-Key": "k", **headers}
         return await here.http.post("/api/openai", content=body, headers=said)
 

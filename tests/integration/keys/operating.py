@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import httpx
+import httpx2
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 from tests.support.talk import Talk
@@ -26,7 +26,7 @@ def as_ops(talk: Talk) -> Talk:
     return talk
 
 
-async def told(answer: httpx.Response, status: int = 200) -> dict[str, Any]:
+async def told(answer: httpx2.Response, status: int = 200) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     body: dict[str, Any] = answer.json()
     return body

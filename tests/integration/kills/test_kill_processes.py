@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from tests.support.ledger import ended_once, nothing_left
@@ -24,18 +24,18 @@ LEASES: dict[str, Any] = {"lease_ms": 1500, "grant_ack_ms": 1500, "no_worker_gra
 OPEN_S = 20.0
 
 
-async def submit(http: httpx.AsyncClient, number: int) -> str:
+async def submit(http: httpx2.AsyncClient, number: int) -> str:
     answer = await http.post("/api/openai", json={"messages": [], "n": number, "async": True})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["taskId"])
 
 
-async def status(http: httpx.AsyncClient, task_id: str) -> dict[str, Any]:
+async def status(http: httpx2.AsyncClient, task_id: str) -> dict[str, Any]:
     """What a poll tells, as soon as somebody answers."""
     while True:
         try:
             answer = await http.get(f"/api/task/{task_id}")
-        except httpx.TransportError:
+        except httpx2.TransportError:
             await asyncio.sleep(0.1)
             continue
         if answer.status_code == 200:
@@ -45,7 +45,7 @@ async def status(http: httpx.AsyncClient, task_id: str) -> dict[str, Any]:
         await asyncio.sleep(0.1)
 
 
-async def results(http: httpx.AsyncClient, task_ids: list[str]) -> list[dict[str, Any]]:
+async def results(http: httpx2.AsyncClient, task_ids: list[str]) -> list[dict[str, Any]]:
     """How all tasks ended, waiting for it."""
     ended = []
     async with asyncio.timeout(PATIENCE_S):
@@ -197,10 +197,10 @@ async def test_of_several_processes_one_that_is_killed_is_replaced(tmp_path: Pat
             await nothing_left(store)
 
 
-async def submit_somehow(http: httpx.AsyncClient, number: int) -> str:
+async def submit_somehow(http: httpx2.AsyncClient, number: int) -> str:
     """Submit as a caller does whose connection may break or who may be told to come back."""
     for _ in range(100):
-        with contextlib.suppress(httpx.TransportError):
+        with contextlib.suppress(httpx2.TransportError):
             answer = await http.post("/api/openai", json={"messages": [], "n": number, "async": True})
             if answer.status_code == 202:
                 return str(answer.json()["taskId"])

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import redis
 from tests.support.ledger import ended_once, nothing_left
@@ -75,7 +75,7 @@ class Life:
             await send(type="taskChunk", taskId=task["taskId"], delta=word)
         await send(type="taskResult", taskId=task["taskId"], result=None, error=None)
 
-    def _note(self, kind: str, answer: httpx.Response, good: bool) -> None:
+    def _note(self, kind: str, answer: httpx2.Response, good: bool) -> None:
         if answer.status_code == 503:
             assert answer.json()["error"] == "Store unavailable", answer.text
             assert "retry-after" in answer.headers
@@ -84,13 +84,13 @@ class Life:
             assert good, f"{kind}: {answer.status_code} {answer.text}"
             self.answers.append(f"{kind}: ok")
 
-    async def _sync(self, http: httpx.AsyncClient) -> None:
+    async def _sync(self, http: httpx2.AsyncClient) -> None:
         answer = await http.post("/api/openai", json={"messages": []})
         self._note("sync", answer, answer.status_code == 200 and answer.json()["content"] == "abc")
 
-    async def _insist(self, http: httpx.AsyncClient) -> None:
+    async def _insist(self, http: httpx2.AsyncClient) -> None:
         """The same request again and again, as it has a key: one task, whatever is lost."""
-        answers: list[httpx.Response] = []
+        answers: list[httpx2.Response] = []
         async with asyncio.timeout(ALL_ENDED_S):
             while len(answers) < 3:
                 answer = await http.post(
@@ -101,12 +101,12 @@ class Life:
                     answers.append(answer)
         assert len({(answer.content, answer.headers["x-task-id"]) for answer in answers}) == 1
 
-    async def _stream(self, http: httpx.AsyncClient) -> None:
+    async def _stream(self, http: httpx2.AsyncClient) -> None:
         answer = await http.post("/api/openai", json={"messages": [], "stream": True})
         good = answer.status_code == 200 and answer.text.count("event: done") == 1
         self._note("stream", answer, good and '"content":"abc"' in answer.text)
 
-    async def _later(self, http: httpx.AsyncClient) -> None:
+    async def _later(self, http: httpx2.AsyncClient) -> None:
         answer = await http.post("/api/openai", json={"messages": [], "async": True})
         self._note("async", answer, answer.status_code == 202)
         if answer.status_code != 202:
@@ -121,7 +121,7 @@ class Life:
                 await asyncio.sleep(0.05)
         assert status == "completed"
 
-    async def _leave(self, http: httpx.AsyncClient) -> None:
+    async def _leave(self, http: httpx2.AsyncClient) -> None:
         answer = await http.post("/api/openai", json={"messages": [], "async": True})
         self._note("async", answer, answer.status_code == 202)
         if answer.status_code == 202:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.kills.test_kill_processes import OPEN_S, results, submit
 from tests.support.ledger import ended_once, events, nothing_left
@@ -47,7 +47,7 @@ def store(own_redis: Server) -> Any:
         yield client
 
 
-def caller(gateway: GatewayProcess) -> httpx.AsyncClient:
+def caller(gateway: GatewayProcess) -> httpx2.AsyncClient:
     return http_client(gateway.url, timeout=OPEN_S)
 
 
@@ -150,7 +150,7 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
             task.cancel()
 
 
-async def stopping(http: httpx.AsyncClient) -> bool:
+async def stopping(http: httpx2.AsyncClient) -> bool:
     return (await http.get("/readyz")).status_code == 503
 
 
@@ -222,9 +222,9 @@ async def test_killed_again_and_again_under_load_nothing_is_lost_and_nobody_hang
 
     accepted: dict[str, int] = {}
 
-    async def ask(http: list[httpx.AsyncClient], number: int) -> None:
+    async def ask(http: list[httpx2.AsyncClient], number: int) -> None:
         for turn in range(100):
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx2.TransportError):
                 answer = await http[(number + turn) % 2].post(
                     "/api/openai", json={"messages": [], "n": number, "async": True}
                 )

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from structlog.testing import capture_logs
 from tests.integration.metrics.scraping import scrape
@@ -37,7 +37,7 @@ def store(own_redis: Server) -> Any:
         yield client
 
 
-def refused(answer: httpx.Response) -> None:
+def refused(answer: httpx2.Response) -> None:
     """A clear answer: what is wrong, and when to try again."""
     assert answer.status_code == 503, answer.text
     assert answer.json()["error"] == "Store unavailable"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.serving import until
@@ -46,14 +46,14 @@ def parse(text: str, *, strict: bool = False) -> Scrape:
     return Scrape(samples, {family.name: family.type for family in families})
 
 
-async def scrape(http: httpx.AsyncClient, *, strict: bool = False) -> Scrape:
+async def scrape(http: httpx2.AsyncClient, *, strict: bool = False) -> Scrape:
     """What /metrics says."""
     answer = await http.get("/metrics", headers={"Accept": OPENMETRICS} if strict else {})
     assert answer.status_code == 200, answer.text
     return parse(answer.text, strict=strict)
 
 
-async def scrape_when(http: httpx.AsyncClient, value: float, name: str, **labels: str) -> Scrape:
+async def scrape_when(http: httpx2.AsyncClient, value: float, name: str, **labels: str) -> Scrape:
     """What /metrics says once a sample has this value: what comes from the store may be a second old."""
     seen: list[Scrape] = []
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from tests.support.servers import free_port
@@ -106,7 +106,7 @@ def launch(folder: Path, port: int) -> "subprocess.Popen[bytes]":
 
 
 @contextlib.asynccontextmanager
-async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[httpx.AsyncClient]:
+async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[httpx2.AsyncClient]:
     """A Prometheus that runs our configuration against one gateway; a client of it."""
     assert shutil.which("prometheus"), "prometheus is missing: sh tests/install-tools"
     (folder / "key").write_text(secret)
@@ -128,7 +128,7 @@ async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[ht
 
             async def answers() -> bool:
                 assert process.poll() is None, (folder / "log").read_text()[-2000:]
-                with contextlib.suppress(httpx.TransportError):
+                with contextlib.suppress(httpx2.TransportError):
                     return (await http.get("/-/ready")).status_code == 200
                 return False
 
@@ -139,7 +139,7 @@ async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[ht
         await asyncio.to_thread(process.wait, 30)
 
 
-async def ask(http: httpx.AsyncClient, query: str) -> list[Any]:
+async def ask(http: httpx2.AsyncClient, query: str) -> list[Any]:
     answer = (await http.get("/api/v1/query", params={"query": query})).json()
     assert answer["status"] == "success", (query, answer)
     result: list[Any] = answer["data"]["result"]
@@ -207,6 +207,6 @@ async def test_rules_and_dashboard_ask_for_what_a_gateway_tells(gateway: Start, 
             assert {rule["lastError"] for rule in answer if "lastError" in rule} <= {""}
 
 
-async def _two_scrapes(http: httpx.AsyncClient) -> bool:
+async def _two_scrapes(http: httpx2.AsyncClient) -> bool:
     result = await ask(http, "count_over_time(fairlane_build_info[30s])")
     return bool(result) and float(result[0]["value"][1]) >= 2

@@ -6,7 +6,7 @@ import signal
 import stat
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from tests.support.processes import gateway_process
@@ -64,7 +64,7 @@ async def test_each_scrape_tells_of_every_process_and_nothing_ever_falls(
         async def is_back() -> bool:
             try:
                 seen = await fresh_scrape(gateway.url)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 return False
             started = {
                 labels["process"]: value for labels, value in seen.samples["process_start_time_seconds"]

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
@@ -29,7 +29,7 @@ KEYS = [
 ]
 
 
-async def submit(client: httpx.AsyncClient, **body: Any) -> str:
+async def submit(client: httpx2.AsyncClient, **body: Any) -> str:
     answer = await client.post("/api/openai", json={"async": True, **body})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["taskId"])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.talk import Talk
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
-def says_when(answer: httpx.Response) -> bool:
+def says_when(answer: httpx2.Response) -> bool:
     """Whether a 429 or 503 tells when to come again, in header and body alike."""
     seconds, exact = int(answer.headers["retry-after"]), int(answer.headers["retry-after-ms"])
     return 1 <= seconds <= 60 and exact <= seconds * 1000

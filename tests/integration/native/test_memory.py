@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from tests.support.memory import Peak, resident, watched
@@ -57,7 +57,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
             yield gateway
 
 
-async def waiting(http: httpx.AsyncClient, number: int) -> None:
+async def waiting(http: httpx2.AsyncClient, number: int) -> None:
     async def are() -> bool:
         state = (await http.get("/api/admin/state?tasks=0")).json()
         return bool(state["counts"]["queued"] == number)
@@ -98,7 +98,7 @@ def without_payload(text: str | bytes) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def busy_model(gateway: GatewayProcess, http: httpx.AsyncClient) -> AsyncIterator["Busy"]:
+async def busy_model(gateway: GatewayProcess, http: httpx2.AsyncClient) -> AsyncIterator["Busy"]:
     """A model whose only slot is taken, so that what is asked of it waits."""
     async with worker_v2(gateway.ws, "m") as worker:
         worker.loads = without_payload

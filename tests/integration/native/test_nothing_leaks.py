@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
@@ -44,7 +44,7 @@ async def call(talk: Talk, number: int, chance: random.Random) -> str:
         calling.cancel()
         await asyncio.wait([calling])
         return "left"
-    answer: httpx.Response = await calling
+    answer: httpx2.Response = await calling
     task_id = answer.headers["x-task-id"]
     if way == "async":
         assert answer.status_code == 202

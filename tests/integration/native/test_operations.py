@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.processes import GatewayProcess
@@ -209,7 +209,7 @@ async def test_no_log_level_shows_prompts_answers_or_keys(redis_url: str, tmp_pa
             connect(
                 f"{process.ws}?q=private", proxy=None, additional_headers=bearer(secret("gpu"))
             ) as worker,
-            httpx.AsyncClient(
+            httpx2.AsyncClient(
                 base_url=process.url, trust_env=False, timeout=15, headers=bearer(secret("acme"))
             ) as http,
         ):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 from structlog.testing import capture_logs
@@ -120,7 +120,7 @@ async def test_the_line_of_an_answer_that_broke_off_names_its_request(
 
     async with gateway() as talk, talk.worker():
         monkeypatch.setattr(Request, "respond", broken)
-        with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
+        with capture_logs() as lines, pytest.raises(httpx2.RemoteProtocolError):
             await talk.http.post("/api/openai", json={"async": True}, headers={"X-Request-Id": "trace-8"})
         monkeypatch.undo()
         (line,) = [line for line in lines if line["event"] == "an answer broke off"]

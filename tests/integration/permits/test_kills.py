@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.ledger import nothing_left
 from tests.support.processes import gateway_process
@@ -29,7 +29,7 @@ ENDPOINTS = {
 class Callers:
     """Each asks for a permit, and uses it as soon as it comes, twice; it counts how many are let in at a time."""
 
-    def __init__(self, http: httpx.AsyncClient, chance: random.Random) -> None:
+    def __init__(self, http: httpx2.AsyncClient, chance: random.Random) -> None:
         self.http, self.chance = http, chance
         self.inside = self.most = 0
         self.let_in: dict[str, int] = {}

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from tests.support.nginx import NGINX, in_front_of, nginx
 from tests.support.servers import free_port
@@ -27,7 +27,7 @@ SETTINGS = {"endpoints": {"image": IMAGE, "other": {**IMAGE, "url": "http://127.
 
 
 @contextlib.asynccontextmanager
-async def guarded(folder: Path, behind: Target, *gateways: Talk) -> AsyncIterator[httpx.AsyncClient]:
+async def guarded(folder: Path, behind: Target, *gateways: Talk) -> AsyncIterator[httpx2.AsyncClient]:
     """A caller of nginx in front of a server, which asks these gateways, by the configuration in deploy/."""
     port = free_port()
     addresses = [gateway.served.url.removeprefix("http://") for gateway in gateways]
@@ -35,7 +35,7 @@ async def guarded(folder: Path, behind: Target, *gateways: Talk) -> AsyncIterato
     async with nginx(folder, text), http_client(f"http://127.0.0.1:{port}") as http:
 
         async def ready() -> bool:
-            with contextlib.suppress(httpx.HTTPError):
+            with contextlib.suppress(httpx2.HTTPError):
                 return (await http.get("/")).status_code == 403
             return False
 
@@ -171,7 +171,7 @@ async def test_no_gateway_lets_nobody_in(gateway: Start, tmp_path: Path) -> None
         async with nginx(tmp_path, text), http_client(f"http://127.0.0.1:{listening}") as http:
 
             async def refused() -> bool:
-                with contextlib.suppress(httpx.HTTPError):
+                with contextlib.suppress(httpx2.HTTPError):
                     return (await http.get("/image/a", headers=carrying(permit))).status_code == 500
                 return False
 

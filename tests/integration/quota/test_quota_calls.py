@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from tests.integration.admin.test_commands import fairlane
@@ -70,7 +70,7 @@ async def nothing_granted(shared_gateway: Start, shared_database: dict[str, str]
         yield talk
 
 
-async def told(client: httpx.AsyncClient, path: str, status: int = 200, **query: Any) -> dict[str, Any]:
+async def told(client: httpx2.AsyncClient, path: str, status: int = 200, **query: Any) -> dict[str, Any]:
     answer = await client.get(path, params=query)
     assert answer.status_code == status, answer.text
     body: dict[str, Any] = json.loads(answer.text, parse_float=Decimal)
@@ -88,7 +88,7 @@ async def row_of(talk: Talk, **who: str) -> dict[str, Any]:
     return (await told(talk.http, QUOTA, **who))["rows"][0]  # type: ignore[no-any-return]
 
 
-async def run(talk: Talk, worker: RawWorker, caller: httpx.AsyncClient, error: str | None = None) -> None:
+async def run(talk: Talk, worker: RawWorker, caller: httpx2.AsyncClient, error: str | None = None) -> None:
     """A task of this caller, from its call to its end."""
     call = talk.later(caller.post("/api/openai", json=BODY))
     task = await worker.take()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import func, select
 from tests.integration.metrics.scraping import scrape_when
@@ -77,7 +77,7 @@ async def forgotten(talk: Talk, task_id: str) -> None:
     await link.command("UNLINK", KEYS("task", id=task_id), KEYS("log", id=task_id))
 
 
-async def get(client: httpx.AsyncClient, task_id: str) -> httpx.Response:
+async def get(client: httpx2.AsyncClient, task_id: str) -> httpx2.Response:
     return await client.get(f"/api/task/{task_id}")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import redis
 from sqlalchemy import func, select
@@ -97,7 +97,7 @@ class Crowd:
         self.accepted: set[str] = set()
         self.refused = 0
 
-    async def grant(self, http: httpx.AsyncClient) -> None:
+    async def grant(self, http: httpx2.AsyncClient) -> None:
         """Grant what is to be granted, each until somebody says that it was."""
         for subject, amount, name in GRANTS:
             body = {"user" if "/" in subject else "key": subject, "credits": amount, "id": name}
@@ -109,7 +109,7 @@ class Crowd:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(self._dice.uniform(0, 0.5))
 
-    async def call(self, http: httpx.AsyncClient) -> None:
+    async def call(self, http: httpx2.AsyncClient) -> None:
         while len(self.accepted) < TASKS:
             body = {
                 "messages": [],
@@ -129,9 +129,9 @@ class Crowd:
                 await self._post(http, f"/api/task/{task_id}/cancel", {}, caller)
 
     async def _post(
-        self, http: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str]
-    ) -> httpx.Response | None:
-        with contextlib.suppress(httpx.TransportError):
+        self, http: httpx2.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str]
+    ) -> httpx2.Response | None:
+        with contextlib.suppress(httpx2.TransportError):
             return await http.post(self._dice.choice(self._urls) + path, json=body, headers=headers)
         return None
 

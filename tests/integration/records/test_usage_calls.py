@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -54,7 +54,7 @@ async def unused(shared_gateway: Start, shared_database: dict[str, str]) -> Asyn
         yield talk
 
 
-async def told(client: httpx.AsyncClient, path: str, **query: Any) -> dict[str, Any]:
+async def told(client: httpx2.AsyncClient, path: str, **query: Any) -> dict[str, Any]:
     answer = await client.get(path, params=query)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
@@ -314,7 +314,7 @@ async def test_it_can_be_had_as_csv(talk: Talk) -> None:
 async def test_callers_see_what_is_their_own(talk: Talk) -> None:
     await filled(talk)
 
-    async def seen(client: httpx.AsyncClient, **query: Any) -> dict[str, int]:
+    async def seen(client: httpx2.AsyncClient, **query: Any) -> dict[str, int]:
         report = await told(client, "/api/usage", by="user", **PERIOD, **query)
         return {row["user"]: row["tasks"] for row in report["rows"]}
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import httpx
+import httpx2
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk
@@ -16,7 +16,7 @@ KEYS = Keys(pool_prefix())
 class Asker:
     """A caller of Responses, on one gateway."""
 
-    def __init__(self, http: httpx.AsyncClient, talk: Talk) -> None:
+    def __init__(self, http: httpx2.AsyncClient, talk: Talk) -> None:
         self.http = http
         self.talk = talk
 
@@ -24,12 +24,12 @@ class Asker:
         """POST, which must be well."""
         return good(await self.post(text, **fields))
 
-    async def post(self, text: Any = "what?", **fields: Any) -> httpx.Response:
+    async def post(self, text: Any = "what?", **fields: Any) -> httpx2.Response:
         headers = fields.pop("headers", {})
         body = {"model": "m", "input": text, **fields}
         return await self.http.post("/v1/responses", json=body, headers=headers)
 
-    async def call(self, method: str, response_id: str, path: str = "", **query: Any) -> httpx.Response:
+    async def call(self, method: str, response_id: str, path: str = "", **query: Any) -> httpx2.Response:
         return await self.http.request(method, f"/v1/responses/{response_id}{path}", params=query)
 
     async def get(self, response_id: str) -> dict[str, Any]:
@@ -76,13 +76,13 @@ class Asker:
         await link.command("UNLINK", KEYS("task", id=task), KEYS("log", id=task))
 
 
-def good(answer: httpx.Response, status: int = 200) -> dict[str, Any]:
+def good(answer: httpx2.Response, status: int = 200) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     told: dict[str, Any] = answer.json()
     return told
 
 
-def refused(answer: httpx.Response, status: int, code: str | None = None, param: str | None = None) -> str:
+def refused(answer: httpx2.Response, status: int, code: str | None = None, param: str | None = None) -> str:
     """The sentence of a refusal."""
     error = answer.json()["error"]
     assert answer.status_code == status, answer.text

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import select
 from tests.integration.native.keys import key, secret
@@ -404,7 +404,7 @@ async def test_killed_between_admission_and_row_a_key_finds_the_response(
             with own_redis.client() as store:
                 await until(lambda: store.hget(KEYS("task", id=task["taskId"]), "st") == b"completed")
             await a.kill()
-            with pytest.raises(httpx.TransportError):
+            with pytest.raises(httpx2.TransportError):
                 await call
             assert lock.execute("SELECT count(*) FROM responses").fetchone() == (0,)
             lock.execute("COMMIT")

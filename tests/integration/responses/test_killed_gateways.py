@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.responses.asking import KEYS, events_of, good, text_of, told_events
 from tests.support.databases import FILE, place_database
@@ -38,12 +38,12 @@ async def gateways(own_redis: Server, tmp_path: Path) -> AsyncIterator[Pair]:
         yield a, b
 
 
-async def ask(http: httpx.AsyncClient, text: str) -> str:
+async def ask(http: httpx2.AsyncClient, text: str) -> str:
     body = {"model": "m", "input": text, "background": True}
     return str(good(await http.post("/v1/responses", json=body))["id"])
 
 
-async def read_until_cut(http: httpx.AsyncClient, response_id: str, seen: list[dict[str, Any]]) -> None:
+async def read_until_cut(http: httpx2.AsyncClient, response_id: str, seen: list[dict[str, Any]]) -> None:
     """Collect the events of a response until its gateway is gone."""
     held = b""
     try:
@@ -51,11 +51,11 @@ async def read_until_cut(http: httpx.AsyncClient, response_id: str, seen: list[d
             async for piece in answer.aiter_bytes():
                 held += piece
                 seen[:] = told_events(held)
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return
 
 
-async def whole(http: httpx.AsyncClient, response_id: str, after: int = -1) -> list[dict[str, Any]]:
+async def whole(http: httpx2.AsyncClient, response_id: str, after: int = -1) -> list[dict[str, Any]]:
     query = {"stream": "true"} | ({"starting_after": str(after)} if after >= 0 else {})
     return events_of((await http.get(f"/v1/responses/{response_id}", params=query)).content)
 

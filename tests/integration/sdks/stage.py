@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from tests.support.serving import DEADLINE_S, Served, http_client, serving, until
 
 from .cast import Cast
@@ -37,7 +37,7 @@ class Stage:
             body = {"model": model, "messages": MESSAGES, "stream": stream}
             await http.post("/v1/chat/completions", json=body)
 
-    def _http(self, timeout_s: float = DEADLINE_S) -> httpx.AsyncClient:
+    def _http(self, timeout_s: float = DEADLINE_S) -> httpx2.AsyncClient:
         return http_client(self.served.url, headers=self._headers, timeout=timeout_s)
 
     async def queued(self, number: int) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import select
 from tests.support.serving import WORKER_TOKEN, http_client, serving, until
@@ -40,7 +40,7 @@ async def media(shared_gateway: Start) -> AsyncIterator[Media]:
 
 
 @pytest.fixture
-async def http(media: Media) -> AsyncIterator[httpx.AsyncClient]:
+async def http(media: Media) -> AsyncIterator[httpx2.AsyncClient]:
     async with media.http() as http:
         yield http
 
@@ -53,7 +53,7 @@ def speak(model: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_form_with_the_same_key_is_one_task_whatever_its_boundary(
-    media: Media, http: httpx.AsyncClient
+    media: Media, http: httpx2.AsyncClient
 ) -> None:
     headers = {"Idempotency-Key": "order-7"}
     answers = [await http.post(HEAR, data={"model": "ear"}, files=FILE, headers=headers) for _ in range(2)]
@@ -67,7 +67,7 @@ async def test_a_form_with_the_same_key_is_one_task_whatever_its_boundary(
 
 
 async def test_speech_and_subtitles_with_a_key_are_replayed_with_their_type(
-    media: Media, http: httpx.AsyncClient
+    media: Media, http: httpx2.AsyncClient
 ) -> None:
     headers = {"Idempotency-Key": "order-8"}
     spoken = [await http.post(SPEECH, json=speak("pieces"), headers=headers) for _ in range(2)]
@@ -82,7 +82,7 @@ async def test_speech_and_subtitles_with_a_key_are_replayed_with_their_type(
 
 
 async def test_a_record_says_what_the_worker_reported_and_nothing_else(
-    media: Media, http: httpx.AsyncClient
+    media: Media, http: httpx2.AsyncClient
 ) -> None:
     tasks = []
     for path, body, files in (
@@ -122,7 +122,7 @@ async def test_a_file_counts_for_no_tokens_of_a_limit(redis_url: str, tmp_path: 
         assert int(answer.headers["x-ratelimit-limit-tokens"]) == 1000
 
 
-async def test_native_callers_have_the_same_types(media: Media, http: httpx.AsyncClient) -> None:
+async def test_native_callers_have_the_same_types(media: Media, http: httpx2.AsyncClient) -> None:
     payload = {"model": "ear", "file": {"data": b64encode(SOUND).decode(), "filename": "a.wav"}}
     body = {"type": "openaiTranscription", "model": "ear", "payload": payload}
     answer = await http.post("/api/tasks", json=body)
@@ -136,7 +136,7 @@ async def test_native_callers_have_the_same_types(media: Media, http: httpx.Asyn
 # ---- speech as it comes ----------
 
 
-async def test_the_first_bytes_come_while_the_worker_speaks(media: Media, http: httpx.AsyncClient) -> None:
+async def test_the_first_bytes_come_while_the_worker_speaks(media: Media, http: httpx2.AsyncClient) -> None:
     async with http.stream("POST", SPEECH, json=speak("slow")) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "audio/mpeg"
@@ -148,13 +148,13 @@ async def test_the_first_bytes_come_while_the_worker_speaks(media: Media, http: 
 
 
 async def test_a_failure_after_the_first_bytes_cuts_the_connection(
-    media: Media, http: httpx.AsyncClient
+    media: Media, http: httpx2.AsyncClient
 ) -> None:
     async with http.stream("POST", SPEECH, json=speak("hoarse")) as answer:
         pieces = answer.aiter_raw()
         assert await anext(pieces) == b"half of i"
         media.go_on.set()
-        with pytest.raises(httpx.RemoteProtocolError):
+        with pytest.raises(httpx2.RemoteProtocolError):
             async for _ in pieces:
                 pass
 
@@ -163,14 +163,14 @@ async def test_a_failure_after_the_first_bytes_cuts_the_connection(
     ("model", "status", "code"), [("mute", 400, "BAD_REQUEST"), ("babble", 502, "JSON_PARSE_FAILED")]
 )
 async def test_a_failure_before_the_first_byte_has_a_status(
-    http: httpx.AsyncClient, model: str, status: int, code: str
+    http: httpx2.AsyncClient, model: str, status: int, code: str
 ) -> None:
     answer = await http.post(SPEECH, json=speak(model))
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/json"
 
 
-async def test_a_caller_who_leaves_stops_the_worker(media: Media, http: httpx.AsyncClient) -> None:
+async def test_a_caller_who_leaves_stops_the_worker(media: Media, http: httpx2.AsyncClient) -> None:
     async with http.stream("POST", SPEECH, json=speak("slow")) as answer:
         assert await anext(answer.aiter_raw()) == b"first!"
     await until(media.cancelled.is_set, "the cancel at the worker")
@@ -200,7 +200,7 @@ async def test_speech_that_never_begins_ends_at_its_time_limit(media: Media) -> 
     ids=["bytes", "events", "words", "images"],
 )
 async def test_who_waits_may_move_up_in_the_queue(
-    media: Media, http: httpx.AsyncClient, path: str, call: dict[str, Any]
+    media: Media, http: httpx2.AsyncClient, path: str, call: dict[str, Any]
 ) -> None:
     filler = asyncio.create_task(_hold_all(media))
     await media.speaking.wait()
@@ -228,7 +228,7 @@ async def _hold_all(media: Media) -> None:
         await asyncio.gather(*(http.post(SPEECH, json=speak("slow")) for _ in range(8)))
 
 
-async def test_speech_as_events(http: httpx.AsyncClient) -> None:
+async def test_speech_as_events(http: httpx2.AsyncClient) -> None:
     answer = await http.post(SPEECH, json=speak("pieces", stream_format="sse"))
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
@@ -270,7 +270,7 @@ async def test_speech_as_events(http: httpx.AsyncClient) -> None:
     ],
 )
 async def test_what_makes_no_sense_is_refused_in_a_sentence(
-    http: httpx.AsyncClient, path: str, call: dict[str, Any], status: int, words: str
+    http: httpx2.AsyncClient, path: str, call: dict[str, Any], status: int, words: str
 ) -> None:
     answer = await http.post(path, **call)
     assert answer.status_code == status, answer.text
@@ -278,7 +278,7 @@ async def test_what_makes_no_sense_is_refused_in_a_sentence(
 
 
 async def test_a_form_whose_files_are_too_large_as_base64_is_a_413(
-    media: Media, http: httpx.AsyncClient
+    media: Media, http: httpx2.AsyncClient
 ) -> None:
     for size in (310_000, 500_000):
         answer = await http.post(HEAR, data={"model": "ear"}, files={"file": ("a", b"x" * size)})
@@ -292,7 +292,7 @@ async def test_a_form_whose_files_are_too_large_as_base64_is_a_413(
     assert len(media.seen) == 1
 
 
-async def test_a_form_that_is_cut_off_or_none_is_a_400(http: httpx.AsyncClient) -> None:
+async def test_a_form_that_is_cut_off_or_none_is_a_400(http: httpx2.AsyncClient) -> None:
     kind = {"content-type": "multipart/form-data; boundary=b"}
     for body in (b"", b"junk", b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\near'):
         answer = await http.post(HEAR, content=body, headers=kind)
@@ -350,8 +350,8 @@ async def _chat(task: Task, context: Context) -> str:
 
 
 async def test_speech_that_breaks_off_behind_the_adapter_is_cut_here(
-    media: Media, http: httpx.AsyncClient
+    media: Media, http: httpx2.AsyncClient
 ) -> None:
     media.upstream.cut.set()
-    with pytest.raises(httpx.RemoteProtocolError):
+    with pytest.raises(httpx2.RemoteProtocolError):
         await http.post(SPEECH, json=speak("far"))

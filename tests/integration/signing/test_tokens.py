@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from structlog.testing import capture_logs
@@ -38,15 +38,15 @@ async def site(talk: Talk, **more: Any) -> str:
     return str((await create(as_ops(talk), **SITE | more))["secret"])
 
 
-def holder(talk: Talk, text: str) -> httpx.AsyncClient:
+def holder(talk: Talk, text: str) -> httpx2.AsyncClient:
     return talk.client(text)
 
 
-async def who(talk: Talk, text: str) -> httpx.Response:
+async def who(talk: Talk, text: str) -> httpx2.Response:
     return await talk.http.get("/api/caller", headers=bearer(text))
 
 
-async def error(answer: httpx.Response, status: int) -> str:
+async def error(answer: httpx2.Response, status: int) -> str:
     assert answer.status_code == status, answer.text
     said = answer.json()["error"]
     return str(said["message"] if isinstance(said, dict) else said)

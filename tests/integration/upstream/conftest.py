@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tests.support.processes import process
@@ -21,7 +21,7 @@ START_S = 60.0
 
 
 @pytest.fixture(scope="module")
-async def llama(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+async def llama(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of llama.cpp's server itself."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_model(path)
@@ -36,7 +36,7 @@ async def llama(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
 
 @pytest.fixture(scope="module")
 async def sdk(
-    llama: httpx.AsyncClient, tmp_path_factory: pytest.TempPathFactory
+    llama: httpx2.AsyncClient, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[AsyncOpenAI]:
     """The official SDK, a gateway, and a worker process in front of llama.cpp.
 
@@ -52,7 +52,7 @@ async def sdk(
 
 @contextlib.asynccontextmanager
 async def _through_the_gateway(
-    redis_url: str, directory: Path, llama: httpx.AsyncClient
+    redis_url: str, directory: Path, llama: httpx2.AsyncClient
 ) -> AsyncIterator[AsyncOpenAI]:
     async with serving(redis_url, directory, lease_ms=120_000, linger_ms=120_000) as served:
         command = ("-m", "fairlane.gateway.process.cli", "worker", "openai", "--slots", "2", "--model", MODEL)

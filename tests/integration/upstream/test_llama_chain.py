@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from openai import AsyncOpenAI
 from tests.support.processes import process
@@ -39,7 +39,7 @@ CHAIN: dict[str, Any] = {
 ASK = {"chain": CHAIN, "variables": {"image": "data:image/png;base64,iVBORw0KGgo=", "resume": "a cook"}}
 
 
-async def events_of(http: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
+async def events_of(http: httpx2.AsyncClient, url: str) -> list[dict[str, Any]]:
     async with asyncio.timeout(DEADLINE_S), http.stream("GET", url) as answer:
         lines = [line async for line in answer.aiter_lines()]
     names = [line[7:] for line in lines if line.startswith("event: ")]
@@ -48,7 +48,7 @@ async def events_of(http: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
 
 
 async def test_a_chain_with_an_image_ends_in_what_the_server_writes(
-    sdk: AsyncOpenAI, llama: httpx.AsyncClient
+    sdk: AsyncOpenAI, llama: httpx2.AsyncClient
 ) -> None:
     url = str(sdk.base_url).removesuffix("/v1/")
     async with process(*SIMULATED, "--gateway", url, stderr=None), http_client(url) as http:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -22,24 +22,24 @@ TOO_LONG = "word " * (CONTEXT_PER_SLOT + 1000)
 LONG_TALK = CONTEXT_PER_SLOT - 1000
 
 
-async def busy_slots(llama: httpx.AsyncClient) -> int:
+async def busy_slots(llama: httpx2.AsyncClient) -> int:
     """How many of the server's slots generate now."""
     slots = (await llama.get("/slots")).json()
     return sum(slot["is_processing"] for slot in slots)
 
 
-async def tokens_predicted(llama: httpx.AsyncClient) -> int:
+async def tokens_predicted(llama: httpx2.AsyncClient) -> int:
     """How many tokens the server has generated since it started, in slots that have come to rest."""
     lines = (await llama.get("/metrics")).text.splitlines()
     (line,) = [line for line in lines if line.startswith("llamacpp:tokens_predicted_total ")]
     return int(line.split()[1])
 
 
-async def is_busy(llama: httpx.AsyncClient) -> bool:
+async def is_busy(llama: httpx2.AsyncClient) -> bool:
     return await busy_slots(llama) > 0
 
 
-async def at_rest(llama: httpx.AsyncClient) -> None:
+async def at_rest(llama: httpx2.AsyncClient) -> None:
     """Return when the server generates nothing.
 
     It is asked rarely: it looks for departed callers only after a second in which it has answered nobody.
@@ -49,7 +49,7 @@ async def at_rest(llama: httpx.AsyncClient) -> None:
             await asyncio.sleep(1.5)
 
 
-async def test_a_completion_is_the_servers_own(sdk: AsyncOpenAI, llama: httpx.AsyncClient) -> None:
+async def test_a_completion_is_the_servers_own(sdk: AsyncOpenAI, llama: httpx2.AsyncClient) -> None:
     completion = await sdk.chat.completions.create(**FIXED, max_tokens=20)
     direct = (await llama.post("/v1/chat/completions", json={**FIXED, "max_tokens": 20})).json()
     assert completion.choices[0].message.content == direct["choices"][0]["message"]["content"]
@@ -126,7 +126,7 @@ async def test_completions_in_one_piece_and_streamed(sdk: AsyncOpenAI) -> None:
     assert text == whole.choices[0].text
 
 
-async def test_embeddings_in_both_encodings(sdk: AsyncOpenAI, llama: httpx.AsyncClient) -> None:
+async def test_embeddings_in_both_encodings(sdk: AsyncOpenAI, llama: httpx2.AsyncClient) -> None:
     texts = ["the lane is fair", "a queue"]
     packed = await sdk.embeddings.create(model=MODEL, input=texts)
     floats = await sdk.embeddings.create(model=MODEL, input=texts, encoding_format="float")
@@ -162,7 +162,7 @@ async def test_what_the_server_refuses_is_a_bad_request(sdk: AsyncOpenAI) -> Non
 
 
 async def test_the_server_stops_when_the_caller_of_a_stream_leaves(
-    sdk: AsyncOpenAI, llama: httpx.AsyncClient
+    sdk: AsyncOpenAI, llama: httpx2.AsyncClient
 ) -> None:
     before = await tokens_predicted(llama)
     async with await sdk.chat.completions.create(**FIXED, max_tokens=LONG_TALK, stream=True) as stream:
@@ -175,7 +175,7 @@ async def test_the_server_stops_when_the_caller_of_a_stream_leaves(
 
 
 async def test_the_server_stops_when_a_waiting_caller_leaves(
-    sdk: AsyncOpenAI, llama: httpx.AsyncClient
+    sdk: AsyncOpenAI, llama: httpx2.AsyncClient
 ) -> None:
     before = await tokens_predicted(llama)
     calling = asyncio.create_task(sdk.chat.completions.create(**FIXED, max_tokens=LONG_TALK))
@@ -186,7 +186,7 @@ async def test_the_server_stops_when_a_waiting_caller_leaves(
     assert await tokens_predicted(llama) - before < LONG_TALK
 
 
-async def test_the_check_says_of_a_real_server_what_works(llama: httpx.AsyncClient) -> None:
+async def test_the_check_says_of_a_real_server_what_works(llama: httpx2.AsyncClient) -> None:
     command = ("-m", "fairlane.gateway.process.cli", "worker", "check", "openai", "--json", "--model", MODEL)
     async with process(
         *command, "--base-url", str(llama.base_url).rstrip("/") + "/v1", **NO_PROXIES

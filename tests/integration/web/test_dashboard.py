@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import httpx
+import httpx2
 import msgspec
 import psutil
 import pytest
@@ -884,7 +884,7 @@ async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_br
 
 
 @contextlib.asynccontextmanager
-async def reading(http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
+async def reading(http: httpx2.AsyncClient) -> AsyncIterator[list[str]]:
     """What an open tab asks of the gateway: the feed; the last hour and the users every ten seconds. Yields its pictures."""
     pictures: list[str] = []
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
@@ -43,7 +43,7 @@ async def keyed(redis_url: str, tmp_path: Path) -> AsyncIterator[Talk]:
         yield talk
 
 
-async def pictures(http: httpx.AsyncClient, number: int) -> list[dict[str, Any]]:
+async def pictures(http: httpx2.AsyncClient, number: int) -> list[dict[str, Any]]:
     """So many pictures of the feed."""
     found: list[dict[str, Any]] = []
     async with http.stream("GET", "/api/admin/feed") as response:
@@ -120,7 +120,7 @@ async def test_a_gateway_that_goes_ends_its_feeds(redis_url: str, tmp_path: Path
         await talk.served.gateway.drain()
         async with asyncio.timeout(10):
             async for _ in lines:
-                pass  # it ends, and properly: httpx would say so otherwise
+                pass  # it ends, and properly: httpx2 would say so otherwise
 
 
 async def test_tasks_are_found_by_what_is_asked(talk: Talk) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from playwright.async_api import expect
 from tests.integration.web.conftest import OpenBrowser
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "drain_ms": 3000}
 
 
-async def is_offered(http: httpx.AsyncClient) -> bool:
+async def is_offered(http: httpx2.AsyncClient) -> bool:
     """Whether some model is: a version 1 worker's is called `default`."""
     return bool((await http.get("/v1/models")).json()["data"])
 

@@ -115,7 +115,7 @@ NOT_SERVED = [
 
 async def test_nothing_else_is_served(talk: Talk) -> None:
     for path in NOT_SERVED:
-        async with await RawStream.open(talk.served.url, path) as answer:  # httpx would tidy the path up
+        async with await RawStream.open(talk.served.url, path) as answer:  # httpx2 would tidy the path up
             assert answer.status == 404, path
             assert answer.headers["content-type"] == "application/json", path
             assert b"import" not in await answer.whole(100_000), path

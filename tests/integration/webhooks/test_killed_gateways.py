@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.support.processes import gateway_process, tireless
 from tests.support.receivers import LOCAL, Got, Reply, receiving
@@ -58,12 +58,12 @@ async def test_no_end_is_lost_with_a_gateway_that_is_killed_again_and_again(tmp_
         assert max(Counter(receiver.ids).values()) < 10
 
 
-async def submitted(http: httpx.AsyncClient, number: int) -> str:
+async def submitted(http: httpx2.AsyncClient, number: int) -> str:
     async with asyncio.timeout(60):
         while True:
             try:
                 answer = await http.post("/api/openai", json={"messages": [], "n": number, "async": True})
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 await asyncio.sleep(0.1)
                 continue
             if answer.status_code == 202:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import respx
 from tests.support.pool import OPS
@@ -419,11 +419,11 @@ async def test_a_provider_s_429_is_waited_out_and_the_caller_gets_the_answer(
     upstream.get("http://provider.test/v1/models").respond(json={"data": []})
     route = upstream.post("http://provider.test/v1/chat/completions")
     route.side_effect = [
-        httpx.Response(429, json={"error": {"message": "slow down"}}, headers={"retry-after-ms": "250"}),
-        httpx.Response(200, json={"choices": [{"message": {"role": "assistant", "content": "here"}}]}),
+        httpx2.Response(429, json={"error": {"message": "slow down"}}, headers={"retry-after-ms": "250"}),
+        httpx2.Response(200, json={"choices": [{"message": {"role": "assistant", "content": "here"}}]}),
     ]
     adapter = OpenAIAdapter(
-        base_url="http://provider.test/v1", models=["m"], transport=httpx.MockTransport(upstream.handler)
+        base_url="http://provider.test/v1", models=["m"], transport=httpx2.MockTransport(upstream.handler)
     )
     worker = Worker(gateway=served.url)
     adapter.attach(worker)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
@@ -305,7 +305,7 @@ async def test_what_an_upstream_tells_of_its_models_is_told_to_the_gateway(gatew
         {"id": "org/big", "owned_by": "vllm", "max_model_len": 32_768},
         {"id": "other", "owned_by": "vllm", "max_model_len": 1},
     ]
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": rows}))
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"data": rows}))
     worker = Worker(gateway=gateway.url)
     models = {"big": "org/big", "unknown": "unknown"}
     OpenAIAdapter(base_url="http://upstream.test/v1", models=models, transport=transport).attach(worker)

@@ -39,7 +39,7 @@ def _logging_as_it_was() -> Iterator[None]:
         logger = logging.getLogger(name)
         logger.disabled, logger.propagate = False, True
     for name in (
-        *("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio", "alembic"),
+        *("uvicorn.error", "httpx2", "httpcore2", "websockets", "asyncio", "alembic"),
         "python_multipart",
     ):
         logging.getLogger(name).setLevel(logging.NOTSET)

@@ -8,7 +8,7 @@ from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 import respx
@@ -53,7 +53,7 @@ async def run(handler: Any, task: Task) -> list[Any]:
     return [item async for item in handler(task, context)]
 
 
-async def ask(task: Task, response: httpx.Response, path: str) -> tuple[list[Any], httpx.Request]:
+async def ask(task: Task, response: httpx2.Response, path: str) -> tuple[list[Any], httpx2.Request]:
     """What the adapter makes of an upstream's answer, and what it asked."""
     adapter = OpenAIAdapter(base_url=BASE, models={"m": "theirs"}, task_types=MEDIA)
     with respx.mock() as mocked:
@@ -65,9 +65,9 @@ async def ask(task: Task, response: httpx.Response, path: str) -> tuple[list[Any
         return items, route.calls.last.request
 
 
-def events(*said: dict[str, Any], end: str = "") -> httpx.Response:
+def events(*said: dict[str, Any], end: str = "") -> httpx2.Response:
     content = "".join(f"data: {msgspec.json.encode(one).decode()}\n\n" for one in said) + end
-    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=content)
+    return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
 
 
 def drawn(state: str, image: str, **more: Any) -> dict[str, Any]:
@@ -151,7 +151,7 @@ async def test_an_upstream_that_fails_amid_its_images_is_told_so(said: dict[str,
 async def test_an_upstream_that_knows_no_unfinished_images_is_read_as_a_whole() -> None:
     payload = {"image": FILE, "prompt": "x", "stream": True, "partial_images": 1}
     items, request = await ask(
-        task(IMAGE_EDIT, payload, stream=True), httpx.Response(200, json={"data": []}), "/images/edits"
+        task(IMAGE_EDIT, payload, stream=True), httpx2.Response(200, json={"data": []}), "/images/edits"
     )
     assert b'name="partial_images"\r\n\r\n1\r\n' in request.content
     assert msgspec.json.decode(items[-1].value) == {"data": []}
@@ -162,7 +162,7 @@ async def test_images_are_asked_for_whole_where_nobody_wants_to_see_them_unfinis
     answer = {"created": 1, "data": [], "usage": {"input_tokens": 3, "output_tokens": 9}}
     payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": count, "size": "8x8"}
     items, request = await ask(
-        task(IMAGE, payload, stream=True), httpx.Response(200, json=answer), "/images/generations"
+        task(IMAGE, payload, stream=True), httpx2.Response(200, json=answer), "/images/generations"
     )
     assert msgspec.json.decode(request.content) == {"model": "theirs", "prompt": "x", "size": "8x8"}
     usage, result = items
@@ -172,7 +172,7 @@ async def test_images_are_asked_for_whole_where_nobody_wants_to_see_them_unfinis
 
 async def test_a_form_says_so_and_holds_the_bytes() -> None:
     payload = {"image": [FILE, FILE], "prompt": "ü", "n": 2}
-    answer = httpx.Response(200, json={"data": []})
+    answer = httpx2.Response(200, json={"data": []})
     _, request = await ask(task(IMAGE_EDIT, payload), answer, "/images/edits")
     assert request.headers["content-type"].startswith("multipart/form-data; boundary=")
     assert request.content.count(b"sound") == 2
@@ -188,7 +188,7 @@ async def test_a_form_says_so_and_holds_the_bytes() -> None:
     ],
 )
 async def test_what_is_no_speech_is_told_so(body: bytes, kind: str, code: str) -> None:
-    response = httpx.Response(200, headers={"content-type": kind}, content=body)
+    response = httpx2.Response(200, headers={"content-type": kind}, content=body)
     with pytest.raises(TaskError) as caught:
         await ask(task(SPEECH, {"input": "hi", "stream_format": "sse"}), response, "/audio/speech")
     assert caught.value.code == code
@@ -196,14 +196,14 @@ async def test_what_is_no_speech_is_told_so(body: bytes, kind: str, code: str) -
 
 async def test_an_upstream_that_takes_no_notice_of_stream_is_read_as_a_whole() -> None:
     asked = task(TRANSCRIPTION, {"file": FILE, "stream": True}, stream=True)
-    items, request = await ask(asked, httpx.Response(200, json={"text": "heard"}), "/audio/transcriptions")
+    items, request = await ask(asked, httpx2.Response(200, json={"text": "heard"}), "/audio/transcriptions")
     assert b'name="stream"\r\n\r\ntrue\r\n' in request.content
     assert [msgspec.json.decode(item.value) for item in items] == [{"text": "heard"}]
 
 
 async def test_a_transcription_that_ends_without_its_end_was_cut_off() -> None:
     body = b'data: {"type": "transcript.text.delta", "delta": "hea"}\n\n'
-    response = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    response = httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
     with pytest.raises(TaskError) as caught:
         await ask(
             task(TRANSCRIPTION, {"file": FILE, "stream": True}, stream=True),

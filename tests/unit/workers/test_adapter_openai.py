@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 import respx
@@ -49,12 +49,12 @@ def adapter(**options: Any) -> OpenAIAdapter:
     return OpenAIAdapter(**{"base_url": BASE, "models": ["m"], **options})
 
 
-def sse(*events: Any, done: bool = True) -> httpx.Response:
+def sse(*events: Any, done: bool = True) -> httpx2.Response:
     lines = [e if isinstance(e, bytes) else msgspec.json.encode(e) for e in events]
     if done:
         lines.append(b"[DONE]")
     body = b"".join(b"data: " + line + b"\n\n" for line in lines)
-    return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=body)
+    return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=body)
 
 
 def word(text: str, finish: str | None = None) -> dict[str, Any]:
@@ -89,7 +89,7 @@ async def test_a_stream_becomes_deltas_and_usage() -> None:
 
 @respx.mock
 async def test_the_payload_s_other_members_keep_their_bytes() -> None:
-    route = respx.post(CHAT).mock(return_value=httpx.Response(200, json={"choices": []}))
+    route = respx.post(CHAT).mock(return_value=httpx2.Response(200, json={"choices": []}))
     payload = (
         b'{"model":"x","temperature":1.50,"big":12345678901234567890123,"stream":true,"stream_options":{}}'
     )
@@ -253,7 +253,7 @@ async def test_an_operator_may_allow_a_member() -> None:
 @respx.mock
 async def test_a_whole_answer_is_the_result_as_it_came(type: str, path: str) -> None:
     body = b'{"id": "1", "usage": {"prompt_tokens": 3, "total_tokens": 3}, "data": [1.50]}'
-    route = respx.post(BASE + path).mock(return_value=httpx.Response(200, content=body))
+    route = respx.post(BASE + path).mock(return_value=httpx2.Response(200, content=body))
     items = await run(adapter(), task({"input": "a"}, type=type, stream=type == "openaiEmbedding"))
     assert [bytes(i.value) for i in items if isinstance(i, Result)] == [body]
     assert [i.input_tokens for i in items if isinstance(i, Usage)] == [3]
@@ -262,7 +262,7 @@ async def test_a_whole_answer_is_the_result_as_it_came(type: str, path: str) -> 
 
 @respx.mock
 async def test_an_upstream_that_ignores_stream_gives_a_whole_answer() -> None:
-    respx.post(CHAT).mock(return_value=httpx.Response(200, json={"choices": []}))
+    respx.post(CHAT).mock(return_value=httpx2.Response(200, json={"choices": []}))
     assert isinstance((await run(adapter(), task({})))[-1], Result)
 
 
@@ -349,7 +349,7 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
 @respx.mock
 async def test_a_refusal_becomes_this_failure(status: int, answer: Any, code: str, retryable: bool) -> None:
     content = answer.encode() if isinstance(answer, str) else msgspec.json.encode(answer)
-    respx.post(CHAT).mock(return_value=httpx.Response(status, content=content, headers={"Retry-After": "7"}))
+    respx.post(CHAT).mock(return_value=httpx2.Response(status, content=content, headers={"Retry-After": "7"}))
     with pytest.raises(TaskError) as caught:
         await run(adapter(), task({}))
     error = caught.value
@@ -374,7 +374,7 @@ async def test_a_refusal_becomes_this_failure(status: int, answer: Any, code: st
 async def test_a_model_that_the_upstream_does_not_have_is_its_callers_fault_only_if_they_chose_it(
     models: Any, asked: str, code: str, sentence: str
 ) -> None:
-    respx.post(CHAT).mock(return_value=httpx.Response(404, json=body("no x", code="model_not_found")))
+    respx.post(CHAT).mock(return_value=httpx2.Response(404, json=body("no x", code="model_not_found")))
     with pytest.raises(TaskError) as caught:
         await run(adapter(models=models, base_url="http://user:word@upstream.test/v1"), task({}, model=asked))
     assert caught.value.code == code
@@ -383,7 +383,7 @@ async def test_a_model_that_the_upstream_does_not_have_is_its_callers_fault_only
 
 @respx.mock
 async def test_a_wrong_base_url_is_named() -> None:
-    respx.post("http://upstream.test/chat/completions").mock(return_value=httpx.Response(404))
+    respx.post("http://upstream.test/chat/completions").mock(return_value=httpx2.Response(404))
     with pytest.raises(TaskError) as caught:
         await run(adapter(base_url="http://upstream.test/"), task({}))
     assert caught.value.message == (
@@ -394,12 +394,12 @@ async def test_a_wrong_base_url_is_named() -> None:
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
-        (httpx.Response(200, json={"data": []}), ""),
-        (httpx.Response(404), ""),
-        (httpx.Response(401), ""),
-        (httpx.Response(503, json=body("Loading model")), f"{BASE}/models answered 503: Loading model"),
+        (httpx2.Response(200, json={"data": []}), ""),
+        (httpx2.Response(404), ""),
+        (httpx2.Response(401), ""),
+        (httpx2.Response(503, json=body("Loading model")), f"{BASE}/models answered 503: Loading model"),
         (
-            httpx.ConnectError("refused"),
+            httpx2.ConnectError("refused"),
             f"{BASE}/models: The upstream cannot be reached (ConnectError: refused).",
         ),
     ],
@@ -415,13 +415,13 @@ async def test_an_upstream_is_asked_for_its_models_to_see_whether_it_works(answe
 @pytest.mark.parametrize(
     ("response", "pause_ms"),
     [
-        (httpx.Response(429, headers={"retry-after-ms": "350", "Retry-After": "1"}), 350),
-        (httpx.Response(429, headers={"Retry-After": "86400"}), 300_000),
-        (httpx.Response(429), 1000),
-        (httpx.Response(429, headers={"Retry-After": "soon"}), 1000),
-        (httpx.Response(429, json=body(code="insufficient_quota")), None),
-        (httpx.Response(503), None),
-        (httpx.Response(503, headers={"Retry-After": "2"}), 2000),
+        (httpx2.Response(429, headers={"retry-after-ms": "350", "Retry-After": "1"}), 350),
+        (httpx2.Response(429, headers={"Retry-After": "86400"}), 300_000),
+        (httpx2.Response(429), 1000),
+        (httpx2.Response(429, headers={"Retry-After": "soon"}), 1000),
+        (httpx2.Response(429, json=body(code="insufficient_quota")), None),
+        (httpx2.Response(503), None),
+        (httpx2.Response(503, headers={"Retry-After": "2"}), 2000),
         (sse({"error": {"message": "later", "code": 429}}), 1000),
         (sse({"error": {"message": "later", "type": "rate_limit_error"}}), 1000),
         (sse({"error": {"message": "later", "type": "overloaded_error"}}), None),
@@ -429,7 +429,7 @@ async def test_an_upstream_is_asked_for_its_models_to_see_whether_it_works(answe
 )
 @respx.mock
 async def test_the_pause_that_the_upstream_asks_for_goes_with_the_failure(
-    response: httpx.Response, pause_ms: int | None
+    response: httpx2.Response, pause_ms: int | None
 ) -> None:
     respx.post(CHAT).mock(return_value=response)
     with pytest.raises(TaskError) as caught:
@@ -439,7 +439,7 @@ async def test_the_pause_that_the_upstream_asks_for_goes_with_the_failure(
 
 @respx.mock
 async def test_the_upstream_s_sentence_is_bounded_and_never_holds_the_key() -> None:
-    respx.post(CHAT).mock(return_value=httpx.Response(401, json=body("bad key sk-secret " + "x" * 9000)))
+    respx.post(CHAT).mock(return_value=httpx2.Response(401, json=body("bad key sk-secret " + "x" * 9000)))
     with pytest.raises(TaskError) as caught:
         await run(adapter(api_key="sk-secret"), task({}))
     assert "sk-secret" not in caught.value.message
@@ -450,10 +450,10 @@ async def test_the_upstream_s_sentence_is_bounded_and_never_holds_the_key() -> N
 @pytest.mark.parametrize(
     ("error", "code", "retryable"),
     [
-        (httpx.ConnectError("refused"), "UPSTREAM_ERROR", True),
-        (httpx.ConnectTimeout("slow"), "CONNECT_TIMEOUT", True),
-        (httpx.RemoteProtocolError("hung up"), "UPSTREAM_ERROR", True),
-        (httpx.ReadError("reset"), "UPSTREAM_ERROR", True),
+        (httpx2.ConnectError("refused"), "UPSTREAM_ERROR", True),
+        (httpx2.ConnectTimeout("slow"), "CONNECT_TIMEOUT", True),
+        (httpx2.RemoteProtocolError("hung up"), "UPSTREAM_ERROR", True),
+        (httpx2.ReadError("reset"), "UPSTREAM_ERROR", True),
     ],
 )
 @pytest.mark.parametrize("type", ["openaiLike", "openaiEmbedding"])
@@ -467,7 +467,7 @@ async def test_a_broken_connection_becomes_this_failure(
     assert (caught.value.code, caught.value.retryable) == (code, retryable)
 
 
-STREAMS: list[tuple[httpx.Response, str, bool]] = [
+STREAMS: list[tuple[httpx2.Response, str, bool]] = [
     (sse(word("a"), {"error": {"message": "boom", "code": 500}}), "UPSTREAM_ERROR", True),
     (sse({"error": {"message": "later", "type": "overloaded_error"}}), "MODEL_TOO_BUSY", True),
     (sse({"error": {"message": "later", "code": 429}}), "MODEL_TOO_BUSY", True),
@@ -486,7 +486,7 @@ STREAMS: list[tuple[httpx.Response, str, bool]] = [
 
 @pytest.mark.parametrize(("response", "code", "retryable"), STREAMS)
 async def test_a_bad_stream_becomes_this_failure(
-    response: httpx.Response, code: str, retryable: bool
+    response: httpx2.Response, code: str, retryable: bool
 ) -> None:
     with respx.mock:
         respx.post(CHAT).mock(return_value=response)
@@ -498,7 +498,7 @@ async def test_a_bad_stream_becomes_this_failure(
 async def test_an_event_that_is_cut_off_at_the_end_is_a_truncation() -> None:
     content = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: {"choi'
     with respx.mock:
-        respx.post(CHAT).mock(return_value=httpx.Response(200, content=content))
+        respx.post(CHAT).mock(return_value=httpx2.Response(200, content=content))
         with pytest.raises(TaskError) as caught:
             await run(adapter(), task({}))
     assert caught.value.code == "UPSTREAM_TRUNCATED"
@@ -511,7 +511,7 @@ async def test_an_event_that_is_cut_off_at_the_end_is_a_truncation() -> None:
 )
 @respx.mock
 async def test_a_whole_answer_that_is_no_json_object_is_a_parse_failure(answer: bytes) -> None:
-    respx.post(CHAT).mock(return_value=httpx.Response(200, content=answer))
+    respx.post(CHAT).mock(return_value=httpx2.Response(200, content=answer))
     with pytest.raises(TaskError) as caught:
         await run(adapter(), task({}, stream=False))
     assert caught.value.code == "JSON_PARSE_FAILED"
@@ -519,7 +519,7 @@ async def test_a_whole_answer_that_is_no_json_object_is_a_parse_failure(answer: 
 
 @respx.mock
 async def test_an_error_object_in_a_whole_answer_fails_the_task() -> None:
-    respx.post(CHAT).mock(return_value=httpx.Response(200, json={"error": {"message": "m", "code": 503}}))
+    respx.post(CHAT).mock(return_value=httpx2.Response(200, json={"error": {"message": "m", "code": 503}}))
     with pytest.raises(TaskError) as caught:
         await run(adapter(), task({}, stream=False))
     assert caught.value.code == "MODEL_TOO_BUSY"
@@ -603,7 +603,7 @@ async def test_cancellation_closes_the_upstream_connection() -> None:
 async def test_a_stream_that_breaks_off_is_a_truncation() -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
-        raise httpx.RemoteProtocolError("incomplete chunked read")
+        raise httpx2.RemoteProtocolError("incomplete chunked read")
 
     with pytest.raises(TaskError) as caught:
         await run(adapter(transport=Script(broken)), task({}))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 import respx
@@ -82,8 +82,8 @@ async def failure(adapter: Upstream, payload: Any = HI, *, stream: bool = True) 
     return error
 
 
-def events(body: bytes) -> httpx.Response:
-    return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=body)
+def events(body: bytes) -> httpx2.Response:
+    return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=body)
 
 
 def sent(route: respx.Route) -> Any:
@@ -143,14 +143,14 @@ async def test_whole_answers_are_completions() -> None:
         "/models/m:generateContent": gemini_content([{"text": "hello"}]),
     }
     for name, (path, answer) in zip(("anthropic", "gemini"), answers.items(), strict=True):
-        respx.post(BASE + path).mock(return_value=httpx.Response(200, json=answer))
+        respx.post(BASE + path).mock(return_value=httpx2.Response(200, json=answer))
         usage, result = await run(adapter(name), stream=False)
         assert isinstance(usage, Usage)
         assert isinstance(result, Result)
         choice = result.value["choices"][0]
         assert (choice["message"]["content"], choice["finish_reason"]) == ("hello", "stop")
         # an upstream that takes no notice of `stream`
-        respx.post(BASE + PATHS[name]).mock(return_value=httpx.Response(200, json=answer))
+        respx.post(BASE + PATHS[name]).mock(return_value=httpx2.Response(200, json=answer))
         assert isinstance((await run(adapter(name)))[-1], Result)
 
 
@@ -244,7 +244,7 @@ ERRORS: list[tuple[str, int, Any, str, bool]] = [
 async def test_a_provider_s_refusal_becomes_this_failure(
     name: str, status: int, answer: Any, code: str, retryable: bool
 ) -> None:
-    respx.post(BASE + PATHS[name]).mock(return_value=httpx.Response(status, json=answer))
+    respx.post(BASE + PATHS[name]).mock(return_value=httpx2.Response(status, json=answer))
     error = await failure(adapter(name))
     assert (error.code, error.retryable, error.http_status) == (code, retryable, status)
 
@@ -288,7 +288,7 @@ async def test_google_s_retry_info_is_a_pause_where_no_header_says_one(
     headers: dict[str, str], pause_ms: int
 ) -> None:
     answer = google_error(429, "RESOURCE_EXHAUSTED", details=[{"retryDelay": "x"}, "y", RETRY_INFO])
-    respx.post(BASE + PATHS["gemini"]).mock(return_value=httpx.Response(429, json=answer, headers=headers))
+    respx.post(BASE + PATHS["gemini"]).mock(return_value=httpx2.Response(429, json=answer, headers=headers))
     assert (await failure(adapter("gemini"))).retry_after_ms == pause_ms
 
 
@@ -299,7 +299,7 @@ async def test_google_s_retry_info_is_a_pause_where_no_header_says_one(
 @respx.mock
 async def test_a_whole_answer_s_finish_reason_has_openai_s_name(body: str) -> None:
     answer = b'{"choices":[%b],"big":1.50}' % body.encode()
-    respx.post(BASE + PATHS["glm"]).mock(return_value=httpx.Response(200, content=answer))
+    respx.post(BASE + PATHS["glm"]).mock(return_value=httpx2.Response(200, content=answer))
     (result,) = await run(adapter("glm"), stream=False)
     found = bytes(result.value)
     assert b'"finish_reason":"content_filter"' in found
@@ -310,7 +310,7 @@ async def test_a_whole_answer_s_finish_reason_has_openai_s_name(body: str) -> No
 @respx.mock
 async def test_a_whole_answer_that_was_given_up_is_a_failure() -> None:
     answer = {"choices": [{"message": {"content": "a"}, "finish_reason": "insufficient_system_resource"}]}
-    respx.post(BASE + PATHS["deepseek"]).mock(return_value=httpx.Response(200, json=answer))
+    respx.post(BASE + PATHS["deepseek"]).mock(return_value=httpx2.Response(200, json=answer))
     error = await failure(adapter("deepseek"), stream=False)
     assert (error.code, error.retryable) == ("UPSTREAM_ERROR", True)
 
@@ -399,7 +399,7 @@ async def test_an_answer_that_was_whole_when_its_connection_hung_or_broke_is_one
     async def write() -> AsyncIterator[bytes]:
         yield STREAMS[name].removesuffix(b"data: [DONE]\n\n")
         if breaks:
-            raise httpx.ReadError("reset")
+            raise httpx2.ReadError("reset")
         await asyncio.Event().wait()
 
     upstream = Script(write)
@@ -439,9 +439,9 @@ async def test_a_task_that_a_dialect_cannot_say_is_refused_and_not_offered() -> 
 @respx.mock
 async def test_an_upstream_s_list_of_models_is_read_in_each_dialect() -> None:
     google = {"models": [{"name": "models/m", "inputTokenLimit": 1000, "outputTokenLimit": 24}, {"name": 5}]}
-    respx.get(BASE + "/models?pageSize=1000").mock(return_value=httpx.Response(200, json=google))
+    respx.get(BASE + "/models?pageSize=1000").mock(return_value=httpx2.Response(200, json=google))
     respx.get(BASE + "/models?limit=1000").mock(
-        return_value=httpx.Response(200, json={"data": [{"id": "m"}]})
+        return_value=httpx2.Response(200, json={"data": [{"id": "m"}]})
     )
     listed = await adapter("gemini").list_models()
     assert (listed["m"].context_length, listed["m"].owned_by) == (1024, "google")

@@ -5,7 +5,7 @@ import random
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -102,7 +102,7 @@ def test_a_handover_is_immediate_but_not_again_and_again() -> None:
     ],
 )
 def test_a_pause_is_read_from_either_header(headers: dict[str, str], seconds: float | None) -> None:
-    assert requested_pause(httpx.Headers(headers), datetime(2025, 1, 1, tzinfo=UTC)) == seconds
+    assert requested_pause(httpx2.Headers(headers), datetime(2025, 1, 1, tzinfo=UTC)) == seconds
 
 
 async def generator(task: Task, context: Context) -> Any:

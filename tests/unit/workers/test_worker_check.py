@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 import respx
@@ -81,7 +81,7 @@ def test_mistakes_end_in_a_sentence(words: list[str], sentence: str) -> None:
 
 
 def test_no_http_client_is_imported_before_it_is_used() -> None:
-    code = "import sys, fairlane.workers.cli; sys.exit('httpx' in sys.modules)"
+    code = "import sys, fairlane.workers.cli; sys.exit('httpx2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -92,19 +92,19 @@ class Claude:
         self.can = can
         self.bodies: list[Any] = []
 
-    def answer(self, request: httpx.Request) -> httpx.Response:
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
         body = msgspec.json.decode(request.content)
         self.bodies.append(body)
         text = json.dumps(body["messages"])
         if body["model"] != "real":
-            return httpx.Response(
+            return httpx2.Response(
                 404, json=anthropic_error("not_found_error", f"model: {body['model']} {KEY}")
             )
         if body["stream"]:
             if "stream" not in self.can:
-                return httpx.Response(529, json=anthropic_error("overloaded_error", "Overloaded\x1b[2J"))
+                return httpx2.Response(529, json=anthropic_error("overloaded_error", "Overloaded\x1b[2J"))
             events = anthropic_events([{"type": "text", "text": "1 2 3 4 5"}])
-            return httpx.Response(
+            return httpx2.Response(
                 200, headers={"Content-Type": "text/event-stream"}, content=sse(*events, named=True)
             )
         content: Any = {"type": "text", "text": "OK"}
@@ -112,13 +112,13 @@ class Claude:
             content = {"type": "tool_use", "id": "c", "name": "get_weather", "input": {"city": "Paris"}}
         elif "JSON object" in text and "json" in self.can:
             content = {"type": "text", "text": '{"ok": true}'}
-        return httpx.Response(200, json=anthropic_message([content]))
+        return httpx2.Response(200, json=anthropic_message([content]))
 
 
 def check(claude: Claude, *words: str) -> Result:
     with respx.mock(assert_all_called=False) as router:
         router.get(f"{BASE}/models?limit=1000").mock(
-            return_value=httpx.Response(200, json={"data": [{"id": "real"}]})
+            return_value=httpx2.Response(200, json={"data": [{"id": "real"}]})
         )
         router.post(f"{BASE}/messages").mock(side_effect=claude.answer)
         return fairlane(
@@ -171,7 +171,7 @@ def test_what_nobody_requires_may_fail() -> None:
 
 @respx.mock
 def test_a_server_that_is_not_there_is_told_in_seconds() -> None:
-    respx.route().mock(side_effect=httpx.ConnectError("refused"))
+    respx.route().mock(side_effect=httpx2.ConnectError("refused"))
     result = fairlane("check", "vllm", "--model", "m")
     assert result.exit_code == 1
     assert result.output.count("cannot be reached") == 6
@@ -181,12 +181,12 @@ def test_a_server_that_is_not_there_is_told_in_seconds() -> None:
 @respx.mock
 def test_a_server_that_says_anything_is_not_believed() -> None:
     endless = sse(*[{"choices": [{"delta": {"content": "x" * 5000}}]}] * 100)
-    respx.get("http://localhost:8000/v1/models").mock(return_value=httpx.Response(200, json=[]))
+    respx.get("http://localhost:8000/v1/models").mock(return_value=httpx2.Response(200, json=[]))
     respx.post("http://localhost:8000/v1/chat/completions").mock(
         side_effect=lambda request: (
-            httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=endless)
+            httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=endless)
             if msgspec.json.decode(request.content)["stream"]
-            else httpx.Response(200, json={"choices": "none"})
+            else httpx2.Response(200, json={"choices": "none"})
         )
     )
     found = findings(fairlane("check", "vllm", "--model", "m", "--json"))

@@ -37,7 +37,7 @@ function curlHeaders(headers, key, json) {
   return all.map(header => ` -H ${header}`).join("");
 }
 
-/** httpx takes names in other scripts as bytes only. */
+/** httpx2 takes names in other scripts as bytes only. */
 function pythonHeaders(headers, key) {
   const entries = [
     ...(key ? [`"Authorization": "Bearer " + os.environ["FAIRLANE_KEY"]`] : []),
@@ -77,22 +77,22 @@ function curl({ base, key, headers, taskId, steps }, say) {
 
 function pythonScript({ base, key, headers, taskId, steps }, say) {
   const stream = (method, url, more) =>
-    `with httpx.stream("${method}", ${url}, ${more}timeout=None) as events:\n    for line in events.iter_lines():\n        print(line)`;
+    `with httpx2.stream("${method}", ${url}, ${more}timeout=None) as events:\n    for line in events.iter_lines():\n        print(line)`;
   const events = `f"{gateway}/api/task/{task_id}/events"`;
   const lines = {
     submit: ({ path, body }) =>
-      `task = httpx.post(f"{gateway}${path}", headers=headers, json=${python(body)}).json()\ntask_id = task["taskId"]\nprint(task_id, task["position"])`,
+      `task = httpx2.post(f"{gateway}${path}", headers=headers, json=${python(body)}).json()\ntask_id = task["taskId"]\nprint(task_id, task["position"])`,
     ask: ({ path, body, headers: more }) => stream("POST", `f"{gateway}${path}"`, `headers=headers | ${pythonHeaders(more, false)}, json=${python(body)}, `),
     read: () => stream("GET", events, "headers=headers, "),
     link: ({ url }) => stream("GET", `gateway + ${quoted(url)}`, ""),
     resume: ({ after }) => stream("GET", events, `headers=headers | {"Last-Event-ID": "${after}"}, `),
-    cancel: () => `print(httpx.post(f"{gateway}/api/task/{task_id}/cancel", headers=headers).json())`,
-    poll: () => `print(httpx.get(f"{gateway}/api/task/{task_id}", headers=headers).json())`,
+    cancel: () => `print(httpx2.post(f"{gateway}/api/task/{task_id}/cancel", headers=headers).json())`,
+    poll: () => `print(httpx2.get(f"{gateway}/api/task/{task_id}", headers=headers).json())`,
     burst: ({ groups, body }) =>
       `body = ${python(body)}\n` +
-      groups.map(group => `for _ in range(${group.count}):\n    print(httpx.post(f"{gateway}/api/openai", headers=${pythonHeaders(groupHeaders(group), key)}, json=body).json())`).join("\n"),
+      groups.map(group => `for _ in range(${group.count}):\n    print(httpx2.post(f"{gateway}/api/openai", headers=${pythonHeaders(groupHeaders(group), key)}, json=body).json())`).join("\n"),
   };
-  const begin = `${key ? "import os\n\n" : ""}import httpx\n\ngateway = "${base}"`;
+  const begin = `${key ? "import os\n\n" : ""}import httpx2\n\ngateway = "${base}"`;
   const named = steps.some(step => ["submit", "ask", "burst"].includes(step.do)) ? "" : `\ntask_id = ${quoted(taskId)}`;
   const own = steps.some(step => step.do === "burst") ? "" : `\nheaders = ${pythonHeaders(headers, key)}`;
   return `${[begin + own + named, ...steps.map(step => `# ${say(step)}\n${lines[step.do](step)}`)].join("\n\n")}\n`;

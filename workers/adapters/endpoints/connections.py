@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 
-import httpx
+import httpx2
 
 from fairlane.workers.adapters.endpoints.addresses import Address, Network, read_address, why_refused
 from fairlane.workers.adapters.endpoints.calls import Call
@@ -149,7 +149,7 @@ class Connections:
 
 def public_authorities() -> ssl.SSLContext:
     """Trusts whom the system's or certifi's list names; SSL_CERT_FILE and SSL_CERT_DIR name another."""
-    context = httpx.create_ssl_context()
+    context = httpx2.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 

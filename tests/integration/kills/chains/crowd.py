@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 from tests.integration.kills.chains.play import NAME, Order, order
 from tests.integration.native.keys import secret
 from tests.support.following import Follower
@@ -42,7 +42,7 @@ class Crowd:
         self.refused = 0
         self.cuts = 0
 
-    async def call(self, http: httpx.AsyncClient, over: asyncio.Event) -> None:
+    async def call(self, http: httpx2.AsyncClient, over: asyncio.Event) -> None:
         """One caller: a chain after the other."""
         while not over.is_set():
             key_id = self._dice.choice(self._keys)
@@ -81,7 +81,7 @@ class Crowd:
                 self.cuts += 1
                 await asyncio.sleep(self._dice.uniform(0, AGAIN_S))
 
-    async def poll(self, http: httpx.AsyncClient, key_id: str, task_id: str) -> dict[str, Any]:
+    async def poll(self, http: httpx2.AsyncClient, key_id: str, task_id: str) -> dict[str, Any]:
         """How it ended, as soon as somebody says."""
         while True:
             answer = await self.ask(http, key_id, "GET", f"/api/task/{task_id}")
@@ -93,10 +93,10 @@ class Crowd:
             await asyncio.sleep(AGAIN_S)
 
     async def ask(
-        self, http: httpx.AsyncClient, key_id: str, method: str, path: str, **more: Any
-    ) -> httpx.Response | None:
+        self, http: httpx2.AsyncClient, key_id: str, method: str, path: str, **more: Any
+    ) -> httpx2.Response | None:
         """What one of the gateways answers; None if it is not there."""
         headers = {"Authorization": f"Bearer {secret(key_id)}"}
-        with contextlib.suppress(httpx.TransportError):
+        with contextlib.suppress(httpx2.TransportError):
             return await http.request(method, self._dice.choice(self._urls) + path, headers=headers, **more)
         return None

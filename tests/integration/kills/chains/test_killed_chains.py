@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import select
 from tests.integration.kills.chains.books import check_payments, check_run, check_store
@@ -58,7 +58,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-async def hear_of_all(http: httpx.AsyncClient, url: str, crowd: Crowd, server: Server) -> None:
+async def hear_of_all(http: httpx2.AsyncClient, url: str, crowd: Crowd, server: Server) -> None:
     """Read also those chains of which no caller ever heard that they were accepted."""
     with server.client() as store:
         for name in store.scan_iter(KEYS("task", id="*")):
