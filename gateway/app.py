@@ -62,6 +62,7 @@ from fairlane.gateway.errors import (
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
+from fairlane.queues.metrics import HTTP_REQUESTS
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -194,12 +195,9 @@ class App(FastAPI):
         finally:
             method = request.method
             self.gateway.entrance.calls.leave(request)
-            self.gateway.metrics.answered(
-                method if method in METHODS else "other",
-                request.route,
-                request.status,
-                time.monotonic() - request.began,
-            )
+            seconds = time.monotonic() - request.began
+            known = method if method in METHODS else "other"
+            self.gateway.metrics.observe(HTTP_REQUESTS, seconds, known, request.route, str(request.status))
             if request.span is not None:
                 end_request(request.span, request.status)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.credits.amounts import credits_of, plain_credits
-from fairlane.queues.failures import CANCELLED, failure_row, family_of, openai_kind
+from fairlane.queues.failures import CANCELLED, category_of, failure_row, openai_kind
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.limits import Standing
 from fairlane.streaming.events import Failure
@@ -274,7 +274,7 @@ def type_not_offered(model: str, makes: str, task_type: str) -> ApiError:
 
 
 class TaskFailed(ApiError):
-    """A task that was accepted and has failed. `family`: of its code. `retryable`: the same request may do better; False also
+    """A task that was accepted and has failed. `category`: of its code. `retryable`: the same request may do better; False also
     when its tries are used up. `took_ms`: how long it took, waiting included: as long again is when to come again, where the
     status asks for it."""
 
@@ -287,7 +287,7 @@ class TaskFailed(ApiError):
         super().__init__(
             failure_row(failure.code).native, failure.code, failure.error, task_id=task_id, headers=headers
         )
-        self.family = family_of(failure.code)
+        self.category = category_of(failure.code)
         self.retryable = failure.retryable
         self.took_ms = took_ms
 
@@ -345,7 +345,7 @@ def native_answer(error: ApiError) -> Answer:
         error = bad_request(sentence, "model")
     body: dict[str, object] = {"error": error.message, "code": error.code}
     if isinstance(error, TaskFailed):
-        body["family"] = error.family
+        body["category"] = error.category
         body |= error.beside
     if isinstance(error, NoWorker):
         body["model"] = error.model

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
+from fairlane.queues.metrics import RESPONSE_BYTES_STORED, RESPONSES_STORED, STORAGE_FAILURES
 from fairlane.queues.overrides import Override, OverrideStore
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.channel import Channel
@@ -217,7 +219,7 @@ class Gateway:
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
         trimming = Trimming(self.database, lambda: current.settings.responses.max_bytes_per_caller)
-        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote, self.metrics.response_kept)
+        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote, self._stored_response)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -274,7 +276,7 @@ class Gateway:
         allowances = Allowances(self.scheduler)
         files = Files(
             *(self.database, storage_of(settings), lambda: current.settings.files),
-            failed=self.metrics.storage_failed,
+            failed=partial(self.metrics.count, STORAGE_FAILURES),
         )
         batch_store = BatchStore(self.database)
         models = Models(
@@ -411,6 +413,10 @@ class Gateway:
             leader,
         ]
         """In the order in which they start; they close the other way round."""
+
+    def _stored_response(self, size: int) -> None:
+        self.metrics.count(RESPONSES_STORED, "written" if size else "failed")
+        self.metrics.count(RESPONSE_BYTES_STORED, number=size)
 
     async def start(self) -> None:
         """Connect and begin. Raises StoreRefused, StoreUnavailable or DatabaseError with a sentence for the operator."""

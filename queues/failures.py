@@ -1,6 +1,6 @@
 """Failure codes: one row for each, which every surface, the metrics, the records and the worker's side read. Pure.
 
-A code says in which phase a task failed, or because of what; its family says in one word what is to be done. A family is
+A code says in which phase a task failed, or because of what; its category says in one word what is to be done. A category is
 a function of the code: it is told beside codes and stored nowhere.
 """
 
@@ -12,22 +12,22 @@ CANCELLED: Final = "CANCELLED"
 """The code of every task that was cancelled, whoever did it: its caller, an operator, a departure, the gateway."""
 
 
-class Family(StrEnum):
+class Category(StrEnum):
     """What is to be done about a failure. A new code goes where its reader would do the same."""
 
-    BUSY = "MODEL_TOO_BUSY"
+    CAPACITY = "timeout_or_capacity"
     """Nobody answered in time: come again later; more capacity, or longer limits, help. Time-outs of every phase are of it."""
-    UNREADABLE = "JSON_PARSE_FAILED"
+    BAD_OUTPUT = "bad_output"
     """An answer came, and is not what it must be: ask anew, or mend the prompt or the schema."""
-    UPSTREAM = "UPSTREAM_ERROR"
+    UPSTREAM = "upstream"
     """The model's server failed, or will not serve this worker: look at the provider, its key and its account."""
-    WORKER = "WORKER_ERROR"
+    WORKER = "worker"
     """The worker failed: look at its log."""
-    GATEWAY = "GATEWAY_ERROR"
+    GATEWAY = "gateway"
     """The gateway or its Redis failed, or goes: send it again; look at the gateway's log."""
-    REQUEST = "BAD_REQUEST"
+    REQUEST = "request"
     """The request cannot succeed as it is: mend it."""
-    CANCELLED = CANCELLED
+    CANCELLED = "cancelled"
     """Somebody wanted it so: there is nothing to do."""
 
 
@@ -38,7 +38,7 @@ class FailureRow(NamedTuple):
     """The HTTP status on /v1, which tells the SDKs the class of their exception."""
     code: str
     """OpenAI's error code: its own where it has one for that, else ours."""
-    family: Family
+    category: Category
     retry: bool = False
     """Whether the same request may do better, as a rule; a failure that says so itself knows better."""
     worker: bool = False
@@ -51,12 +51,12 @@ class FailureRow(NamedTuple):
     @property
     def tells_that_it_works(self) -> bool:
         """Whether only a model that works can fail so: the request, or the answer's shape, was not right."""
-        return self.worker and self.family in (Family.REQUEST, Family.UNREADABLE)
+        return self.worker and self.category in (Category.REQUEST, Category.BAD_OUTPUT)
 
     @property
     def another_may(self) -> bool:
         """Whether another model may do better, although this one may not."""
-        elsewhere = self.family in (Family.UNREADABLE, Family.UPSTREAM, Family.WORKER)
+        elsewhere = self.category in (Category.BAD_OUTPUT, Category.UPSTREAM, Category.WORKER)
         return self.retry or (elsewhere and self.code != "OUTPUT_TOO_LARGE")
 
     @property
@@ -92,52 +92,52 @@ def anthropic_kind(status: int) -> str:
 # fmt: off
 FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     # time, by phase: waiting for a turn, for a connection, for the first output, between two outputs, all of it
-    FailureRow(504, "QUEUE_TIMEOUT", Family.BUSY),
-    FailureRow(504, "CONNECT_TIMEOUT", Family.BUSY, retry=True, worker=True, upstream=True),
-    FailureRow(504, "FIRST_TOKEN_TIMEOUT", Family.BUSY, retry=True, worker=True, upstream=True),
-    FailureRow(504, "STREAM_STALLED", Family.BUSY, retry=True, worker=True, upstream=True),
-    FailureRow(504, "TOTAL_TIMEOUT", Family.BUSY, worker=True),
-    FailureRow(504, "UPSTREAM_TIMEOUT", Family.BUSY, retry=True, worker=True, upstream=True),  # its own, of any phase
-    FailureRow(504, "PERMIT_EXPIRED", Family.BUSY, retry=True),
+    FailureRow(504, "QUEUE_TIMEOUT", Category.CAPACITY),
+    FailureRow(504, "CONNECT_TIMEOUT", Category.CAPACITY, retry=True, worker=True, upstream=True),
+    FailureRow(504, "FIRST_TOKEN_TIMEOUT", Category.CAPACITY, retry=True, worker=True, upstream=True),
+    FailureRow(504, "STREAM_STALLED", Category.CAPACITY, retry=True, worker=True, upstream=True),
+    FailureRow(504, "TOTAL_TIMEOUT", Category.CAPACITY, worker=True),
+    FailureRow(504, "UPSTREAM_TIMEOUT", Category.CAPACITY, retry=True, worker=True, upstream=True),  # its own, of any phase
+    FailureRow(504, "PERMIT_EXPIRED", Category.CAPACITY, retry=True),
     # nobody to do it
-    FailureRow(503, "MODEL_TOO_BUSY", Family.BUSY, retry=True, worker=True),
-    FailureRow(503, "NO_WORKER", Family.BUSY, retry=True),
-    FailureRow(503, "MODEL_UNAVAILABLE", Family.BUSY, retry=True),
+    FailureRow(503, "MODEL_TOO_BUSY", Category.CAPACITY, retry=True, worker=True),
+    FailureRow(503, "NO_WORKER", Category.CAPACITY, retry=True),
+    FailureRow(503, "MODEL_UNAVAILABLE", Category.CAPACITY, retry=True),
     # the answer
-    FailureRow(502, "JSON_PARSE_FAILED", Family.UNREADABLE, worker=True),
-    FailureRow(502, "STAGE_INPUT_FAILED", Family.UNREADABLE),  # what a chain's next stage is to be given cannot be made of it
+    FailureRow(502, "JSON_PARSE_FAILED", Category.BAD_OUTPUT, worker=True),
+    FailureRow(502, "STAGE_INPUT_FAILED", Category.BAD_OUTPUT),  # what a chain's next stage is to be given cannot be made of it
     # the upstream
-    FailureRow(502, "UPSTREAM_ERROR", Family.UPSTREAM, retry=True, worker=True, upstream=True),
-    FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True, upstream=True),
-    FailureRow(502, "UPSTREAM_AUTH", Family.UPSTREAM, worker=True, upstream=True),
-    FailureRow(502, "UPSTREAM_QUOTA", Family.UPSTREAM, worker=True, upstream=True),
+    FailureRow(502, "UPSTREAM_ERROR", Category.UPSTREAM, retry=True, worker=True, upstream=True),
+    FailureRow(502, "UPSTREAM_TRUNCATED", Category.UPSTREAM, retry=True, worker=True, upstream=True),
+    FailureRow(502, "UPSTREAM_AUTH", Category.UPSTREAM, worker=True, upstream=True),
+    FailureRow(502, "UPSTREAM_QUOTA", Category.UPSTREAM, worker=True, upstream=True),
     # the endpoint: what it led to may not be, and its caller alone cannot change that
-    FailureRow(502, "ADDRESS_REFUSED", Family.UPSTREAM, worker=True),
-    FailureRow(502, "REDIRECT_REFUSED", Family.UPSTREAM, worker=True),
-    FailureRow(502, "RESPONSE_TOO_LARGE", Family.UPSTREAM, worker=True),
+    FailureRow(502, "ADDRESS_REFUSED", Category.UPSTREAM, worker=True),
+    FailureRow(502, "REDIRECT_REFUSED", Category.UPSTREAM, worker=True),
+    FailureRow(502, "RESPONSE_TOO_LARGE", Category.UPSTREAM, worker=True),
     # the worker
-    FailureRow(500, "WORKER_ERROR", Family.WORKER, worker=True),
-    FailureRow(502, "WORKER_LOST", Family.WORKER, retry=True),
-    FailureRow(502, "PROTOCOL_ERROR", Family.WORKER, worker=True),
-    FailureRow(502, "OUTPUT_TOO_LARGE", Family.WORKER, worker=True),
+    FailureRow(500, "WORKER_ERROR", Category.WORKER, worker=True),
+    FailureRow(502, "WORKER_LOST", Category.WORKER, retry=True),
+    FailureRow(502, "PROTOCOL_ERROR", Category.WORKER, worker=True),
+    FailureRow(502, "OUTPUT_TOO_LARGE", Category.WORKER, worker=True),
     # the store
-    FailureRow(502, "STORE_LOST", Family.GATEWAY, retry=True),
-    FailureRow(502, "EVENTS_LOST", Family.GATEWAY, retry=True),
+    FailureRow(502, "STORE_LOST", Category.GATEWAY, retry=True),
+    FailureRow(502, "EVENTS_LOST", Category.GATEWAY, retry=True),
     # the gateway
-    FailureRow(503, "GATEWAY_STOPPING", Family.GATEWAY, retry=True),
-    FailureRow(503, "DATABASE_UNAVAILABLE", Family.GATEWAY, retry=True),  # nobody knew what a chain's next stage can be paid with
-    FailureRow(503, "NOT_CHECKED", Family.GATEWAY, retry=True),  # a finished answer, of which nobody could tell whether it is one
+    FailureRow(503, "GATEWAY_STOPPING", Category.GATEWAY, retry=True),
+    FailureRow(503, "DATABASE_UNAVAILABLE", Category.GATEWAY, retry=True),  # a chain's next stage could not be paid
+    FailureRow(503, "NOT_CHECKED", Category.GATEWAY, retry=True),  # an output could not be checked
     # the request
-    FailureRow(400, "BAD_REQUEST", Family.REQUEST, worker=True),
-    FailureRow(429, "INSUFFICIENT_QUOTA", Family.REQUEST),  # of a chain's next stage
+    FailureRow(400, "BAD_REQUEST", Category.REQUEST, worker=True),
+    FailureRow(429, "INSUFFICIENT_QUOTA", Category.REQUEST),  # of a chain's next stage
 )} | {
-    "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded", Family.REQUEST, worker=True),
-    "CONTENT_FILTERED": FailureRow(400, "content_filter", Family.REQUEST, worker=True),
-    CANCELLED: FailureRow(499, "cancelled", Family.CANCELLED, native=499),
-    "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Family.REQUEST, native=401),  # its key was taken away meanwhile
-    "ENDPOINT_GONE": FailureRow(404, "ENDPOINT_GONE", Family.REQUEST),  # while its task waited
-    "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Family.REQUEST, native=404),
-    "TYPE_NOT_OFFERED": FailureRow(404, "TYPE_NOT_OFFERED", Family.REQUEST, worker=True),  # its workers do not do that
+    "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded", Category.REQUEST, worker=True),
+    "CONTENT_FILTERED": FailureRow(400, "content_filter", Category.REQUEST, worker=True),
+    CANCELLED: FailureRow(499, "cancelled", Category.CANCELLED, native=499),
+    "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Category.REQUEST, native=401),  # its key was taken away meanwhile
+    "ENDPOINT_GONE": FailureRow(404, "ENDPOINT_GONE", Category.REQUEST),  # while its task waited
+    "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Category.REQUEST, native=404),
+    "TYPE_NOT_OFFERED": FailureRow(404, "TYPE_NOT_OFFERED", Category.REQUEST, worker=True),  # its workers do not do that
 }
 # fmt: on
 
@@ -148,14 +148,14 @@ def failure_row(code: str) -> FailureRow:
     return known or FAILURES["WORKER_ERROR"]._replace(code=code)
 
 
-def family_of(code: str) -> str:
-    """The family of a failure code; '' of none."""
-    return failure_row(code).family.value if code else ""
+def category_of(code: str) -> str:
+    """The category of a failure code; '' of none."""
+    return failure_row(code).category.value if code else ""
 
 
-def codes_of(family: str) -> list[str]:
-    """Return the codes of a family; none of what is no family."""
-    return sorted(code for code, row in FAILURES.items() if row.family == family)
+def codes_of(category: str) -> list[str]:
+    """Return the codes of a category; none of what is no category."""
+    return sorted(code for code, row in FAILURES.items() if row.category == category)
 
 
 def failures_in_lua() -> str:

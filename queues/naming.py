@@ -4,10 +4,10 @@ import hashlib
 from base64 import urlsafe_b64encode
 from typing import Final
 
-from fairlane.queues.failures import FAILURES, Family
+from fairlane.queues.failures import FAILURES, Category
 
 MAY_DO_BETTER: Final = frozenset(
-    code for code, row in FAILURES.items() if row.retry or row.family is Family.BUSY
+    code for code, row in FAILURES.items() if row.retry or row.category is Category.CAPACITY
 )
 """Failure codes of which the key is let go, where the task had no output: whoever comes again begins anew. Those that a retry may
 mend, and all time-outs: nobody has been told anything, and nothing was paid."""

@@ -29,7 +29,16 @@ from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.keys import Keys
 from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_standing
 from fairlane.queues.logs.sums import SummedLine
-from fairlane.queues.metrics import EndedTask, Metrics, Recorder, TaskEnd, sentence_of
+from fairlane.queues.metrics import (
+    MODEL_COOLDOWNS,
+    REPAIRS,
+    RESULTS_DROPPED,
+    TASKS_RETURNED,
+    EndedTask,
+    Recorder,
+    TaskEnd,
+    sentence_of,
+)
 from fairlane.queues.overrides import new_override_id
 from fairlane.queues.rules import (
     Change,
@@ -145,9 +154,9 @@ class Scheduler:
         replica: str,
         ends: Ends,
         limits: Limits,
-        metrics: Metrics | None = None,
+        metrics: Recorder | None = None,
     ) -> None:
-        self.metrics: Metrics = metrics or Recorder()
+        self.metrics: Recorder = metrics or Recorder()
         self._link = link
         self._keys = keys
         self._ends = ends
@@ -523,17 +532,17 @@ class Scheduler:
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":
-            self.metrics.held(grant.model)
+            self.metrics.count(MODEL_COOLDOWNS, grant.model)
         if outcome == "ended":
             if len(reply) > 4:
                 self.metrics.ended(_task_end(reply[4], reply[3]))
                 self._tell_beside(reply[5])
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
         if outcome == "queued":
-            self.metrics.returned(grant.queue, grant.model, cause)
+            self.metrics.count(TASKS_RETURNED, grant.queue, grant.model, cause)
             model = reply[2].decode()
             if repair:
-                self.metrics.repaired(grant.model, "begun")
+                self.metrics.count(REPAIRS, grant.model, "begun")
             if model != grant.asked:
                 failed = cause in ("failed", "falls")
                 self.metrics.fell(grant.asked, model, "failed" if failed else "unavailable")
@@ -617,7 +626,7 @@ class Scheduler:
             *ends.permit_unused,
         )
         if reply[4]:
-            self.metrics.dropped(reply[4])
+            self.metrics.count(RESULTS_DROPPED, number=reply[4])
             self._dropped.add(reply[4])
         sentences = {
             end.code: b"{%b}" % end.rest
@@ -634,7 +643,7 @@ class Scheduler:
             if end.state in TERMINAL:
                 self.metrics.ended(end)
             else:
-                self.metrics.returned(end.queue, end.model, "lease")
+                self.metrics.count(TASKS_RETURNED, end.queue, end.model, "lease")
         for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
             model, other, cause = pair.decode().split("\n")
             self.metrics.fell(model, other, cause, number)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.queues.failures import CANCELLED, family_of
+from fairlane.queues.failures import CANCELLED, category_of
 from fairlane.queues.tasks import Ended, Fragment, Place
 from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
 
@@ -303,9 +303,8 @@ def why_failed(event: Event) -> tuple[str, str]:
 
 
 def told_error(data: bytes) -> bytes:
-    """Return the data of an `error` event as readers get it: with the family of its code."""
-    code = _read_error(data).code
-    return b'%b,"family":"%b"}' % (data[:-1], family_of(code).encode())
+    """The data of an `error` event as readers get it: with the category of its code."""
+    return b'%b,"category":"%b"}' % (data[:-1], category_of(_read_error(data).code).encode())
 
 
 def read_usage(data: bytes) -> bytes | None:

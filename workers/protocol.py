@@ -29,7 +29,7 @@ FAILURE_CODES: dict[str, bool] = {code: row.retry for code, row in FAILURES.item
 
 
 def worker_code(code: str) -> str:
-    """Return the failure code that a worker reports; WORKER_ERROR for any that it may not report."""
+    """Return a worker's failure code; WORKER_ERROR for one that a worker may not report."""
     return code if code in FAILURE_CODES else "WORKER_ERROR"
 
 

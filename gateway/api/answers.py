@@ -230,7 +230,7 @@ class CodeCount(Schema, kw_only=True):
 
 
 class FailureCount(CodeCount, kw_only=True):
-    family: Annotated[str, says("of its code; empty of `other`")]
+    category: Annotated[str, says("of its code; empty of `other`")]
 
 
 class ModelMinute(Schema, kw_only=True):
@@ -357,7 +357,7 @@ class Task(Schema, kw_only=True):
     key: str | None
     type: str | None
     code: str | None
-    family: Annotated[str | None, says("of its code")]
+    category: Annotated[str | None, says("of its code")]
     request_id: Annotated[str | None, says("of the call that submitted it: its `x-request-id`")]
     enqueued_at: Ms | None
     started_at: Ms | None
@@ -903,7 +903,7 @@ class UsedBy(Used, kw_only=True):
     tier: str | UnsetType = UNSET
     state: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
-    family: Annotated[str | UnsetType, says("beside `code`: its family")] = UNSET
+    category: Annotated[str | UnsetType, says("beside `code`: its category")] = UNSET
     route: str | UnsetType = UNSET
     day: Annotated[str | UnsetType, says("2026-11-23")] = UNSET
     hour: Annotated[str | UnsetType, says("2026-11-23T16:00Z")] = UNSET
@@ -929,7 +929,7 @@ class UsedTask(Schema, kw_only=True):
     first_output_at: Ms | None
     status: State
     code: Annotated[str, says("failure code, CANCELLED included; empty when it completed")]
-    family: Annotated[str, says("of its code")]
+    category: Annotated[str, says("of its code")]
     key: str
     user: str
     tier: str

@@ -131,7 +131,7 @@ class ErrorData(EventData):
 
     error: str
     code: Annotated[str, Field(min_length=1)]
-    family: str = Field("", description="of its code; in the log it is missing, readers always get it")
+    category: str = Field("", description="of its code; in the log it is missing, readers always get it")
     retryable: bool
     usage: JsonValue = None
     failed_stage: str | None = Field(None, description="of a chain: the stage in which it failed")

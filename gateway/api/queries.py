@@ -50,12 +50,12 @@ async def _filters(
     tier: Filter = "",
     state: Filter = "",
     code: Filter = "",
-    family: Filter = "",
+    category: Filter = "",
     route: Filter = "",
 ) -> dict[str, str]:
     """Those that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
     whose = {"key": key, "user": user, "model": model, "tier": tier}
-    return given({**whose, "state": state, "code": code, "family": family, "route": route})
+    return given({**whose, "state": state, "code": code, "category": category, "route": route})
 
 
 TheFilters = Annotated[dict[str, str], Depends(_filters)]

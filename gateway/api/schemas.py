@@ -408,7 +408,7 @@ class TaskStatus(Schema, kw_only=True):
     completed_at: Ms = 0
     error: str = ""
     code: str = ""
-    family: Annotated[str, says("of its code")] = ""
+    category: Annotated[str, says("of its code")] = ""
     retryable: bool = False
     failed_at: Ms = 0
     cancelled_at: Ms = 0
@@ -424,7 +424,7 @@ class Error(Schema, kw_only=True):
 
     error: str
     code: Annotated[str, says(f"of a failed task, or of a rejection: {REJECTIONS}")]
-    family: Annotated[str, says("of a task that failed: what is to be done, a word for several codes")] = ""
+    category: Annotated[str, says("of a task that failed: what is to be done, a word for several codes")] = ""
     model: Annotated[str, says("with NO_WORKER: the model that nobody runs")] = ""
     task_id: str = ""
     retry_after_ms: Ms = 0

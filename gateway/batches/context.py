@@ -27,7 +27,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.submit import Submit
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.streaming.results import Results
@@ -54,7 +54,7 @@ class Tools:
     results: Results
     files: Files
     store: BatchStore
-    metrics: Metrics
+    metrics: Recorder
     working: FairSemaphore = field(default_factory=lambda: FairSemaphore(MAX_WORKING))
 
 

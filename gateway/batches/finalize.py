@@ -15,6 +15,7 @@ from fairlane.gateway.batches.store import NOTHING_SUBMITTED
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.clock import now_ms
+from fairlane.queues.metrics import BATCH_LINES, BATCHES_ENDED
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -50,7 +51,10 @@ async def end(context: BatchContext, status: Status, **values: Any) -> None:
     )
     batch = context.batch
     unrun = batch.total - batch.completed - batch.failed
-    context.tools.metrics.batch_ended(status.value, batch.completed, batch.failed, unrun)
+    metrics = context.tools.metrics
+    metrics.count(BATCHES_ENDED, status.value)
+    for outcome, number in (("completed", batch.completed), ("failed", batch.failed), ("not_run", unrun)):
+        metrics.count(BATCH_LINES, outcome, number=number)
     log.info(
         "batch ended",
         **context.facts,

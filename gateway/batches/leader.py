@@ -15,6 +15,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.going import Going
 from fairlane.queues.clock import now_ms
 from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.metrics import BATCH_ERRORS
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -127,7 +128,7 @@ class Leader:
             pass  # another replica continues
         except Exception:  # its results are kept, and it is taken again
             log.exception("a batch is left for a while", batch=batch_id, replica=self._replica)
-            self._tools.metrics.batch_left()
+            self._tools.metrics.count(BATCH_ERRORS)
             self._rests[batch_id] = time.monotonic() + REST_S
         else:
             self._rests.pop(batch_id, None)

@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from fairlane.gateway.connections.sockets import ConnectionLimits
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import CONNECTIONS_REJECTED, Recorder
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -21,7 +21,7 @@ class Connections:
     A connection that waits has a deadline here, in a slot of TICK_S: thousands of waits need one timer.
     """
 
-    def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
+    def __init__(self, limits: ConnectionLimits, metrics: Recorder) -> None:
         self.limits = limits
         self.open: set[Any] = set()
         """All connections, also of workers. This is the server's set: connections add and remove themselves."""
@@ -85,7 +85,7 @@ class Connections:
             connection.expired()
 
     def _reject(self, reason: str, now: float) -> None:
-        self._metrics.connection_refused(reason)
+        self._metrics.count(CONNECTIONS_REJECTED, reason)
         self._rejected += 1
         if now >= self._log_from:
             limits = self.limits

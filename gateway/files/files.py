@@ -58,7 +58,7 @@ class Files:
         *,
         failed: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`settings`: the current ones. `failed`: `Metrics.storage_failed`."""
+        """`settings`: the current ones. `failed` counts failures of the storage."""
         self._database = database
         self._storage = storage
         self._settings = settings

@@ -5,10 +5,12 @@ The only place that imports prometheus_client (a megabyte, 20 ms), when metrics 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -16,7 +18,7 @@ from fairlane import __version__
 from fairlane.gateway.metrics.database_gauges import DATABASE_GAUGES
 from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, TASK_SILENCE, Labels, Snapshot
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, Rows, StoreGauge, rows_of
-from fairlane.queues.metrics import Counter, Histogram, Recorder
+from fairlane.queues.metrics import METRICS, Metric
 from fairlane.queues.survey.survey import Survey
 
 PROCESS = "process"
@@ -54,9 +56,9 @@ class _Everything(Collector):
         self._label = label
         self._of_database = of_database
 
-    def collect(self) -> Iterator[Metric]:
-        for series in Recorder().series:
-            yield _family(series, self._snapshots)
+    def collect(self) -> Iterator[Family]:
+        for metric in METRICS:
+            yield _family(metric, self._snapshots)
         for name, help_text in GAUGES.items():
             gauge = GaugeMetricFamily(name, help_text, labels=(PROCESS,))
             for snapshot in self._snapshots:
@@ -77,7 +79,7 @@ class _Everything(Collector):
         info.add_metric((__version__,), 1)
         yield info
 
-    def _by_process(self, gauge: StoreGauge, values: Callable[[Snapshot], dict[Labels, float]]) -> Metric:
+    def _by_process(self, gauge: StoreGauge, values: Callable[[Snapshot], dict[Labels, float]]) -> Family:
         family = GaugeMetricFamily(gauge.name, gauge.help, labels=(*gauge.labels, PROCESS))
         for snapshot in self._snapshots:
             for key, value in values(snapshot).items():
@@ -85,32 +87,22 @@ class _Everything(Collector):
         return family
 
 
-def _family(series: Counter | Histogram, snapshots: Iterable[Snapshot]) -> Metric:
-    constant, names = ((PROVIDER[1],), (PROVIDER[0],)) if series.name.startswith("gen_ai_") else ((), ())
-    labels = (*names, *series.labels, PROCESS)
-    if isinstance(series, Counter):
-        counter = CounterMetricFamily(series.name, series.help, labels=labels)
-        for key, (value,) in _samples(series.name, snapshots):
-            counter.add_metric((*constant, *key), value)
-        return counter
-    histogram = HistogramMetricFamily(series.name, series.help, labels=labels)
-    bounds = [*(f"{bound:.12g}" for bound in series.bounds), "+Inf"]
-    for key, row in _samples(series.name, snapshots):
-        count, buckets = 0.0, []
-        for bound, number in zip(bounds, row[:-1], strict=True):
-            count += number
-            buckets.append((bound, count))
-        histogram.add_metric((*constant, *key), buckets, row[-1])
-    return histogram
-
-
-def _samples(name: str, snapshots: Iterable[Snapshot]) -> Iterator[tuple[tuple[str, ...], list[float]]]:
+def _family(metric: Metric, snapshots: Iterable[Snapshot]) -> Any:
+    constant, names = ((PROVIDER[1],), (PROVIDER[0],)) if metric.name.startswith("gen_ai_") else ((), ())
+    kind = HistogramMetricFamily if metric.bounds else CounterMetricFamily
+    family: Any = kind(metric.name, metric.help, labels=(*names, *metric.labels, PROCESS))
+    bounds = [*(f"{bound:.12g}" for bound in metric.bounds), "+Inf"]
     for snapshot in snapshots:
-        for key, numbers in snapshot.series.get(name, ()):
-            yield (*key, str(snapshot.process)), numbers
+        for labels, row in snapshot.values.get(metric.name, ()):
+            key = (*constant, *labels, str(snapshot.process))
+            if isinstance(row, list):
+                family.add_metric(key, list(zip(bounds, accumulate(row[:-1]), strict=True)), row[-1])
+            else:
+                family.add_metric(key, row)
+    return family
 
 
-def _processes(snapshots: Iterable[Snapshot]) -> Iterator[Metric]:
+def _processes(snapshots: Iterable[Snapshot]) -> Iterator[Family]:
     """Memory, processor time and files of each process, by the names that all of Prometheus's clients use."""
     families: dict[str, Any] = {}
     for snapshot in snapshots:
@@ -122,7 +114,7 @@ def _processes(snapshots: Iterable[Snapshot]) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _shared(survey: Survey | None, label: Callable[[str], str]) -> Iterator[Metric]:
+def _shared(survey: Survey | None, label: Callable[[str], str]) -> Iterator[Family]:
     yield _flag(
         "fairlane_survey_success", "1 when Redis told what the other shared metrics say", survey is not None
     )
@@ -130,13 +122,13 @@ def _shared(survey: Survey | None, label: Callable[[str], str]) -> Iterator[Metr
         yield from _gauges(STORE_GAUGES, rows_of(survey, label))
 
 
-def _flag(name: str, help_text: str, holds: bool) -> Metric:
+def _flag(name: str, help_text: str, holds: bool) -> Family:
     gauge = GaugeMetricFamily(name, help_text)
     gauge.add_metric((), float(holds))
     return gauge
 
 
-def _gauges(metrics: Iterable[StoreGauge], rows: Rows) -> Iterator[Metric]:
+def _gauges(metrics: Iterable[StoreGauge], rows: Rows) -> Iterator[Family]:
     for metric in metrics:
         gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
         for key, value in rows.get(metric.name, {}).items():

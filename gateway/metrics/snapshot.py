@@ -6,19 +6,19 @@ from collections.abc import Mapping
 import msgspec
 
 from fairlane.gateway.metrics.store_gauges import StoreGauge
-from fairlane.queues.metrics import Counter, Recorder
+from fairlane.queues.metrics import Recorder
 from fairlane.workers.server.limits.congestion import ModelLimits
 
 Labels = tuple[str, ...]
 
 
 class Snapshot(msgspec.Struct):
-    """The series of a `Recorder` by name, each as (labels, numbers) pairs, and what holds now."""
+    """The values of a `Recorder` by name, each as (labels, numbers) pairs, and what holds now."""
 
     process: int
     """Number of the process in its gateway, from 0; the one that takes the place of a dead one gets its number."""
     pid: int
-    series: dict[str, list[tuple[Labels, list[float]]]]
+    values: dict[str, list[tuple[Labels, float | list[float]]]]
     gauges: dict[str, float]
     limits: dict[Labels, float] = {}
     """Limits in force, s, by the labels of OUTPUT_LIMIT."""
@@ -44,19 +44,8 @@ def take_snapshot(
     for model, silent_s in silences.items():
         label = (metrics.label(model),)
         longest[label] = max(silent_s, longest.get(label, 0.0))
-    return Snapshot(process, os.getpid(), series_of(metrics), gauges, told, longest)
-
-
-def series_of(metrics: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]:
-    """Numbers of all series: of a counter one, of a histogram its row (see `Histogram`)."""
-    return {
-        series.name: (
-            [(key, [value]) for key, value in series.values.items()]
-            if isinstance(series, Counter)
-            else [(key, list(row)) for key, row in series.values.items()]
-        )
-        for series in metrics.series
-    }
+    values = {name: list(rows.items()) for name, rows in metrics.values.items()}
+    return Snapshot(process, os.getpid(), values, gauges, told, longest)
 
 
 GAUGES = {

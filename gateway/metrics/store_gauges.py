@@ -49,9 +49,11 @@ STORE_GAUGES = (
         "fairlane_model_unserved", _MODEL, "1 while tasks wait for the model that no worker is there for", max
     ),
     StoreGauge("fairlane_model_paused", _MODEL, "1 while somebody has paused the model", max),
-    StoreGauge("fairlane_model_held_seconds", _MODEL, "How much longer the provider wants no request", max),
     StoreGauge(
-        "fairlane_model_paced_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
+        "fairlane_model_cooldown_seconds", _MODEL, "How much longer the provider wants no request", max
+    ),
+    StoreGauge(
+        "fairlane_model_throttle_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
     ),
     StoreGauge(
         "fairlane_breaker_state",
@@ -60,7 +62,7 @@ STORE_GAUGES = (
         max,
     ),
     StoreGauge(
-        "fairlane_workers", ("state",), "Connected workers, of all replicas: ready, unhealthy or draining"
+        "fairlane_workers", ("status",), "Connected workers, of all replicas: ready, unhealthy or draining"
     ),
     StoreGauge("fairlane_redis_memory_bytes", (), "Memory that Redis takes"),
     StoreGauge("fairlane_redis_memory_max_bytes", (), "Memory that Redis may take; 0: no limit is set"),
@@ -125,8 +127,8 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_model_workers", name, model.workers)
         put("fairlane_model_unserved", name, float(model.unserved))
         put("fairlane_model_paused", name, float(model.paused))
-        put("fairlane_model_held_seconds", name, _left(model.held_until_ms, survey.now_ms))
-        put("fairlane_model_paced_seconds", name, _left(model.next_start_ms, survey.now_ms))
+        put("fairlane_model_cooldown_seconds", name, _left(model.held_until_ms, survey.now_ms))
+        put("fairlane_model_throttle_seconds", name, _left(model.next_start_ms, survey.now_ms))
         for upstream in model.upstreams:
             told = upstream.upstream if upstream.upstream in upstreams else OTHER
             put("fairlane_breaker_state", (*name, told), _STATES.index(upstream.state))

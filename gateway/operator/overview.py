@@ -8,7 +8,7 @@ from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
 from fairlane.queues.chains import read_stage
-from fairlane.queues.failures import family_of
+from fairlane.queues.failures import category_of
 from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
@@ -240,7 +240,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "key": fields.get("k") or None,
         "type": fields.get("ty"),
         "code": fields.get("co") or None,
-        "family": family_of(fields.get("co", "")) or None,
+        "category": category_of(fields.get("co", "")) or None,
         "requestId": fields.get("rq") or None,
         "enqueuedAt": number("en"),
         "startedAt": number("ga"),

@@ -9,6 +9,7 @@ come.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from fairlane.gateway.endpoints.endpoints import Endpoints
@@ -16,6 +17,7 @@ from fairlane.gateway.errors import SECOND_MS, ApiError
 from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours
+from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import PERMIT, Admitted, Later, Left, State
 from fairlane.streaming.events import fragment_done
@@ -87,7 +89,7 @@ class Gate:
 
         `task_id`: what the request says besides; it must be the permit's.
         """
-        count = self._scheduler.metrics.permit
+        count = partial(self._scheduler.metrics.count, PERMIT_CHECKS)
         if not permit:
             count("needed")
             raise await self._without_permit(endpoint, task_id)

@@ -25,7 +25,7 @@ from fairlane.gateway.tasks.poll import Archived, Poll
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import all_of
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import RECORDS_WRITTEN, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.tasks import TERMINAL, Record
@@ -49,7 +49,7 @@ class Archive(Outbox):
         link: RedisLink,
         keys: Keys,
         database: Database,
-        metrics: Metrics,
+        metrics: Recorder,
         replica: str,
         scheduler: Scheduler,
         poll: Poll,
@@ -149,7 +149,7 @@ class Archive(Outbox):
             if await self._forgotten.was(connection, fields["u"], record.number("en")):
                 return ()
             await write(connection, row)
-        self._metrics.recorded(1)
+        self._metrics.count(RECORDS_WRITTEN)
         return ()
 
 

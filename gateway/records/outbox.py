@@ -20,7 +20,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks, set_within
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import RECORDS_WRITTEN, Recorder
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
@@ -66,7 +66,7 @@ class Outbox:
         keys: Keys,
         database: Database,
         tables: Mapping[str, Table],
-        metrics: Metrics,
+        metrics: Recorder,
         replica: str,
     ) -> None:
         """`tables`: by kind. An entry of another kind is a newer release's, and left to that."""
@@ -226,7 +226,8 @@ class Outbox:
                 packed = [entry.packed for entry in entries if entry.kind == kind]
                 if packed:
                     written += await table.write(connection, packed)
-        self._metrics.recorded(written)
+        if written:
+            self._metrics.count(RECORDS_WRITTEN, number=written)
 
 
 def _answer(waiting: Sequence[asyncio.Future[None]]) -> None:

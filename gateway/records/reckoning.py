@@ -28,7 +28,7 @@ from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks, run_periodically
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 
@@ -52,7 +52,7 @@ class Reckoning:
     """Every replica does it. `start` begins, `close` ends."""
 
     def __init__(
-        self, database: Database, scheduler: Scheduler, link: RedisLink, keys: Keys, metrics: Metrics
+        self, database: Database, scheduler: Scheduler, link: RedisLink, keys: Keys, metrics: Recorder
     ) -> None:
         self._database = database
         self._scheduler = scheduler
@@ -160,7 +160,8 @@ class Reckoning:
             )  # more of them are grants that only now are told here
             if known and (more or windows or lost):
                 added = funds.granted - balance.granted - more - sum(windows.values())
-                self._metrics.put_right(float(credits_of(abs(added))))
+                self._metrics.count(BALANCES_CORRECTED)
+                self._metrics.count(CREDITS_CORRECTED, number=float(credits_of(abs(added))))
                 log.warning(
                     "a balance was not what the ledger says, and was put right",
                     subject=subject,

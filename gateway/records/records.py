@@ -27,7 +27,7 @@ from fairlane.gateway.records.usage import purge as purge_usage
 from fairlane.gateway.responses.store import purge as purge_responses
 from fairlane.gateway.webhooks.store import purge as purge_webhooks
 from fairlane.queues.keys import Keys
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 
@@ -43,7 +43,7 @@ class Records:
         keys: Keys,
         replica: str,
         current: Current,
-        metrics: Metrics,
+        metrics: Recorder,
         as_shown: Callable[[str, Values], Values],
     ) -> None:
         """`as_shown`: see `AuditTable`."""

@@ -14,7 +14,7 @@ from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usag
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
-from fairlane.queues.failures import codes_of, family_of
+from fairlane.queues.failures import category_of, codes_of
 
 DIMENSIONS = {
     "model": "model",
@@ -80,9 +80,9 @@ SHOWN = {
 }
 """Columns of a row, and what callers are told them as; costs in credits. Of a stage or part the task is its chain."""
 TASK_COLUMNS = [
-    column for name in SHOWN.values() for column in ((name, "family") if name == "code" else (name,))
+    column for name in SHOWN.values() for column in ((name, "category") if name == "code" else (name,))
 ]
-"""What callers are told of a task: those, and the family of its code."""
+"""What callers are told of a task: those, and the category of its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     """The table of sums that can tell it, and which of its rows. That of routes has only the tasks that have one."""
     asked = {*by, *wanted.filters}
     if "route" in asked:
-        if other := sorted(asked & {"user", "hour", "state", "code", "family"}):
+        if other := sorted(asked & {"user", "hour", "state", "code", "category"}):
             raise bad_request(
                 f"usage of routes is added up by day, and not by {other[0]}: the tasks themselves are at "
                 "/api/admin/usage/tasks?route=",
@@ -220,7 +220,7 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     elif "user" not in asked:
         span = HOUR_MS if "hour" in by else DAY_MS
         table, which = usage_sums, [usage_sums.c.span == span]
-    elif other := sorted(asked & {"hour", "state", "code", "family"}):
+    elif other := sorted(asked & {"hour", "state", "code", "category"}):
         raise bad_request(
             f"usage of users is added up by day, and not by {other[0]}: look at the tasks themselves", "user"
         )
@@ -231,15 +231,15 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
 
 
 def columns_by(by: Sequence[str]) -> list[str]:
-    """What the rows of sums by these tell first: beside a code its family."""
-    return [column for name in by for column in ((name, "family") if name == "code" else (name,))]
+    """What the rows of sums by these tell first: beside a code its category."""
+    return [column for name in by for column in ((name, "category") if name == "code" else (name,))]
 
 
 def _filters(table: Table, wanted: Wanted) -> list[ColumnElement[bool]]:
     columns = {**DIMENSIONS, "template": "template"}
     found: list[ColumnElement[bool]] = []
     for name, value in wanted.filters.items():
-        if name == "family":
+        if name == "category":
             found.append(table.c.code.in_(codes_of(value)))
         elif name == "task":  # (the index is of the rows of chains alone)
             of_chain = and_(table.c.chain != literal_column("''"), table.c.chain == value)
@@ -254,7 +254,7 @@ def _shown(by: Sequence[str], row: Any) -> dict[str, Any]:
         name: _when(name, value) if name in SPANS else value for name, value in zip(by, row, strict=False)
     }
     if "code" in shown:
-        shown["family"] = family_of(shown["code"])
+        shown["category"] = category_of(shown["code"])
     return {**shown, **_measures(row)}
 
 
@@ -268,7 +268,7 @@ def _measures(row: Any) -> dict[str, int | Decimal]:
 def _task(row: Any) -> dict[str, Any]:
     shown = {told: row[name] for name, told in SHOWN.items()}
     shown["taskId"] = row["chain"] or row["task"]
-    shown["family"] = family_of(row["code"])
+    shown["category"] = category_of(row["code"])
     if row["cost"] is not None:
         shown["cost"] = credits_of(row["cost"])
     return shown

@@ -54,7 +54,7 @@ class Keeping:
         told: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`forgotten`: `Forgotten.of`. `wrote`: is told whose content was written, and of how many bytes (`Trimming.wrote`);
-        `told`: `Metrics.response_kept`."""
+        `told` counts responses by their size, 0 if one could not be stored."""
         self._database = database
         self._forgotten = forgotten
         self._wrote = wrote

@@ -13,7 +13,7 @@ from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import end_tasks, run_periodically
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import REDIS_EMPTIED, Recorder
 from fairlane.queues.scheduler import Scheduler, configuration
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.versions import Version, hash_of
@@ -32,7 +32,7 @@ class ConfigurationWatch:
         scheduler: Scheduler,
         current: Current,
         address: str,
-        metrics: Metrics,
+        metrics: Recorder,
         on_emptied: Callable[[], Awaitable[None]],
     ) -> None:
         """`address`: the store's, for the log. `on_emptied`: it has lost everything over a connection that stands."""
@@ -78,7 +78,7 @@ class ConfigurationWatch:
         self._overruled_by = overruled_by
         before, self._born = self._born, standing.born
         if before and before != standing.born:
-            self._metrics.store_emptied()
+            self._metrics.count(REDIS_EMPTIED)
             log.error(
                 "Redis has come back empty: every task that waited, ran or was kept is lost, and what was changed while "
                 "running, what keys had used of their limits, and records that the SQL database had not yet; see that it "

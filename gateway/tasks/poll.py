@@ -14,7 +14,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain, chain_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.failures import family_of
+from fairlane.queues.failures import category_of
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
@@ -239,7 +239,7 @@ class Poll:
                 answer |= {
                     "error": error.error if error else "",
                     "code": (code := record.fields.get("co", "")),
-                    "family": family_of(code),
+                    "category": category_of(code),
                     "failedAt": ended,
                 }
                 if error:

@@ -19,7 +19,7 @@ from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
-from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
+from fairlane.queues.metrics import TASKS_RESUBMITTED, EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import TERMINAL, Known, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.structured.checker import Checker
@@ -102,7 +102,7 @@ class Submit:
                 chain.forget()
         if isinstance(answer, Known):
             outcome = "joined" if answer.state not in TERMINAL else "replayed"
-            self._metrics.resubmitted(outcome if answer.state else "gone")
+            self._metrics.count(TASKS_RESUBMITTED, outcome if answer.state else "gone")
             return answer
         if isinstance(answer, Refused):
             raise self._refused(answer, task)
@@ -114,24 +114,24 @@ class Submit:
     def _refused(self, answer: Refused, task: TaskSpec) -> ApiError:
         """What the caller of a task is told that was refused; noted."""
         if answer.reason == "other":
-            self._metrics.resubmitted("conflict")
+            self._metrics.count(TASKS_RESUBMITTED, "conflict")
             reused = key_reused()
             reused.standing = answer.standing
             return reused
-        self._note(task, answer.reason)
         if not task.again:
             self._note_refused(task.user)
         known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
         error = refusal(answer, task, known_model=known)
+        self._note(task, error.code)
         asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
         error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
         error.standing = answer.standing
         return error
 
-    def _note(self, task: TaskSpec, reason: str) -> None:
-        """A task was refused. One that is submitted again and again is no call of its caller."""
+    def _note(self, task: TaskSpec, code: str) -> None:
+        """Count a task that was rejected, except one that the gateway itself submits repeatedly."""
         if not task.again:
-            self._metrics.refused(task.queue, task.model, reason)
+            self._metrics.rejected(task.queue, task.model, code)
 
     async def _check(self, task: TaskSpec, chain: Submission | None) -> None:
         """Raise ApiError for what the store need not be asked for."""
@@ -161,7 +161,7 @@ class Submit:
             try:
                 answer = await self._send(task, start)
             except StoreError:
-                self._note(task, "store_unavailable")
+                self._note(task, "STORE_UNAVAILABLE")
                 raise
             if not isinstance(answer, Refused):
                 break

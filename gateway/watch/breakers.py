@@ -3,7 +3,7 @@
 import structlog
 
 from fairlane.queues.logs.sums import FewLines
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import BREAKER_CHANGES, Recorder
 
 log = structlog.get_logger("fairlane.tasks")
 
@@ -13,7 +13,7 @@ PROBES = "probing"
 class Breakers:
     """See the module. `me`: this replica; the scripts choose the one that tells a change: the owner of the task that made it."""
 
-    def __init__(self, me: str, metrics: Metrics) -> None:
+    def __init__(self, me: str, metrics: Recorder) -> None:
         self._me = me
         self._metrics = metrics
         self._lines = FewLines()
@@ -22,7 +22,7 @@ class Breakers:
         """A breaker is `open` for so many ms, `closed`, or lets a task probe its upstream (`probing`)."""
         if by != self._me:
             return
-        self._metrics.breaker(model, upstream, what)
+        self._metrics.count(BREAKER_CHANGES, model, upstream, what)
         about = {"model": model, "upstream": upstream}
         if what == "open":
             self._lines.tell(log.warning, "breaker opens", **about, why=why, open_ms=ms)

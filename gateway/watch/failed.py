@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from fairlane.gateway.watch.fallbacks import Fallbacks
-from fairlane.queues.failures import family_of
+from fairlane.queues.failures import category_of
 from fairlane.queues.logs.sentences import for_operators
 from fairlane.queues.logs.sums import Allowance
 from fairlane.queues.metrics import TaskEnd
@@ -62,12 +62,12 @@ class FailedTasks(Lines):
         """Write what is known of a task that ended so."""
         task = end.task
         if task is None:
-            self.tell(end.code, family=family_of(end.code))
+            self.tell(end.code, category=category_of(end.code))
             return
         sentence = for_operators(end.code, task.sentence)
         self.tell(
             end.code,
-            family=family_of(end.code),
+            category=category_of(end.code),
             task_id=task.task_id,
             request_id=task.request_id,
             model=task.model,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from fairlane.queues.metrics import Recorder
+from fairlane.queues.metrics import LOOP_STALLS, Recorder
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -111,7 +111,7 @@ class LoopWatch:
     def _tick(self) -> None:
         now, computed_s = self._clock(), self._computed() - self._computed_before
         if self._lag.seen(now, now - self._due, computed_s):
-            self._metrics.loop_stalled(computing=computed_s > STALL_S)
+            self._metrics.count(LOOP_STALLS, "computing" if computed_s > STALL_S else "waiting")
         self._say(self._lag.news(now))
         self.start()
 

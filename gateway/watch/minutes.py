@@ -14,7 +14,7 @@ import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import end_tasks, run_periodically
-from fairlane.queues.metrics import Recorder
+from fairlane.queues.metrics import TASKS_ENDED, TASKS_REJECTED, Recorder
 from fairlane.queues.survey.survey import Lane, Model, Survey, Surveyor
 from fairlane.queues.tasks import State
 
@@ -113,15 +113,15 @@ class Minutes:
         self._tell_unserved(survey.models, survey.lanes)
 
     def _since(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """What ended by state, failed by code, and was refused by reason, since this was called last."""
+        """What ended by state, failed by code, and was rejected by code, since this was called last."""
         counts: Counter[tuple[str, ...]] = Counter()
-        for key, count in self._metrics.ended_tasks.values.items():
+        for key, count in self._metrics.values[TASKS_ENDED.name].items():
             _, _, state, code, _ = key
             counts["ended", state] += int(count)
             if state == State.FAILED:
                 counts["failed", code] += int(count)
-        for (_, _, reason), count in self._metrics.refused_tasks.values.items():
-            counts["refused", reason] += int(count)
+        for (_, _, code), count in self._metrics.values[TASKS_REJECTED.name].items():
+            counts["refused", code] += int(count)
         news = counts - self._before
         self._before = counts
         ended, failed, refused = (

@@ -22,7 +22,7 @@ from fairlane.gateway.webhooks.posting import Poster, host_of
 from fairlane.gateway.webhooks.seats import Seats
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.loops import end_tasks, set_within
-from fairlane.queues.metrics import Metrics
+from fairlane.queues.metrics import WEBHOOK_REQUESTS, WEBHOOKS_GIVEN_UP, Recorder
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.endpoints.names import SystemNames
 
@@ -55,7 +55,7 @@ class Sender:
         settings: Callable[[], WebhookSettings],
         knows: Callable[[str], bool],
         poster: Callable[[Callable[[], int]], Poster],
-        metrics: Metrics,
+        metrics: Recorder,
         replica: str,
         now_ms: Callable[[], int],
     ) -> None:
@@ -204,7 +204,8 @@ class Sender:
                 allowed=read_networks(settings.allow_private),
                 timeout_s=settings.timeout_ms / 1000,
             )
-        self._metrics.webhook("taken" if attempt.taken else "failed" if attempt.status is None else "refused")
+        outcome = "taken" if attempt.taken else "failed" if attempt.status is None else "rejected"
+        self._metrics.count(WEBHOOK_REQUESTS, outcome)
         return attempt
 
     async def _write(
@@ -234,12 +235,12 @@ class Sender:
             "host": host_of(webhook.url),
         }
         if written.given_up:
-            self._metrics.webhook("given_up", written.given_up)
+            self._metrics.count(WEBHOOKS_GIVEN_UP, "delivery", number=written.given_up)
             self._lines.tell(
                 log.warning, "webhook deliveries are given up", **whose, deliveries=written.given_up
             )
         if now.off_why:
-            self._metrics.webhook("off")
+            self._metrics.count(WEBHOOKS_GIVEN_UP, "webhook")
             self._lines.tell(log.warning, "webhook is switched off", **whose, why=now.off_why)
         elif now.rests and not before.rests:
             self._lines.tell(log.warning, "webhook fails", **whose, why=now.error)

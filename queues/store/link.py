@@ -31,7 +31,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.loops import end_tasks
-from fairlane.queues.metrics import Metrics, Recorder
+from fairlane.queues.metrics import REDIS_CONNECTIONS, REDIS_REPLIES, Recorder
 from fairlane.queues.store.refusals import Refusals
 from fairlane.queues.store.scripts import LIBRARIES, Library
 from fairlane.queues.store.wire import Backoff, Reply, Wire, address_of, connect, disconnect
@@ -116,7 +116,7 @@ class RedisLink:
         timeout_ms: int = 1000,
         on_connect: Callable[["RedisLink"], Awaitable[None]] | None = None,
         on_change: Callable[[bool], None] | None = None,
-        metrics: Metrics | None = None,
+        metrics: Recorder | None = None,
     ) -> None:
         self._url = url
         self._scripts = scripts
@@ -125,7 +125,7 @@ class RedisLink:
         self._timeout_ms = timeout_ms
         self._on_connect = on_connect
         self._on_change = on_change
-        self._metrics: Metrics = metrics or Recorder()
+        self._metrics: Recorder = metrics or Recorder()
         self._out: list[bytes] = []
         self._before: list[Callable[[], None]] = []
         self._flushes = False  # at the end of this tick
@@ -286,7 +286,7 @@ class RedisLink:
                 self.up = True
                 if not self._ready.done():
                     self._ready.set_result(None)
-                self._metrics.store_connected()
+                self._metrics.count(REDIS_CONNECTIONS)
                 if self._on_change:
                     self._on_change(True)
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -356,11 +356,11 @@ class RedisLink:
 
     def _on_replies(self, replies: list[Reply]) -> None:
         """Answer the oldest commands. Raises StoreUnavailable when the server is no primary, StoreRefused when it forbids one."""
-        pending, replied, now = self._pending, self._metrics.store_replied, self._loop.time()
+        pending, observe, now = self._pending, self._metrics.observe, self._loop.time()
         self._replies += len(replies)
         for reply in replies:
             future, sent_at, args, again = pending.popleft()
-            replied(now - sent_at)
+            observe(REDIS_REPLIES, now - sent_at)
             if not isinstance(reply, Exception):
                 if not future.done():  # else its caller was cancelled; the command ran all the same
                     future.set_result(reply)

@@ -14,7 +14,7 @@ SHARED_BYTES = 128 * 1024
 class NativeStreamView:
     """Frames of a task's events, from any event on: each is drawn by itself.
 
-    Adds the task's metadata to `start` and to the terminal event, and the family of its code to an `error`. A `done` without a
+    Adds the task's metadata to `start` and to the terminal event, and the category of its code to an `error`. A `done` without a
     result, which the chunks make up, is not drawn but `pending`: `finish` draws it, once somebody has made the result of the
     whole log. So is one whose result is large, as all who read it share it then.
     """

@@ -21,7 +21,7 @@ from fairlane.gateway.api.events import NativeEvent
 from fairlane.gateway.calls.intake import OWN_FIELDS
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import settings_table
-from fairlane.queues.failures import FAILURES, Family
+from fairlane.queues.failures import FAILURES, Category
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs" / "api.md").read_text()
@@ -60,7 +60,7 @@ def test_the_api_page_names_every_native_call_and_option() -> None:
 
 def test_the_api_page_has_every_event_with_its_fields() -> None:
     events = get_args(get_args(NativeEvent)[0])
-    rows = dict(re.findall(r"^\| `(\w+)` (\|.*)\|$", API, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+)` (\|.*)\|$", API.partition("## Errors")[0], re.MULTILINE))
     for event in events:
         (name,) = get_args(event.model_fields["event"].annotation)
         has_id = "id" in event.model_fields
@@ -72,16 +72,18 @@ def test_the_api_page_has_every_event_with_its_fields() -> None:
 
 
 def test_the_api_page_has_every_code_and_its_status() -> None:
-    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \| (\d+) \| `([A-Z_]+)` \|", API, re.MULTILINE)
+    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \| (\d+) \| `([a-z_]+)` \|", API, re.MULTILINE)
     told = {
-        code: (int(status), family)
-        for codes, status, family in rows
+        code: (int(status), category)
+        for codes, status, category in rows
         for code in re.findall(r"[A-Z_]+", codes)
     }
     elsewhere = {"UNAUTHORIZED", "MODEL_NOT_FOUND"}
-    assert told == {code: (row.openai, row.family) for code, row in FAILURES.items() if code not in elsewhere}
-    families = API.partition("| family | because |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `([A-Z_]+)` \|", families, re.MULTILINE) == list(Family)
+    assert told == {
+        code: (row.openai, row.category) for code, row in FAILURES.items() if code not in elsewhere
+    }
+    categories = API.partition("| category | cause |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([a-z_]+)` \|", categories, re.MULTILINE) == list(Category)
     renamed = set(
         re.findall(r"`([a-z_]+)`\s\(`([A-Z_]+)`\)", API.partition("## Errors")[2].partition("```")[0])
     )

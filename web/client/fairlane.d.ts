@@ -43,38 +43,17 @@ export type Code =
   | "FIRST_TOKEN_TIMEOUT"
   | "STREAM_STALLED"
   | "UPSTREAM_TIMEOUT"
-  | "MODEL_TOO_BUSY"
-  | "UPSTREAM_ERROR"
-  | "UPSTREAM_TRUNCATED"
-  | "UPSTREAM_AUTH"
-  | "UPSTREAM_QUOTA"
-  | "ADDRESS_REFUSED"
-  | "REDIRECT_REFUSED"
-  | "RESPONSE_TOO_LARGE"
-  | "JSON_PARSE_FAILED"
-  | "STAGE_INPUT_FAILED"
-  | "INSUFFICIENT_QUOTA"
-  | "DATABASE_UNAVAILABLE"
-  | "CONTEXT_LENGTH"
-  | "CONTENT_FILTERED"
-  | "WORKER_ERROR"
-  | "WORKER_LOST"
-  | "PROTOCOL_ERROR"
-  | "OUTPUT_TOO_LARGE"
-  | "NOT_CHECKED"
-  | "STORE_LOST"
-  | "EVENTS_LOST"
-  | "CANCELLED"
-  /** No answer came, or it broke off. */
-  | "NETWORK"
-  /** No answer came within `timeoutMs`, or nothing at all for `silenceMs`. */
-  | "TIMEOUT_HERE"
-  /** Something that is not the gateway answered. */
-  | "NO_STREAM"
+  | "timeout_or_capacity"
+  | "bad_output"
+  | "upstream"
+  | "worker"
+  | "gateway"
+  | "request"
+  | "cancelled"
   | (string & {});
 
 /** What is to be done about a failed task: a word for several codes. Empty where no task failed. */
-export type Family =
+export type Category =
   | ""
   | "MODEL_TOO_BUSY"
   | "JSON_PARSE_FAILED"
@@ -96,7 +75,7 @@ export class FairlaneError extends Error {
    */
   readonly kind: "refused" | "failed" | "cancelled" | "network";
   readonly code: Code;
-  readonly family: Family;
+  readonly category: Category;
   /** The HTTP status of a refusal, else 0. */
   readonly status: number;
   /** Whether the same call may go better later, after `retryAfterMs` where there is one. */
@@ -202,7 +181,7 @@ export interface DoneData extends EventData {
 export interface ErrorData extends EventData {
   error: string;
   code: Code;
-  family: Family;
+  category: Category;
   retryable: boolean;
   usage?: JsonValue;
   /** Of a chain: where it failed. */
@@ -452,7 +431,7 @@ export type TaskStatus =
     })
   | (Polled & { status: "executing"; workerId: string; startedAt: number; pollAfterMs: number; streamUrl: string })
   | (Polled & { status: "completed"; completedAt: number; result: JsonValue })
-  | (Polled & { status: "failed"; failedAt: number; error: string; code: Code; family: Family; retryable: boolean })
+  | (Polled & { status: "failed"; failedAt: number; error: string; code: Code; category: Category; retryable: boolean })
   | (Polled & { status: "cancelled"; cancelledAt: number });
 
 export interface FairlaneOptions {

@@ -10,12 +10,12 @@ const LATE = "The gateway did not answer in time";
 const AWAY = "The gateway cannot be reached";
 
 export class FairlaneError extends Error {
-  constructor(kind, code, message, { family = "", status = 0, retryable = false, retryAfterMs = null, taskId = null, cause } = {}) {
+  constructor(kind, code, message, { category = "", status = 0, retryable = false, retryAfterMs = null, taskId = null, cause } = {}) {
     super(message, cause && { cause });
     this.name = "FairlaneError";
     this.kind = kind;
     this.code = code;
-    this.family = family;
+    this.category = category;
     this.status = status;
     this.retryable = retryable;
     this.retryAfterMs = retryAfterMs;
@@ -354,8 +354,8 @@ export async function* readEvents(body, onBytes = () => {}) {
 
 // ---- errors, time ----------
 
-const failed = (taskId, { error, code, family = "", retryable = false }) => new FairlaneError("failed", code, error, { family, retryable, taskId });
-const cancelled = taskId => new FairlaneError("cancelled", "CANCELLED", "The task was cancelled", { family: "CANCELLED", taskId });
+const failed = (taskId, { error, code, category = "", retryable = false }) => new FairlaneError("failed", code, error, { category, retryable, taskId });
+const cancelled = taskId => new FairlaneError("cancelled", "CANCELLED", "The task was cancelled", { category: "cancelled", taskId });
 const broken = (code, message, cause) => new FairlaneError("network", code, message, { retryable: true, cause });
 
 /** What an answer says that is no success. */
@@ -368,7 +368,7 @@ async function refusal(response) {
     (native ? body.code : body?.error?.code) ?? `HTTP_${response.status}`,
     (native ? body.error : body?.error?.message) ?? `The gateway answered ${response.status}`,
     {
-      family: native ? (body.family ?? "") : "",
+      category: native ? (body.category ?? "") : "",
       status: response.status,
       retryable: WORTH_A_RETRY.has(response.status) && response.headers.get("x-should-retry") !== "false",
       retryAfterMs: exact || null,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fairlane.queues.metrics import OTHER, EndLabels, Recorder, TaskEnd
+from fairlane.queues.metrics import OTHER, TASKS_ACCEPTED, EndLabels, Recorder, TaskEnd
 from fairlane.queues.tasks import State
 from fairlane.web.history.buckets import MOST_USERS, Bucket, Counts, Series, count, series_of
 
@@ -47,7 +47,8 @@ class HistoryRecorder(Recorder):
 
     def accepted(self, queue: str, model: str) -> None:
         lane = self._lanes.get((queue, model)) or self._new_lane(queue, model)
-        self.accepted_tasks.add(lane.labels)
+        accepted = self.values[TASKS_ACCEPTED.name]
+        accepted[lane.labels] = accepted.get(lane.labels, 0) + 1
         self._bucket.accepted += 1
         for series in lane.series:
             series.accepted += 1
@@ -60,10 +61,10 @@ class HistoryRecorder(Recorder):
         lane = self._lanes[queue, model] = _Lane((queue, self._model(model)), series)
         return lane
 
-    def refused(self, queue: str, model: str, reason: str) -> None:
-        super().refused(queue, model, reason)
+    def rejected(self, queue: str, model: str, code: str) -> None:
+        super().rejected(queue, model, code)
         bucket = self._bucket
-        count(bucket.refusals, reason)
+        count(bucket.refusals, code)
         known = model in bucket.models or self._model.peek(model) == model  # callers make names up
         series_of(bucket.models, model if known else OTHER).refused += 1
         series_of(bucket.queues, queue).refused += 1

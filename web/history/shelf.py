@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fairlane.queues.failures import family_of
+from fairlane.queues.failures import category_of
 from fairlane.queues.metrics import OTHER
 from fairlane.web.history.buckets import Bucket, Kind, Series
 
@@ -179,7 +179,8 @@ def _ranked(counts: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def _failures(counts: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the same of failure codes, with their families."""
+    """The same of failure codes, with their categories."""
     return [
-        {**row, "family": "" if row["code"] == OTHER else family_of(row["code"])} for row in _ranked(counts)
+        {**row, "category": "" if row["code"] == OTHER else category_of(row["code"])}
+        for row in _ranked(counts)
     ]

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from tests.support.serving import until
 
+from fairlane.queues.metrics import TASKS_ACCEPTED, TASKS_REJECTED
+
 from .crew import Caller, line, stage, waits
 
 pytestmark = pytest.mark.anyio
 
 
 def refused(caller: Caller) -> float:
-    return sum(caller.served.gateway.metrics.refused_tasks.values.values())
+    return sum(caller.served.gateway.metrics.values[TASKS_REJECTED.name].values())
 
 
 async def test_a_model_without_a_worker_is_told_and_holds_up_no_other_ones_lines(
@@ -35,7 +37,7 @@ async def test_a_model_without_a_worker_is_told_and_holds_up_no_other_ones_lines
         assert row["waitsFor"] == told["waitsFor"]
         assert (row["linesWaiting"], row["linesRunning"], row["counts"]["completed"]) == (0, 0, 5)
         assert refused(caller) == 0
-        assert sum(caller.served.gateway.metrics.accepted_tasks.values.values()) == 5
+        assert sum(caller.served.gateway.metrics.values[TASKS_ACCEPTED.name].values()) == 5
         await caller.http.post(f"/v1/batches/{made['id']}/cancel")
         over = await caller.reaches(made["id"])
         assert over["request_counts"] == {"total": 25, "completed": 5, "failed": 0}

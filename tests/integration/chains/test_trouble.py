@@ -11,6 +11,7 @@ from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.settings import KeyQuota, PriceSettings
+from fairlane.queues.metrics import TASKS_ENDED
 
 pytestmark = pytest.mark.anyio
 BROKEN = {"error": "it broke", "errorInfo": {"code": "BAD_REQUEST", "retryable": False}}
@@ -87,11 +88,7 @@ async def test_the_next_stage_that_cannot_be_made_ends_it(gateway: Start) -> Non
             ("b", "failed"),
         ]
         end = seen[-1].data
-        assert (end["code"], end["failedStage"], end["family"]) == (
-            "STAGE_INPUT_FAILED",
-            "b",
-            "JSON_PARSE_FAILED",
-        )
+        assert (end["code"], end["failedStage"], end["category"]) == ("STAGE_INPUT_FAILED", "b", "bad_output")
         assert "the answer of the stage a is no JSON" in end["error"]
         told = await stage.talk.poll(end["taskId"])
         assert (statuses(told), told["results"]) == (["completed", "failed"], {"a": {"content": "no"}})
@@ -132,7 +129,7 @@ async def test_a_worker_is_not_blamed_for_the_next_stage(gateway: Start) -> None
                 await stage.talk.reaches(answer.json()["taskId"], "failed")
             workers = list(stage.at.served.gateway.dispatcher.pool)
             assert [(worker.ailment, worker.failures) for worker in workers] == [("", 0)] * 3
-            metrics = stage.at.served.gateway.metrics.ended_tasks.values
+            metrics = stage.at.served.gateway.metrics.values[TASKS_ENDED.name]
     assert [key[1] for key in metrics if key[3] == "STAGE_INPUT_FAILED"] == ["chat"]
     line = next(line for line in logs if line["event"] == "task failed")
     assert (line["stage"], line["model"], line["code"]) == ("b", "chat", "STAGE_INPUT_FAILED")

@@ -10,6 +10,8 @@ from tests.support.rawhttp import HEALTH, Caller
 from tests.support.serving import until
 from tests.support.talk import talking
 
+from fairlane.queues.metrics import CONNECTIONS_REJECTED
+
 pytestmark = pytest.mark.anyio
 
 
@@ -55,7 +57,7 @@ async def test_one_address_has_a_limit_where_one_is_set(
         await until(lambda: len(talk.served.gateway.connections.open) == 2, "the callers to be gone")
         with Caller(talk.served.url) as caller:
             assert (await asyncio.to_thread(caller.ask, HEALTH))[0] == 200
-        assert talk.served.gateway.metrics.refused_connections.values == {("address",): 1}
+        assert talk.served.gateway.metrics.values[CONNECTIONS_REJECTED.name] == {("address",): 1}
 
 
 async def test_connections_beyond_the_limit_are_rejected_until_others_close(

@@ -11,6 +11,7 @@ from tests.support.signing import derived, token
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.settings import KeyQuota, PriceSettings
+from fairlane.queues.metrics import TASKS_RESUBMITTED
 
 from .asking import CHAT, NATIVE, Asking
 
@@ -59,7 +60,7 @@ async def test_who_brings_too_many_keys_is_refused_new_ones_and_nobody_else_is(
             assert (await http.post("/api/openai", json={**NATIVE, "async": True})).status_code == 202, "none"
             metrics = (await ops.get("/metrics")).text
             told = re.findall(
-                r'fairlane_tasks_refused_total\{[^}]*reason="idempotency_keys"[^}]*\} (\S+)', metrics
+                r'fairlane_tasks_rejected_total\{[^}]*reason="idempotency_keys"[^}]*\} (\S+)', metrics
             )
             assert sum(map(float, told)) == 2
         for other in (("site", bob), ("one", {})):
@@ -101,7 +102,7 @@ async def test_a_repetition_takes_nothing_of_limits_and_is_charged_once(
         task = await worker.take()
         joined = talk.later(chat(app))
         metrics = talk.served.gateway.metrics
-        await until(lambda: metrics.resubmitted_tasks.values["joined",] == 1, "one to join")
+        await until(lambda: metrics.values[TASKS_RESUBMITTED.name]["joined",] == 1, "one to join")
         await worker.answer(task, {"content": "hi"})
         answers = [await first, await joined, await chat(app)]
         assert {answer.content for answer in answers} == {answers[0].content}

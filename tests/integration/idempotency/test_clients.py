@@ -12,6 +12,8 @@ from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
+from fairlane.queues.metrics import TASKS_RESUBMITTED
+
 from .asking import KEY, MESSAGES
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +42,7 @@ async def cut_and_joined(talk: Talk, proxy: Proxy) -> None:
     """Cut the connection, and wait until the retry has come."""
     proxy.reset()
     metrics = talk.served.gateway.metrics
-    await until(lambda: metrics.resubmitted_tasks.values["joined",] == 1, "the retry to join")
+    await until(lambda: metrics.values[TASKS_RESUBMITTED.name]["joined",] == 1, "the retry to join")
 
 
 async def finish(worker: RawWorker, task: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk
 
+from fairlane.queues.metrics import TASKS_RESUBMITTED
+
 from .asking import ASKINGS, CHAT, COMPLETION, KEY, NATIVE, WAITED_FOR, Asking, promised
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +25,7 @@ def resubmitted(*talks: Talk) -> dict[str, float]:
     """What gateways counted of known keys."""
     found: dict[str, float] = {}
     for talk in talks:
-        for (outcome,), number in talk.served.gateway.metrics.resubmitted_tasks.values.items():
+        for (outcome,), number in talk.served.gateway.metrics.values[TASKS_RESUBMITTED.name].items():
             found[outcome] = found.get(outcome, 0) + number
     return found
 

@@ -195,7 +195,7 @@ async def test_rules_and_dashboard_ask_for_what_a_gateway_tells(gateway: Start, 
             await live(talk)  # seen to grow
 
             async def has_grown() -> bool:
-                return bool(await ask(http, "increase(fairlane_model_holds_total[10s]) > 0"))
+                return bool(await ask(http, "increase(fairlane_model_cooldowns_total[10s]) > 0"))
 
             await until(has_grown, "a scrape after that", 30)
             for query in queries():

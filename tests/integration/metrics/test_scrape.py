@@ -43,9 +43,9 @@ async def test_a_task_is_counted_from_its_submission_to_its_end(here: Talk) -> N
         seen = await scrape(here.http, strict=True)
     where = {"queue": "free_stream", "model": "m", "process": "0"}
     assert seen.value("fairlane_tasks_accepted_total", **where) == 1
-    assert seen.value("fairlane_tasks_ended_total", **where, state="completed", code="") == 1
+    assert seen.value("fairlane_tasks_ended_total", **where, status="completed", code="") == 1
     assert seen.value("fairlane_task_queue_seconds_count", **where) == 1
-    assert seen.value("fairlane_task_run_seconds_count", **where, state="completed") == 1
+    assert seen.value("fairlane_task_run_seconds_count", **where, status="completed") == 1
     model = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "m", "gen_ai_provider_name": "fairlane"}
     assert seen.value("gen_ai_server_request_duration_seconds_count", **model, error_type="") == 1
     assert seen.value("gen_ai_server_time_to_first_token_seconds_count", **model) == 1
@@ -91,7 +91,7 @@ async def test_what_waits_runs_and_is_limited_is_what_redis_says(here: Talk, the
         assert seen.value("fairlane_model_slots_used", model="m") == 2
         assert seen.value("fairlane_model_slots_limit", model="m") == 2
         assert seen.value("fairlane_model_worker_slots", model="m") == 3
-        assert seen.value("fairlane_workers", state="ready") == 1
+        assert seen.value("fairlane_workers", status="ready") == 1
         assert seen.value("fairlane_replicas") == 2
         assert not seen.values("fairlane_task_silence_seconds"), "no worker of this replica has one"
         assert (await scrape(there.http)).value("fairlane_task_silence_seconds", model="m") > 0
@@ -99,7 +99,7 @@ async def test_what_waits_runs_and_is_limited_is_what_redis_says(here: Talk, the
         for task in tasks:
             await here.http.post(f"/api/task/{task}/cancel")
         seen = await scrape(here.http)
-        ended = {"queue": "free_batch", "model": "m", "state": "cancelled"}
+        ended = {"queue": "free_batch", "model": "m", "status": "cancelled"}
         assert seen.value("fairlane_tasks_ended_total", **ended) == 5
         assert not (await scrape(there.http)).values("fairlane_tasks_ended_total")
 
@@ -120,9 +120,9 @@ async def test_refusals_are_counted_by_reason_and_invented_models_are_not_told_a
                 await talk.http.get(path)
             await talk.http.request("PROPFIND", "/api/openai")
             seen = await scrape(talk.http)
-    refused = "fairlane_tasks_refused_total"
-    assert seen.value(refused, model="other", reason="no_worker", queue="free_stream") == 30
-    assert seen.value(refused, model="m", reason="full", queue="free_batch") == 1
+    refused = "fairlane_tasks_rejected_total"
+    assert seen.value(refused, model="other", code="NO_WORKER", queue="free_stream") == 30
+    assert seen.value(refused, model="m", code="QUEUE_FULL", queue="free_batch") == 1
     requests = "fairlane_http_request_duration_seconds_count"
     assert seen.value(requests, route="/api/openai", status="503") == 31
     assert seen.value(requests, route="other", method="GET", status="404") == 2
@@ -144,8 +144,8 @@ async def test_a_failure_that_is_tried_again_is_counted_as_a_return(here: Talk) 
     lane = {"queue": "free_batch", "model": "m"}
     assert seen.value("fairlane_tasks_returned_total", **lane, cause="failed") == 1
     assert seen.value("fairlane_tasks_returned_total", **lane, cause="declined") == 1
-    assert seen.value("fairlane_model_holds_total", model="m") == 1
-    assert seen.value("fairlane_tasks_ended_total", **lane, state="failed", code="CONTEXT_LENGTH") == 1
+    assert seen.value("fairlane_model_cooldowns_total", model="m") == 1
+    assert seen.value("fairlane_tasks_ended_total", **lane, status="failed", code="CONTEXT_LENGTH") == 1
     assert seen.value("fairlane_task_queue_seconds_count", **lane) == 1, "a task waits once"
 
 
@@ -191,6 +191,6 @@ async def test_without_redis_a_gateway_tells_what_it_knows_itself(here: Talk, re
     assert seen.value("fairlane_ready") == 0
     assert not seen.values("fairlane_tasks_waiting")
     assert seen.value("fairlane_tasks_accepted_total", model="m") == 1
-    assert seen.value("fairlane_tasks_refused_total", model="m", reason="store_unavailable") == 1
+    assert seen.value("fairlane_tasks_rejected_total", model="m", code="STORE_UNAVAILABLE") == 1
     assert after.value("fairlane_survey_success") == 1
     assert after.value("fairlane_redis_connections_total") == 2

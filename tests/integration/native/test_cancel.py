@@ -9,6 +9,7 @@ from tests.support.streams import frames_of
 from tests.support.talk import Talk
 
 from fairlane.queues.ids import new_task_id
+from fairlane.queues.metrics import TASKS_ENDED
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +65,7 @@ async def test_a_sync_caller_whose_task_is_cancelled_is_told(shared_gateway: Sta
         await talk.http.post(f"/api/task/{task['taskId']}/cancel")
         answer = await call
         assert answer.status_code == 499
-        told = {"error": "Task cancelled", "code": "CANCELLED", "family": "CANCELLED"}
+        told = {"error": "Task cancelled", "code": "CANCELLED", "category": "cancelled"}
         assert answer.json() == {**told, "taskId": task["taskId"]}
 
 
@@ -114,7 +115,7 @@ async def test_whoever_cancels_the_code_is_the_same_in_lists_and_metrics(
         await talk.http.post(f"/api/admin/tasks/{waiting[1]}/cancel")
         await talk.http.post(f"/api/task/{running}/cancel")
         await worker.answer(task, None, error="cancelled")
-        metrics = talk.served.gateway.metrics.ended_tasks.values
+        metrics = talk.served.gateway.metrics.values[TASKS_ENDED.name]
         await until(lambda: sum(metrics.values()) == 5, "all ends to be counted")
         assert {labels[-3:] for labels in metrics} == {("cancelled", "CANCELLED", "CANCELLED")}
         rows = (await talk.http.get("/api/admin/tasks", params={"code": "CANCELLED"})).json()["tasks"]

@@ -7,7 +7,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.queues.metrics import TaskEnd
+from fairlane.queues.metrics import TASKS_ENDED, TaskEnd
 
 pytestmark = pytest.mark.anyio
 
@@ -35,4 +35,4 @@ async def test_an_end_is_counted_once_behind_its_answer_and_is_not_lost_where_th
         await worker.answer(task, "all")
         assert (await answer).status_code == 200
     assert under_way == [0]
-    assert list(metrics.ended_tasks.values.values()) == [1]
+    assert list(metrics.values[TASKS_ENDED.name].values()) == [1]

@@ -104,14 +104,14 @@ async def test_within_the_no_worker_grace_of_a_start_tasks_wait_for_the_worker_o
             assert [(await call).json() for call in calls] == [{"a": 1}, {"a": 1}]
 
 
-async def test_a_failure_has_a_family_wherever_its_code_is_told(gateway: Start) -> None:
+async def test_a_failure_has_a_category_wherever_its_code_is(gateway: Start) -> None:
     info = {"code": "STREAM_STALLED", "retryable": False}
-    now = ("STREAM_STALLED", "MODEL_TOO_BUSY")
+    now = ("STREAM_STALLED", "timeout_or_capacity")
     async with gateway() as talk, talk.worker2(["m"]) as worker:
         call = talk.sync(model="m")
         await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
         told = (await call).json()
-        assert (told["code"], told["family"]) == now
+        assert (told["code"], told["category"]) == now
         task_id = await talk.submit(model="m")
         async with talk.events(f"/api/task/{task_id}/events") as reader:
             await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
@@ -122,9 +122,9 @@ async def test_a_failure_has_a_family_wherever_its_code_is_told(gateway: Start) 
         (row, _) = (await talk.http.get("/api/admin/tasks", params={"code": now[0]})).json()["tasks"]
         one = (await talk.http.get(f"/api/admin/tasks/{task_id}")).json()
         for told in (last.data, poll, row, one):
-            assert (told["code"], told["family"]) == now
+            assert (told["code"], told["category"]) == now
         metrics = (await talk.http.get("/metrics")).text
-        assert 'code="STREAM_STALLED",family="MODEL_TOO_BUSY"' in metrics
+        assert 'code="STREAM_STALLED",category="timeout_or_capacity"' in metrics
         chat = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
         await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
         body = (await chat).json()["error"]

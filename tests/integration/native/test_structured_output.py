@@ -69,10 +69,10 @@ async def test_pieces_are_shown_as_they_come_and_the_end_tells_the_place(shared_
             assert "".join(event.data["delta"] for event in seen if event.event == "chunk") == text
             assert seen[-1].event == end
         told = seen[-1].data
-        assert (told["error"], told["code"], told["family"]) == (
+        assert (told["error"], told["code"], told["category"]) == (
             SENTENCE,
             "JSON_PARSE_FAILED",
-            "JSON_PARSE_FAILED",
+            "bad_output",
         )
         assert told["usage"] == {"inputTokens": 10, "outputTokens": 5}
         stream = talk.later(talk.http.post("/v1/chat/completions", json={**asked(), "stream": True}))
@@ -267,8 +267,8 @@ async def test_an_answer_that_nobody_had_time_for_may_be_asked_for_again(
                 await worker.answer(task, None, lastSeq=1)
                 last = (await reader.rest())[-1]
             said = last.data
-            told = [last.event, *(said[name] for name in ("code", "family", "retryable"))]
-            assert told == ["error", "NOT_CHECKED", "GATEWAY_ERROR", True]
+            told = [last.event, *(said[name] for name in ("code", "category", "retryable"))]
+            assert told == ["error", "NOT_CHECKED", "gateway", True]
         await other.nothing_more()
         assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)
         call = talk.later(talk.http.post("/v1/chat/completions", json=asked()))

@@ -23,6 +23,7 @@ from fairlane.gateway.records import reckoning as reckoning_module
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow, add_rows, purge
 from fairlane.gateway.records.retention import Retention
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED
 from fairlane.queues.tasks import Refused, Short, State, Submitted
 
 pytestmark = pytest.mark.anyio
@@ -299,7 +300,7 @@ async def test_entries_that_stay_in_the_outbox_keep_back_those_whom_they_are_of_
         with capture_logs() as logs:
             await bank.reckon()
         assert [(line["subject"], line["credits"]) for line in logs] == [("k:other", "-0.00003")]
-        counted = bank.metrics.balances_put_right.values, bank.metrics.credits_put_right.values
+        counted = bank.metrics.values[BALANCES_CORRECTED.name], bank.metrics.values[CREDITS_CORRECTED.name]
         assert counted == ({(): 1}, {(): 0.00003})
 
         monkeypatch.setattr(reckoning_module, "MOST_LEFT", 1000)

@@ -137,8 +137,8 @@ async def test_usage_is_added_up_by_what_is_asked(talk: Talk) -> None:
     assert await by("tier") == [["paid", 4, 1042], ["free", 1, 20]]
     assert await by("state") == [["completed", 3, 1040], ["cancelled", 1, 20], ["failed", 1, 2]]
     assert await by("code", state="failed") == [["TOTAL_TIMEOUT", 1, 2]]
-    assert await by("code", family="MODEL_TOO_BUSY") == [["TOTAL_TIMEOUT", 1, 2]]
-    assert await by("code", family="WORKER_ERROR") == []
+    assert await by("code", category="timeout_or_capacity") == [["TOTAL_TIMEOUT", 1, 2]]
+    assert await by("code", category="worker") == []
     day = "2026-09-21"
     assert (await by("day"))[-1] == [day, 3, 1022]
     assert (await by("day,model"))[-2:] == [[day, "m1", 2, 1020], [day, "m2", 1, 2]]
@@ -223,28 +223,25 @@ async def test_tasks_come_in_pages_that_miss_none(talk: Talk) -> None:
     assert none["tasks"] == []
 
 
-async def test_codes_are_returned_with_their_families(talk: Talk) -> None:
+async def test_codes_come_with_their_categories(talk: Talk) -> None:
     await write(
         talk.served.gateway,
-        entry("a", state="failed", code="TOTAL_TIMEOUT"),
         entry("b", state="failed", code="TOTAL_TIMEOUT"),
         entry("c", state="failed", code="BAD_REQUEST"),
         entry("d"),
     )
     report = await told(talk.http, "/api/admin/usage", **PERIOD, by="code,model")
-    rows = sorted((row["code"], row["family"], row["tasks"]) for row in report["rows"])
-    assert rows == [("", "", 1), ("BAD_REQUEST", "BAD_REQUEST", 1), ("TOTAL_TIMEOUT", "MODEL_TOO_BUSY", 2)]
-    for query in ({"code": "TOTAL_TIMEOUT"}, {"family": "MODEL_TOO_BUSY"}):
+    rows = sorted((row["code"], row["category"], row["tasks"]) for row in report["rows"])
+    late = ("TOTAL_TIMEOUT", "timeout_or_capacity")
+    assert rows == [("", "", 1), ("BAD_REQUEST", "request", 1), (*late, 1)]
+    for query in ({"code": "TOTAL_TIMEOUT"}, {"category": "timeout_or_capacity"}):
         page = await told(talk.http, "/api/admin/usage/tasks", **query)
-        assert [(row["taskId"], row["code"], row["family"]) for row in page["tasks"]] == [
-            ("b", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"),
-            ("a", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"),
-        ]
-        assert (await told(talk.http, "/api/admin/usage", **PERIOD, **query))["total"]["tasks"] == 2
+        assert [(row["taskId"], row["code"], row["category"]) for row in page["tasks"]] == [("b", *late)]
+        assert (await told(talk.http, "/api/admin/usage", **PERIOD, **query))["total"]["tasks"] == 1
     for path, query in (("usage", {**PERIOD, "by": "code"}), ("usage/tasks", {})):
         answer = await talk.http.get(f"/api/admin/{path}", params={**query, "format": "csv"})
         lines = csv.DictReader(io.StringIO(answer.text))
-        assert {(line["code"], line["family"]) for line in lines} == {row[:2] for row in rows}
+        assert {(line["code"], line["category"]) for line in lines} == {row[:2] for row in rows}
 
 
 async def test_costs_are_told_in_credits(talk: Talk) -> None:

@@ -62,7 +62,7 @@ async def test_r1_3_a_workers_error_is_a_500_with_its_details(shared_gateway: St
         assert answer.json() == {
             "error": "the model exploded: 42",
             "code": "WORKER_ERROR",
-            "family": "WORKER_ERROR",
+            "category": "worker",
             "taskId": task["taskId"],
         }
 
@@ -118,7 +118,7 @@ async def test_r2_2_the_caller_of_a_late_task_gets_500_and_task_timeout(shared_g
         assert answer.json() == {
             "error": "Task timeout",
             "code": "TOTAL_TIMEOUT",
-            "family": "MODEL_TOO_BUSY",
+            "category": "timeout_or_capacity",
             "taskId": task["taskId"],
         }
 
@@ -302,7 +302,7 @@ async def test_r6_3_the_caller_waiting_for_a_lost_worker_gets_an_error(shared_ga
         assert answer.json() == {
             "error": "Worker disconnected",
             "code": "WORKER_LOST",
-            "family": "WORKER_ERROR",
+            "category": "worker",
             "taskId": task["taskId"],
         }
 

@@ -74,8 +74,8 @@ async def test_an_always_failing_worker_beside_a_good_one_gets_a_few_tasks_and_c
         assert tasks_seen(bad) <= 8  # what it had at once when it was found out
         assert await rows(callers) == {bad.registered["workerId"]: "down", good.registered["workerId"]: None}
         metrics = (await callers.client.get("/metrics")).text
-        assert 'fairlane_workers{state="unhealthy"} 1.0' in metrics
-        assert 'fairlane_workers{state="ready"} 1.0' in metrics
+        assert 'fairlane_workers{status="unhealthy"} 1.0' in metrics
+        assert 'fairlane_workers{status="ready"} 1.0' in metrics
 
 
 async def test_after_a_rest_it_gets_one_task_and_is_well_again_when_that_is_done(

@@ -111,8 +111,13 @@ def test_who_speaks_anthropic(path: str, version: str | None, anthropics: bool) 
 def test_natively_a_failed_task_is_a_500_with_its_code_and_a_cancelled_one_a_499(code: str) -> None:
     answer = native_answer(failed(code))
     assert answer.status == {CANCELLED: 499, "MODEL_NOT_FOUND": 404, "UNAUTHORIZED": 401}.get(code, 500)
-    family = FAILURES[code].family
-    assert json.loads(answer.body) == {"error": "It failed", "code": code, "family": family, "taskId": "t"}
+    category = FAILURES[code].category
+    assert json.loads(answer.body) == {
+        "error": "It failed",
+        "code": code,
+        "category": category,
+        "taskId": "t",
+    }
 
 
 @pytest.mark.parametrize(

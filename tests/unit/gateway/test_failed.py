@@ -36,7 +36,7 @@ def test_a_task_that_failed_has_a_line_with_all_that_leads_to_it() -> None:
             "log_level": "info",
             "event": "task failed",
             "code": "WORKER_LOST",
-            "family": "WORKER_ERROR",
+            "category": "worker",
             "task_id": "task",
             "request_id": "req_1",
             "model": "m",

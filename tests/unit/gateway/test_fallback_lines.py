@@ -6,6 +6,7 @@ from structlog.testing import capture_logs
 
 from fairlane.gateway.watch.failed import TellingRecorder
 from fairlane.gateway.watch.fallbacks import Fallbacks
+from fairlane.queues.metrics import FALLBACKS
 
 
 class Clock:
@@ -53,5 +54,5 @@ def test_the_process_counts_and_tells() -> None:
     metrics = TellingRecorder(["a", "b"])
     with capture_logs() as logs:
         metrics.fell("a", "b", "unavailable", 3)
-    assert metrics.fallen_tasks.values == {("a", "b", "unavailable"): 3}
+    assert metrics.values[FALLBACKS.name] == {("a", "b", "unavailable"): 3}
     assert logs == [line("b", 0, unavailable=3)]

@@ -55,7 +55,7 @@ def test_a_minute_is_told_in_numbers_which_count_once() -> None:
     stage.fail("WORKER_ERROR")
     stage.fail("WORKER_ERROR")
     stage.metrics.ended(TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 10))
-    stage.metrics.refused("q", "m", "full")
+    stage.metrics.rejected("q", "m", "full")
     (line,) = stage.lines(Model("m", SETTLED, running=1, waiting=5, workers=1), waiting=5, workers=1)
     assert line["event"] == "the last minute"
     assert (line["waiting"], line["running"], line["oldest_wait_s"], line["workers"]) == (5, 1, 90, 1)
@@ -67,7 +67,7 @@ def test_a_minute_is_told_in_numbers_which_count_once() -> None:
 
 def test_users_who_are_refused_most_are_named() -> None:
     stage = Stage()
-    stage.metrics.refused("q", "m", "full")
+    stage.metrics.rejected("q", "m", "full")
     for number in range(5000):
         stage.minutes.refused(f"user-{number}")
     for user, times in (("mallory", 50), ("user-1", 3), ("user-2", 2), ("user-3", 1)):
@@ -77,7 +77,7 @@ def test_users_who_are_refused_most_are_named() -> None:
     assert line["refused_most"] == {"user-1": 4, "user-2": 3, "user-3": 2}, (
         "mallory came after a thousand others"
     )
-    stage.metrics.refused("q", "m", "full")
+    stage.metrics.rejected("q", "m", "full")
     stage.minutes.refused("mallory")
     (line,) = stage.lines()
     assert line["refused_most"] == {"mallory": 1}

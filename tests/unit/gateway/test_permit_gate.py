@@ -11,7 +11,7 @@ from fairlane.gateway.permits.gate import LOOKS_PER_S, REPEAT_S, UNKNOWN_MS, Gat
 from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.ids import new_task_id
-from fairlane.queues.metrics import Recorder
+from fairlane.queues.metrics import PERMIT_CHECKS, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.crowding import Crowding
 from fairlane.queues.tasks import Admitted, Later, Left, Place, Record
@@ -146,7 +146,7 @@ async def test_any_number_of_repetitions_ask_the_store_once(knock: Knock) -> Non
     assert knock.store.asked.count("admit") == 1
     assert knock.store.asked.count("congestion") == 1, "nor more often when to come again"
     assert knock.later == [(("http:image", 5),)]
-    counted = knock.store.metrics.permit_checks.values
+    counted = knock.store.metrics.values[PERMIT_CHECKS.name]
     assert {outcome: counted[outcome,] for outcome in ("in", "used", "invalid")} == {
         "in": 1,
         "used": 500,

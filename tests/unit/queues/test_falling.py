@@ -8,7 +8,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.credits import Funds
-from fairlane.queues.metrics import Recorder
+from fairlane.queues.metrics import FALLBACKS, TASKS_RETURNED, Recorder
 from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted
 
 END = Fragment(b'"error":"no","code":"UPSTREAM_AUTH","retryable":false', "UPSTREAM_AUTH")
@@ -190,8 +190,8 @@ def test_a_task_whose_lease_ran_out_is_told_of_the_model_that_lost_it(world: Wor
     pool.pass_time(3000)
     assert moves_of(pool, "t") == [("a", "lease over")]
     metrics = cast(Recorder, pool.scheduler.metrics)
-    assert metrics.fallen_tasks.values == {("a", "b", "failed"): 1}
-    assert [model for _, model, _ in metrics.returned_tasks.values] == ["a"]
+    assert metrics.values[FALLBACKS.name] == {("a", "b", "failed"): 1}
+    assert [model for _, model, _ in metrics.values[TASKS_RETURNED.name]] == ["a"]
 
 
 def test_after_output_nothing_goes_on(world: World) -> None:

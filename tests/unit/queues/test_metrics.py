@@ -5,7 +5,22 @@ import pytest
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.metrics import MOST_MODELS, OTHER, Histogram, Recorder, TaskEnd
+from fairlane.queues.metrics import (
+    MAX_MODELS,
+    MODEL_COOLDOWNS,
+    OTHER,
+    PER_TOKEN,
+    REQUEST_DURATION,
+    RUN_TIME,
+    TASKS_ACCEPTED,
+    TASKS_ENDED,
+    TASKS_REJECTED,
+    TASKS_RETURNED,
+    TOKENS,
+    Metric,
+    Recorder,
+    TaskEnd,
+)
 from fairlane.queues.tasks import State, Used
 
 
@@ -14,10 +29,11 @@ def end(**fields: object) -> TaskEnd:
 
 
 def test_a_histogram_counts_between_its_bounds() -> None:
-    histogram = Histogram("h", ("a",), "", (1, 2, 5))
+    metrics, metric = Recorder(), Metric("h", ("a",), "", bounds=(1, 2, 5))
+    metrics.values["h"] = {}
     for value in (0, 1, 1.5, 2, 5, 5.1, 100):
-        histogram.observe(("x",), value)
-    assert histogram.values == {("x",): [2, 2, 1, 2, 114.6]}
+        metrics.observe(metric, value, "x")
+    assert metrics.values["h"] == {("x",): [2, 2, 1, 2, 114.6]}
 
 
 def test_a_task_is_counted_by_queue_model_state_and_code() -> None:
@@ -25,57 +41,60 @@ def test_a_task_is_counted_by_queue_model_state_and_code() -> None:
     metrics.ended(end())
     metrics.ended(end(state=State.FAILED, code="TOTAL_TIMEOUT"))
     metrics.ended(end(state=State.CANCELLED))
-    assert metrics.ended_tasks.values == {
+    assert metrics.values[TASKS_ENDED.name] == {
         ("q", "m", "completed", "", ""): 1,
-        ("q", "m", "failed", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"): 1,
+        ("q", "m", "failed", "TOTAL_TIMEOUT", "timeout_or_capacity"): 1,
         ("q", "m", "cancelled", "", ""): 1,
     }
-    assert set(metrics.request_duration.values) == {
+    assert set(metrics.values[REQUEST_DURATION.name]) == {
         ("chat", "m", ""),
         ("chat", "m", "TOTAL_TIMEOUT"),
         ("chat", "m", "cancelled"),
     }
-    assert not metrics.run_time.values, "none of them was granted"
-    assert not metrics.tokens.values, "and none used a token"
+    assert not metrics.values[RUN_TIME.name], "none of them was granted"
+    assert not metrics.values[TOKENS.name], "and none used a token"
 
 
 def test_tokens_and_their_pace_are_measured_where_they_are_known() -> None:
     metrics = Recorder()
     metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=Used(10, 100), task_type="openaiCompletion"))
     key = ("text_completion", "m")
-    assert metrics.tokens.values[*key, "input"][-1] == 10
-    assert metrics.tokens.values[*key, "output"][-1] == 100
-    assert metrics.per_token.values[key][-1] == pytest.approx(0.02)
-    assert metrics.run_time.values["q", "m", "completed"][-1] == 2.5
+    assert metrics.values[TOKENS.name][*key, "input"][-1] == 10
+    assert metrics.values[TOKENS.name][*key, "output"][-1] == 100
+    assert metrics.values[PER_TOKEN.name][key][-1] == pytest.approx(0.02)
+    assert metrics.values[RUN_TIME.name]["q", "m", "completed"][-1] == 2.5
     metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=Used(10, 1)))
     metrics.ended(end(ran_ms=2500, used=Used(10, 100)))
     metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=Used(10, 100), state=State.FAILED, code="X"))
-    assert set(metrics.per_token.values) == {key}, (
+    assert set(metrics.values[PER_TOKEN.name]) == {key}, (
         "one token has no pace, nor has what came at once, nor a failure"
     )
 
 
 def test_models_beyond_the_first_ones_are_others() -> None:
     metrics = Recorder(["configured"])
-    for number in range(2 * MOST_MODELS):
+    for number in range(2 * MAX_MODELS):
         metrics.accepted("q", f"m{number}")
     metrics.accepted("q", "configured")
     metrics.accepted("q", "m5")
-    counted = metrics.accepted_tasks.values
-    assert len(counted) == MOST_MODELS + 1
+    counted = metrics.values[TASKS_ACCEPTED.name]
+    assert len(counted) == MAX_MODELS + 1
     assert (counted["q", "configured"], counted["q", "m5"]) == (1, 2)
-    assert counted["q", OTHER] == MOST_MODELS + 1
+    assert counted["q", OTHER] == MAX_MODELS + 1
 
 
 def test_refused_names_that_callers_make_up_do_not_become_known() -> None:
     metrics = Recorder()
     metrics.accepted("q", "m")
     for number in range(1000):
-        metrics.refused("q", f"made-up-{number}", "no_worker")
-    metrics.refused("q", "m", "full")
-    assert metrics.refused_tasks.values == {("q", OTHER, "no_worker"): 1000, ("q", "m", "full"): 1}
+        metrics.rejected("q", f"made-up-{number}", "NO_WORKER")
+    metrics.rejected("q", "m", "QUEUE_FULL")
+    assert metrics.values[TASKS_REJECTED.name] == {
+        ("q", OTHER, "NO_WORKER"): 1000,
+        ("q", "m", "QUEUE_FULL"): 1,
+    }
     metrics.ended(end(task_type="made-up"))
-    assert set(metrics.request_duration.values) == {(OTHER, "m", "")}
+    assert set(metrics.values[REQUEST_DURATION.name]) == {(OTHER, "m", "")}
 
 
 # ---- what the scheduler tells by itself ----------
@@ -96,13 +115,13 @@ def test_a_cancelled_task_is_told_once_by_whoever_cancelled_it(world: World) -> 
     there.cancel("waiting")
     here.cancel("waiting")
     here.cancel("unknown")
-    assert told(there).ended_tasks.values == {
+    assert told(there).values[TASKS_ENDED.name] == {
         ("paid", "m", "cancelled", "", ""): 1,
         ("free", "m", "cancelled", "", ""): 1,
     }
-    assert told(there).run_time.values["paid", "m", "cancelled"][-1] == 4
-    assert told(there).request_duration.values["chat", "m", "cancelled"][-1] == 8
-    assert not told(here).ended_tasks.values
+    assert told(there).values[RUN_TIME.name]["paid", "m", "cancelled"][-1] == 4
+    assert told(there).values[REQUEST_DURATION.name]["chat", "m", "cancelled"][-1] == 8
+    assert not told(here).values[TASKS_ENDED.name]
 
 
 def test_what_the_sweep_ends_or_takes_back_is_told(world: World) -> None:
@@ -113,12 +132,12 @@ def test_what_the_sweep_ends_or_takes_back_is_told(world: World) -> None:
     pool.run("lost")
     pool.pass_time(20_000)
     metrics = told(pool)
-    assert metrics.ended_tasks.values == {
-        ("free", "m", "failed", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"): 1,
-        ("paid", "m", "failed", "QUEUE_TIMEOUT", "MODEL_TOO_BUSY"): 1,
+    assert metrics.values[TASKS_ENDED.name] == {
+        ("free", "m", "failed", "TOTAL_TIMEOUT", "timeout_or_capacity"): 1,
+        ("paid", "m", "failed", "QUEUE_TIMEOUT", "timeout_or_capacity"): 1,
     }
-    assert metrics.returned_tasks.values == {("free", "m", "lease"): 1}
-    assert not metrics.run_time.values
+    assert metrics.values[TASKS_RETURNED.name] == {("free", "m", "lease"): 1}
+    assert not metrics.values[RUN_TIME.name]
 
 
 def test_returns_holds_and_the_end_of_a_requeue_are_told(world: World) -> None:
@@ -133,7 +152,7 @@ def test_returns_holds_and_the_end_of_a_requeue_are_told(world: World) -> None:
     assert pool.requeue(grant).outcome == "ended"
     assert pool.requeue(grant).outcome == "ended", "its reply was lost"
     metrics = told(pool)
-    assert metrics.returned_tasks.values == {("free", "m", "lost"): 1, ("free", "m", "declined"): 1}
-    assert metrics.model_holds.values == {("m",): 1}
-    assert metrics.ended_tasks.values == {("free", "m", "failed", "WORKER_LOST", "WORKER_ERROR"): 1}
-    assert metrics.request_duration.values["chat", "m", "WORKER_LOST"][-1] == 2
+    assert metrics.values[TASKS_RETURNED.name] == {("free", "m", "lost"): 1, ("free", "m", "declined"): 1}
+    assert metrics.values[MODEL_COOLDOWNS.name] == {("m",): 1}
+    assert metrics.values[TASKS_ENDED.name] == {("free", "m", "failed", "WORKER_LOST", "worker"): 1}
+    assert metrics.values[REQUEST_DURATION.name]["chat", "m", "WORKER_LOST"][-1] == 2

@@ -7,6 +7,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import MISMATCH, Pool
 
+from fairlane.queues import metrics as counted
 from fairlane.queues.credits import Funds
 from fairlane.queues.limits import pack
 from fairlane.queues.metrics import Recorder
@@ -252,7 +253,7 @@ def test_it_is_counted_and_remembered(world: World, pool: Pool) -> None:
     grant = pool.run("a", **REPAIRS)
     end = pool.requeue(grant, "repair", end=MISMATCH, repair=Repair(AGAIN, Used(1, 1)))
     assert end.outcome == "queued"
-    assert metrics.repairs.values == {("m", "begun"): 1}
+    assert metrics.values[counted.REPAIRS.name] == {("m", "begun"): 1}
     pool.finish(granted(pool), seq=3, state=State.FAILED, code="JSON_PARSE_FAILED")
     record = pool.record("a")
     assert record["rp"].startswith("2 1 1 ")

@@ -7,7 +7,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.metrics import Recorder
+from fairlane.queues.metrics import RESULTS_DROPPED, Recorder
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import State
 
@@ -108,7 +108,7 @@ def test_what_is_dropped_is_told_to_the_metrics(world: World) -> None:
     pool.sweep()
     pool.sweep()
     assert isinstance(pool.scheduler.metrics, Recorder)
-    assert pool.scheduler.metrics.dropped_results.values == {(): 2}
+    assert pool.scheduler.metrics.values[RESULTS_DROPPED.name] == {(): 2}
 
 
 def test_what_still_runs_is_never_dropped(world: World) -> None:

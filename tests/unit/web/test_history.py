@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.queues.metrics import OTHER, TaskEnd
+from fairlane.queues.metrics import OTHER, TASKS_ACCEPTED, TaskEnd
 from fairlane.queues.tasks import State, Used
 from fairlane.web.history.buckets import MOST_CODES, MOST_NAMES, Bucket, Series, Sketch, count
 from fairlane.web.history.ranges import BUCKET_MS, HOUR_MS, MINUTE_MS, RANGES, ROLLED
@@ -65,7 +65,7 @@ def tell(recorder: HistoryRecorder, what: tuple[object, ...]) -> None:
             assert isinstance(end, TaskEnd)
             recorder.ended(end)
         case _:
-            recorder.refused("q", "m", "full")
+            recorder.rejected("q", "m", "QUEUE_FULL")
 
 
 AMOUNTS = st.sampled_from([-1, 0, 1, 7])
@@ -95,7 +95,7 @@ def test_where_tasks_are_counted_is_looked_up_once_and_nothing_is_counted_elsewh
         for what in told:
             tell(recorder, what)
             anew.tell(what)
-            assert [series.values for series in recorder.series] == [series.values for series in anew.series]
+            assert recorder.values == anew.values
         assert recorder.take() == anew.take()
 
 
@@ -126,7 +126,7 @@ def test_codes_that_workers_make_up_do_not_grow_for_ever() -> None:
 def test_what_is_measured_goes_into_the_bucket_of_the_moment() -> None:
     recorder = HistoryRecorder()
     recorder.accepted("q", "m")
-    recorder.refused("q", "m", "full")
+    recorder.rejected("q", "m", "QUEUE_FULL")
     recorder.granted("q", "m", 30)
     recorder.began_output("m", "openaiLike", 50)
     recorder.ended(
@@ -136,7 +136,7 @@ def test_what_is_measured_goes_into_the_bucket_of_the_moment() -> None:
     recorder.ended(TaskEnd("q", "m", "openaiLike", State.CANCELLED, "CANCELLED", 5))
     bucket = recorder.take()
     assert (bucket.accepted, bucket.completed, bucket.cancelled) == (1, 1, 1)
-    assert (bucket.failures, bucket.refusals) == ({"TOTAL_TIMEOUT": 1}, {"full": 1})
+    assert (bucket.failures, bucket.refusals) == ({"TOTAL_TIMEOUT": 1}, {"QUEUE_FULL": 1})
     same = Series(accepted=1, completed=1, cancelled=1, failed=1, refused=1, input_tokens=3, output_tokens=4)
     assert (bucket.models, bucket.queues, bucket.whole()) == ({"m": same}, {"q": same}, same)
     assert (bucket.workers, bucket.users) == (
@@ -145,7 +145,7 @@ def test_what_is_measured_goes_into_the_bucket_of_the_moment() -> None:
     )
     assert [sum(s.bins.values()) for s in (bucket.wait, bucket.first, bucket.total)] == [1, 1, 2]
     assert recorder.take().empty
-    assert recorder.accepted_tasks.values == {("q", "m"): 1}
+    assert recorder.values[TASKS_ACCEPTED.name] == {("q", "m"): 1}
     assert msgspec.json.decode(msgspec.json.encode(bucket), type=Bucket) == bucket
 
 
@@ -166,9 +166,9 @@ def test_replicas_are_added_up_and_an_entry_that_came_twice_counts_once() -> Non
     assert drawn["totalMs"]["p50"][-5] == pytest.approx(100, rel=0.026)
     assert drawn["totalMs"]["p50"][-4] is None
     assert drawn["total"]["failures"] == [
-        {"code": "TOTAL_TIMEOUT", "count": 4, "family": "MODEL_TOO_BUSY"},
-        {"code": "X", "count": 2, "family": "WORKER_ERROR"},
-        {"code": "other", "count": 2, "family": ""},
+        {"code": "TOTAL_TIMEOUT", "count": 4, "category": "timeout_or_capacity"},
+        {"code": "X", "count": 2, "category": "worker"},
+        {"code": "other", "count": 2, "category": ""},
     ]
     hour.add("c", at, Bucket(total=sketch([10_000.0] * 30)))  # after it was drawn
     assert hour.draw(HOUR)["totalMs"]["p50"][-5] == pytest.approx(10_000, rel=0.026)
@@ -212,8 +212,8 @@ def test_users_are_added_up_over_minutes_and_without_those_that_have_no_name() -
 def test_names_that_callers_make_up_are_counted_together() -> None:
     recorder = HistoryRecorder(["known"])
     for number in range(20):
-        recorder.refused("q", f"made up {number}", "no_worker")
-    recorder.refused("q", "known", "full")
+        recorder.rejected("q", f"made up {number}", "no_worker")
+    recorder.rejected("q", "known", "QUEUE_FULL")
     bucket = recorder.take()
     assert {name: series.refused for name, series in bucket.models.items()} == {OTHER: 20, "known": 1}
 

@@ -115,7 +115,7 @@ async function cancelAll(query, question, after) {
   }, after);
 }
 
-const SAVED = ["taskId", "status", "user", "key", "model", "queue", "type", "code", "family", "enqueuedAt", "startedAt", "firstOutputAt", "endedAt", "attempt"];
+const SAVED = ["taskId", "status", "user", "key", "model", "queue", "type", "code", "category", "enqueuedAt", "startedAt", "firstOutputAt", "endedAt", "attempt"];
 
 /** A value of a CSV file, always quoted. What a table program would take for a formula, also behind another separator than ours,
  * gets an apostrophe. */

@@ -224,9 +224,9 @@ const panel = (key, name, ...children) =>
 
 function codeList(key, entries, tone, linked, none) {
   const most = entries[0]?.count ?? 1;
-  const items = entries.slice(0, MOST_CODES).map(({ code, family, count }) => {
+  const items = entries.slice(0, MOST_CODES).map(({ code, category, count }) => {
     const name = linked && code !== "other" ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
-    if (family && family !== code) name.title = t("codes.family", { family });
+    if (category && category !== code) name.title = t("codes.category", { category });
     return h("li", {}, name, h("span", { class: "num" }, number(count)), meter(count / most, { tone: `var(${tone})` }));
   });
   return h("div", {}, h("h3", { class: "codes-head" }, t(key)), items.length ? h("ul", { class: "codes" }, items) : h("p", { class: "muted small" }, none));

@@ -196,7 +196,7 @@ export class Task {
       ["task.type", task.type],
       ["task.priority", task.priority || null],
       ["task.why", task.status === "failed" ? task.code : null],
-      ["task.family", task.status === "failed" ? task.family : null],
+      ["task.category", task.status === "failed" ? task.category : null],
       ["task.place", task.position === undefined ? null : number(task.position)],
       [
         "task.estimate",

@@ -274,7 +274,7 @@ const taskTable = (after, onOrder) =>
       {
         name: "task.why",
         sign: row => row.code,
-        draw: row => (row.code && row.status === "failed" ? h("span", { class: "who why" }, h("span", { class: "id", title: row.family ? t("codes.family", { family: row.family }) : null }, row.code)) : null),
+        draw: row => (row.code && row.status === "failed" ? h("span", { class: "who why" }, h("span", { class: "id", title: row.category ? t("codes.category", { category: row.category }) : null }, row.code)) : null),
       },
       {
         name: "",

@@ -226,7 +226,7 @@ function usageTable(by, costs, addressOf) {
         draw: row =>
           links && row[by]
             ? h("a", { class: "who", href: addressOf(row[by]) }, row[by])
-            : h("span", { class: "who", title: by === "code" && row.family ? t("codes.family", { family: row.family }) : null }, nameOf(by, row)),
+            : h("span", { class: "who", title: by === "code" && row.category ? t("codes.category", { category: row.category }) : null }, nameOf(by, row)),
         sort: row => row[by],
       },
       count("usage.tasks", row => row.tasks),

@@ -18,7 +18,7 @@ from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failures import CANCELLED
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.sums import FewLines
-from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
+from fairlane.queues.metrics import REPAIRS, EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
 from fairlane.streaming.events import (
@@ -431,7 +431,7 @@ class Endings:
         if grant.repaired is not None:
             used = grant.repaired.plus(used)
             if state is State.COMPLETED or code == "JSON_PARSE_FAILED":
-                self._scheduler.metrics.repaired(grant.model, "failed" if code else "mended")
+                self._scheduler.metrics.count(REPAIRS, grant.model, "failed" if code else "repaired")
         ended = self._ended_task(attempt, chain) if state is State.FAILED else None
         if state is State.COMPLETED or chain is not None:
             self._silence.completed(attempt)

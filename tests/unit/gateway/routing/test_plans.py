@@ -10,7 +10,7 @@ from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.routing.routes import FALLBACK_AFTER_MS, not_there
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
-from fairlane.queues.metrics import Recorder
+from fairlane.queues.metrics import FALLBACKS, Recorder
 
 
 def plans(**settings: Any) -> Plans:
@@ -92,7 +92,7 @@ def test_the_moves_that_fallbacks_allow_are_known_from_the_start() -> None:
     metrics = Recorder()
     metrics.fell("a", "b", "failed")
     metrics.may_fall(moves)
-    told = metrics.fallen_tasks.values
+    told = metrics.values[FALLBACKS.name]
     assert (told["a", "b", "failed"], told["a", "b", "unavailable"], told["d", "a", "failed"]) == (1, 0, 0)
     assert len(told) == 2 * len(moves)
 
