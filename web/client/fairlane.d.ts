@@ -43,6 +43,39 @@ export type Code =
   | "FIRST_TOKEN_TIMEOUT"
   | "STREAM_STALLED"
   | "UPSTREAM_TIMEOUT"
+  | "MODEL_TOO_BUSY"
+  | "UPSTREAM_ERROR"
+  | "UPSTREAM_TRUNCATED"
+  | "UPSTREAM_AUTH"
+  | "UPSTREAM_QUOTA"
+  | "ADDRESS_REFUSED"
+  | "REDIRECT_REFUSED"
+  | "RESPONSE_TOO_LARGE"
+  | "JSON_PARSE_FAILED"
+  | "STAGE_INPUT_FAILED"
+  | "INSUFFICIENT_QUOTA"
+  | "DATABASE_UNAVAILABLE"
+  | "CONTEXT_LENGTH"
+  | "CONTENT_FILTERED"
+  | "WORKER_ERROR"
+  | "WORKER_LOST"
+  | "PROTOCOL_ERROR"
+  | "OUTPUT_TOO_LARGE"
+  | "NOT_CHECKED"
+  | "STORE_LOST"
+  | "EVENTS_LOST"
+  | "CANCELLED"
+  /** No answer came, or it broke off. */
+  | "NETWORK"
+  /** No answer came within `timeoutMs`, or nothing at all for `silenceMs`. */
+  | "TIMEOUT_HERE"
+  /** Something that is not the gateway answered. */
+  | "NO_STREAM"
+  | (string & {});
+
+/** What is to be done about a failed task: a word for several codes. Empty where no task failed. */
+export type Category =
+  | ""
   | "timeout_or_capacity"
   | "bad_output"
   | "upstream"
@@ -50,18 +83,6 @@ export type Code =
   | "gateway"
   | "request"
   | "cancelled"
-  | (string & {});
-
-/** What is to be done about a failed task: a word for several codes. Empty where no task failed. */
-export type Category =
-  | ""
-  | "MODEL_TOO_BUSY"
-  | "JSON_PARSE_FAILED"
-  | "UPSTREAM_ERROR"
-  | "WORKER_ERROR"
-  | "GATEWAY_ERROR"
-  | "BAD_REQUEST"
-  | "CANCELLED"
   | (string & {});
 
 /** What went wrong. `message` is the gateway's sentence. */

@@ -77,5 +77,5 @@ async def test_connections_beyond_the_limit_are_rejected_until_others_close(
         await until(lambda: len(talk.served.gateway.connections.open) == 1, "the clients to be gone")
         with Caller(talk.served.url) as caller:
             assert (await asyncio.to_thread(caller.ask, HEALTH))[0] == 200
-        assert talk.served.gateway.metrics.refused_connections.values == {("limit",): 5}
+        assert talk.served.gateway.metrics.values[CONNECTIONS_REJECTED.name] == {("limit",): 5}
         assert capsys.readouterr().out.count("too many connections") == 1

@@ -60,7 +60,7 @@ async def test_who_brings_too_many_keys_is_refused_new_ones_and_nobody_else_is(
             assert (await http.post("/api/openai", json={**NATIVE, "async": True})).status_code == 202, "none"
             metrics = (await ops.get("/metrics")).text
             told = re.findall(
-                r'fairlane_tasks_rejected_total\{[^}]*reason="idempotency_keys"[^}]*\} (\S+)', metrics
+                r'fairlane_tasks_rejected_total\{[^}]*code="TOO_MANY_IDEMPOTENCY_KEYS"[^}]*\} (\S+)', metrics
             )
             assert sum(map(float, told)) == 2
         for other in (("site", bob), ("one", {})):

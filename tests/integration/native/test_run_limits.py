@@ -124,7 +124,7 @@ async def test_a_failure_has_a_category_wherever_its_code_is(gateway: Start) -> 
         for told in (last.data, poll, row, one):
             assert (told["code"], told["category"]) == now
         metrics = (await talk.http.get("/metrics")).text
-        assert 'code="STREAM_STALLED",category="timeout_or_capacity"' in metrics
+        assert 'category="timeout_or_capacity",code="STREAM_STALLED"' in metrics
         chat = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
         await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
         body = (await chat).json()["error"]
