@@ -127,7 +127,7 @@ class Gateway:
         own_workers: UpstreamTokens | None = None,
     ) -> None:
         siblings = siblings or Siblings(Path(), 0, 1)
-        loop, started_at = asyncio.get_running_loop(), time.time()
+        started_at = time.time()
         self.replica = replica = siblings.mark + secrets.token_hex(4)
         self.keys = keys = Keys(pool_prefix())
         self.current = current = Current(settings, own_workers)
@@ -142,7 +142,7 @@ class Gateway:
             connection_limits(settings.max_connections, settings.max_connections_per_address, open_files()),
             self.metrics,
         )
-        bodies = Bodies(loop.time, lambda: current.settings.max_body_bytes)
+        bodies = Bodies()
         closing, going = Closing(), Going()
         tickets = Tickets(secrets.token_bytes(32))
         self.calls = OpenCalls(settings.max_calls_per_caller)
@@ -223,7 +223,6 @@ class Gateway:
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
-            bodies,
             self.metrics,
             current,
             going,

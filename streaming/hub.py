@@ -16,12 +16,12 @@ import structlog
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
 from fairlane.streaming.events import TERMINAL, Event, parse_event_id
 from fairlane.streaming.shared import Shared
 from fairlane.streaming.ticks import Ticks
-from fairlane.streaming.turns import Turns
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -376,7 +376,7 @@ class Hub:
         self._keep_alive_s = keep_alive_s
         self._scheduler = scheduler
         self._feeds: dict[str, Feed] = {}
-        self._turns = Turns(PAGES_AT_ONCE)
+        self._semaphore = FairSemaphore(PAGES_AT_ONCE)
         self._pages: Shared[Page] = Shared()
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
@@ -540,7 +540,7 @@ class Hub:
         reader has seen.
         """
         after = f"{epoch}-{seq}" if seq else "-"
-        async with self._turns.of(user):
+        async with self._semaphore.hold(user):
             entries = await self._scheduler.page(task_id, after, PAGE_BYTES, held=held)
         if entries is None:
             raise Lost
@@ -553,7 +553,7 @@ class Hub:
 
     async def holds(self, feed: Feed, epoch: int, seq: int) -> bool:
         """Whether an event is in a feed's log: a reader may have seen what the store lost in a crash."""
-        async with self._turns.of(feed.user):
+        async with self._semaphore.hold(feed.user):
             return await self._scheduler.page(feed.task_id, f"{epoch}-{seq}", 0) is not None
 
     def fetch(self, feed: Feed) -> None:

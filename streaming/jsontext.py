@@ -6,7 +6,7 @@ split lines at the Unicode separators (U+0085, U+2028, U+2029) instead of at LF 
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 
 import msgspec
@@ -137,18 +137,12 @@ def count_parts(raw: bytes | None, most: int) -> int:
 
 
 def too_deep(raw: bytes) -> bool:
-    """Whether a JSON value, which must be valid, is nested deeper than MAX_DEPTH."""
-    return any(too_deep_in_steps(raw))
+    """Whether a JSON value, which must be valid, is nested deeper than MAX_DEPTH.
 
-
-def too_deep_in_steps(raw: bytes) -> Iterator[bool]:
-    """The same of one piece after the other, none of which takes long: True ends it.
-
-    Brackets are counted: how deep a decoder goes is for Python to say, and from 3.14 on for the memory of the stack. What has few
-    of them is not looked at. How long the rest takes is a matter of how many there are, not of how they stand.
+    Brackets are counted: how deep a decoder can go depends on Python's version and the stack.
     """
     if len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return
+        return False
     at = depth = within = 0
     while at < len(raw):
         piece = raw[at : at + _PIECE]
@@ -161,11 +155,13 @@ def too_deep_in_steps(raw: bytes) -> Iterator[bool]:
         steps = b"".join(parts[within::2]).translate(_STEPS, _NO_BRACKETS)
         within ^= (len(parts) - 1) & 1
         down = steps.count(b"\x01")
-        yield (
+        if (
             depth + down > MAX_DEPTH
             and max(accumulate(memoryview(steps).cast("b"), initial=depth)) > MAX_DEPTH
-        )
+        ):
+            return True
         depth += 2 * down - len(steps)
+    return False
 
 
 def string_or_none(raw: bytes | None) -> bytes | None:

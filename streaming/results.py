@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from fairlane.queues.semaphore import FairSemaphore
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.shared import Shared
-from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -46,7 +46,7 @@ class Results:
     ) -> None:
         self._page = page
         self._last = last
-        self._turns = Turns(AT_ONCE)
+        self._semaphore = FairSemaphore(AT_ONCE)
         self._results: Shared[Result] = Shared()
         self._ends: Shared[ResultView] = Shared()
 
@@ -83,7 +83,7 @@ class Results:
         return Result(await asyncio.to_thread(draw))
 
     async def _read_end(self, info: TaskInfo) -> ResultView:
-        async with self._turns.of(info.user):
+        async with self._semaphore.hold(info.user):
             last = await self._last(info.task_id)
         if last is None:
             raise Lost
@@ -100,7 +100,7 @@ class Results:
         view, size = make_view(info), 0
         events = await self._page(info.task_id, 0, 0)
         # most logs are one page, and wait for nobody
-        async with contextlib.nullcontext() if _whole(events) else self._turns.of(info.user):
+        async with contextlib.nullcontext() if _whole(events) else self._semaphore.hold(info.user):
             while True:
                 for event in events:
                     view.feed(event)

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -136,14 +136,6 @@ def _metadata(request: Request) -> bytes:
     check_metadata(raw)
     parse_object(raw, "The header X-Fairlane-Metadata")
     return raw
-
-
-async def in_steps(
-    tasks: Tasks, request: Request, body: bytes, steps: Iterator[Made | None], *, beside: int = 0
-) -> Made:
-    """What the last of these steps yields, which say a body in other words, with so many bytes `beside` it. Those of a large one
-    are taken in its turn."""
-    return await tasks.bodies.take_steps(body, steps, beside=beside, caller=request.opener)
 
 
 Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView

@@ -9,5 +9,5 @@ async def read_json(tasks: Tasks, request: Request, most: int | None = None) -> 
     """A body, of `most` bytes (None: as many as a task may have), and the members of the object that it must be. Raises ApiError
     and ClientGone."""
     limit = tasks.settings.max_body_bytes if most is None else most
-    body = await request.json_body(limit, tasks.bodies.arriving)
-    return body, await tasks.bodies.parse(body, caller=request.opener)
+    body = await request.json_body(limit)
+    return body, await tasks.bodies.parse(body)

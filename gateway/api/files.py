@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,11 +11,11 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
-from fairlane.gateway.calls.http import AT_ONCE, JSON, NO_STORE, Request
+from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
-from fairlane.gateway.files.files import BLOCK, Files
+from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.names import disposition, is_file_id
 from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.tasks.tasks import Tasks
@@ -28,8 +27,6 @@ MOST_OF_PAGE = 10_000
 TOLD_AT_ONCE = 500
 """Of them; others have their turn between."""
 FIELD_CHARS = 200
-HELD = 2 * BLOCK
-"""Bytes that a file takes in memory while it comes or goes: they count for its caller."""
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FIELDS = frozenset({"purpose", _ANCHOR, _SECONDS})
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -45,29 +42,27 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
     form = Form(request, tasks.settings.files.max_file_bytes + FRAMING_BYTES)
     fields: dict[str, str] = {}
     row: FileRow | None = None
-    with _held(tasks, request):
-        async with contextlib.AsyncExitStack() as stack:
-            arriving, name = None, ""
-            async for part in form:
-                if part.name != "file":
-                    fields[part.name] = await _field(part, fields)
-                    continue
-                if arriving is not None:
-                    raise bad_request("The form has two files: send one at a time", "file")
-                if part.filename is None:
-                    raise bad_request(
-                        "file must be a file: its part of the form has no filename (curl: -F file=@PATH)",
-                        "file",
-                    )
-                name = part.filename
-                arriving = await stack.enter_async_context(files.arriving(owner, size=size))
-                async for piece in part.pieces():
-                    await arriving.write(piece)
-            if arriving is None:
-                raise bad_request("The form has no file: it is the part `file`", "file")
-            if "purpose" not in fields:
-                raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}", "purpose")
-            row = await arriving.finish(name, fields["purpose"], _expires_s(fields))
+    async with contextlib.AsyncExitStack() as stack:
+        arriving, name = None, ""
+        async for part in form:
+            if part.name != "file":
+                fields[part.name] = await _field(part, fields)
+                continue
+            if arriving is not None:
+                raise bad_request("The form has two files: send one at a time", "file")
+            if part.filename is None:
+                raise bad_request(
+                    "file must be a file: its part of the form has no filename (curl: -F file=@PATH)", "file"
+                )
+            name = part.filename
+            arriving = await stack.enter_async_context(files.arriving(owner, size=size))
+            async for piece in part.pieces():
+                await arriving.write(piece)
+        if arriving is None:
+            raise bad_request("The form has no file: it is the part `file`", "file")
+        if "purpose" not in fields:
+            raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}", "purpose")
+        row = await arriving.finish(name, fields["purpose"], _expires_s(fields))
     await _answer(tasks, caller, request, told(row))
 
 
@@ -120,7 +115,7 @@ async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
     files = _files(tasks, caller)
     row = await files.row(_visible(caller), request.path_params["file_id"])
     start, end, status, headers = _part_of(row, request)
-    with _held(tasks, request), contextlib.closing(request.leaving(lambda: None)) as departure:
+    with contextlib.closing(request.leaving(lambda: None)) as departure:
         async with contextlib.aclosing(files.pieces(row, start, end)) as pieces:
             piece = await anext(pieces, b"")  # what fails before it begins is told by a status
             request.standing = await tasks.allowances.standing(caller)
@@ -219,20 +214,7 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
     return start, end, 206, headers
 
 
-@contextlib.contextmanager
-def _held(tasks: Tasks, request: Request, size: int = HELD) -> Iterator[None]:
-    """What a file takes in memory on its way counts for its caller. Raises ApiError(503) when that is too much."""
-    arriving, opener = tasks.bodies.arriving, request.opener
-    arriving.take(opener, size)
-    try:
-        yield
-    finally:
-        arriving.give(opener, size)
-
-
 async def _answer(tasks: Tasks, caller: Caller, request: Request, body: dict[str, Any]) -> None:
     request.standing = await tasks.allowances.standing(caller)
     encoded = msgspec.json.encode(body)
-    large = len(encoded) > AT_ONCE  # a list may have some megabytes, until they are read
-    with _held(tasks, request, len(encoded)) if large else contextlib.nullcontext():
-        await request.respond(200, encoded, [JSON, NO_STORE])
+    await request.respond(200, encoded, [JSON, NO_STORE])

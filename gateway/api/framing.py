@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json, json_text
-from fairlane.gateway.calls.bodies import Bodies, parse_values
+from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.metrics.scrape import Scrape
@@ -66,13 +66,12 @@ def complete(document: dict[str, Any]) -> None:
 class Body:
     """The body of a call that submits no task; it is read when it is asked for."""
 
-    def __init__(self, request: Request, bodies: Bodies) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
-        self._bodies = bodies
 
     async def fields(self, most: int = MAX_BODY_BYTES) -> dict[str, Any]:
         """The members of its JSON, of so many bytes at most, as Python values. Raises ApiError, and ClientGone."""
-        return parse_values(await self._request.json_body(most, self._bodies.arriving))
+        return parse_values(await self._request.json_body(most))
 
 
 # (coroutines: FastAPI calls what is none in a thread)
@@ -104,7 +103,7 @@ async def _request(request: Framed) -> Request:
 
 
 async def _body(request: Framed) -> Body:
-    return Body(request.scope[REQUEST], request.app.gateway.tasks.bodies)
+    return Body(request.scope[REQUEST])
 
 
 async def _exact(request: Framed) -> None:

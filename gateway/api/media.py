@@ -4,7 +4,6 @@ Each is a task of a type of its own, which goes to the workers that name the typ
 says so. Those with files come as forms (gateway/calls/media/forms.py); what comes back is a fold in streaming/views/media.
 """
 
-import asyncio
 from collections.abc import Awaitable
 from functools import partial
 
@@ -13,12 +12,12 @@ from msgspec import Raw
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.calls.bodies import LARGE, Members
+from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.media import wanted
-from fairlane.gateway.calls.media.forms import member_steps
+from fairlane.gateway.calls.media.forms import members_of
 from fairlane.gateway.calls.multipart import WholePart, read_whole
 from fairlane.gateway.errors import too_large_encoded
 from fairlane.gateway.tasks.tasks import Tasks
@@ -78,29 +77,19 @@ async def _read(call: wanted.Call, tasks: Tasks, caller: Caller, request: Reques
 async def _form(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
     """A form as the JSON that its task's payload is: as large as a body may be, its files as base64."""
     most = tasks.settings.max_body_bytes
-    parts = await read_whole(request, most, tasks.bodies.arriving)
+    parts = await read_whole(request, most)
     size = sum(_encoded(part) for part in parts)
     if size > most:
         raise too_large_encoded(most, size)
-    if size < LARGE:
-        *_, fields = member_steps(parts)
-        assert fields is not None
-        return _checked(object_of(fields), most), fields
-    async with tasks.bodies.turn(size, request.opener) as spent:
-        steps, fields = member_steps(parts), None
-        while fields is None:
-            with spent():
-                fields = next(steps)
-            await asyncio.sleep(0)
-        with spent():
-            return _checked(object_of(fields), most), fields
+    return await tasks.bodies.run(size, _payload, parts, most)
 
 
-def _checked(body: bytes, most: int) -> bytes:
-    """A body that is not too large: as JSON, characters may be longer than they came. Raises ApiError(413)."""
-    if len(body) > most:
+def _payload(parts: list[WholePart], most: int) -> tuple[bytes, Members]:
+    fields = members_of(parts)
+    body = object_of(fields)
+    if len(body) > most:  # as JSON, characters may be longer than they came
         raise too_large_encoded(most, len(body))
-    return body
+    return body, fields
 
 
 def _encoded(part: WholePart) -> int:

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
+from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag, read_model
-from fairlane.gateway.calls.messages.request import Asked, chat_steps
+from fairlane.gateway.calls.messages.request import Asked, chat_of
 from fairlane.gateway.calls.paging import read_limit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
@@ -35,7 +35,7 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/messages/count_tokens: an estimate, as nobody here has the model's tokenizer."""
     body, fields = await read_json(tasks, request)
     check_model(caller, read_model(fields, caller.only_model))
-    asked = await _chat_of(tasks, request, body, fields, stream=False, bounded=False)
+    asked = await _chat_of(tasks, body, fields, stream=False, bounded=False)
     request.standing = await tasks.allowances.standing(caller)
     counted = {"input_tokens": asked.estimated_input, "estimated": True}
     del body, fields, asked
@@ -78,14 +78,14 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    asked = await _chat_of(tasks, request, body, fields, stream=stream)
+    asked = await _chat_of(tasks, body, fields, stream=stream)
     task = task_of(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream)
     return Asking(task, MessagesStreamView if stream else None, MessagesBodyView)
 
 
 async def _chat_of(
-    tasks: Tasks, request: Request, body: bytes, fields: Members, *, stream: bool, bounded: bool = True
+    tasks: Tasks, body: bytes, fields: Members, *, stream: bool, bounded: bool = True
 ) -> Asked:
     """The chat request, which is no larger in chat's words than a body may be."""
-    steps = chat_steps(fields, stream=stream, bounded=bounded, most=tasks.settings.max_body_bytes)
-    return await in_steps(tasks, request, body, steps)
+    most = tasks.settings.max_body_bytes
+    return await tasks.bodies.run(len(body), chat_of, fields, stream=stream, bounded=bounded, most=most)

@@ -11,7 +11,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
-from fairlane.gateway.calls.endpoints import MEMBERS, Asked, endpoint_task, read_asked, turn_for
+from fairlane.gateway.calls.endpoints import MEMBERS, Asked, endpoint_task, read_asked
 from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_idempotency
@@ -107,7 +107,7 @@ async def _read_task(
     if kind_of(fields.get("template") or b""):
         task_id = new_task_id(now_ms())
         subject = said.key if said else task_id
-        filled = await fill_in(tasks.current, caller, fields, tasks.bodies, request.opener, subject)
+        filled = await fill_in(tasks.current, caller, fields, tasks.bodies, subject)
         return _make(
             tasks,
             caller,
@@ -126,11 +126,7 @@ async def _read_task(
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
-    inner = (
-        await tasks.bodies.parse(payload, "The payload", caller=request.opener)
-        if kind_of(payload) == "{"
-        else {}
-    )
+    inner = await tasks.bodies.parse(payload, "The payload") if kind_of(payload) == "{" else {}
     named = value_of(inner, "model")
     if not isinstance(named, str):
         named = None
@@ -148,9 +144,8 @@ async def _read_request(
             hint = suggestion(member, MEMBERS)
             raise bad_request(f"A task of type {task_type} has no {member[:100]!r}{hint}", member)
     size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
-    async with turn_for(tasks.bodies, size, request.opener):
-        asked = read_asked(fields, task_type)
-        return _make_request(tasks, caller, request, task_type, fields, said, asked)
+    asked = await tasks.bodies.run(size, read_asked, fields, task_type)
+    return _make_request(tasks, caller, request, task_type, fields, said, asked)
 
 
 def _make_request(
@@ -185,7 +180,7 @@ async def _read_chain(
     """A chain runs by itself, unless its caller waits or reads: `async` is true where nothing is said."""
     stream = read_flag(fields, "stream")
     asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
-    asked = await read_chain(tasks.current, caller, fields, tasks.bodies, request.opener)
+    asked = await read_chain(tasks.current, caller, fields, tasks.bodies)
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     options = read_options(fields, wait=not asynchronous, stream=stream)
@@ -200,8 +195,6 @@ async def _read_chain(
         request=object_of(fields, OWN_FIELDS)
         if tasks.settings.archive == "requests" and asynchronous
         else b"",
-        bodies=tasks.bodies,
-        opener=request.opener,
     )
     name_task(task, said)
     trace(request, task)

@@ -14,7 +14,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.calls.bodies import Members, value_of
-from fairlane.gateway.calls.endpoints import JSON_TYPE, Asked, endpoint_task, read_body, read_text, turn_for
+from fairlane.gateway.calls.endpoints import JSON_TYPE, Asked, endpoint_task, read_body, read_text
 from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
 from fairlane.gateway.calls.intake import Options
@@ -85,21 +85,20 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: Members)
     priority = min(_whole(fields, "priority"), MOST_PRIORITY)
     tasks.calls.name(request, caller)
     size = memoryview(fields["body"]).nbytes if "body" in fields else 0
-    async with turn_for(tasks.bodies, size, request.opener):
-        text, length = read_body(fields) if TYPES[kind] == HTTP else (None, 0)
-        usual = "" if TYPES[kind] == PERMIT else "POST" if text else "GET"
-        method = (read_text(fields, "http_method") or usual).upper()
-        asked = Asked(url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else "")
-        task_id = new_task_id(now_ms())
-        subject = said.key if said else task_id
-        options = Options(wait=False, priority=priority)
-        try:
-            task = endpoint_task(
-                tasks.current, caller, asked, TYPES[kind], options, task_id=task_id, subject=subject
-            )
-        except ApiError as error:
-            error.param = _PARAMS.get(error.param or "", error.param)
-            raise
+    text, length = await tasks.bodies.run(size, read_body, fields) if TYPES[kind] == HTTP else (None, 0)
+    usual = "" if TYPES[kind] == PERMIT else "POST" if text else "GET"
+    method = (read_text(fields, "http_method") or usual).upper()
+    asked = Asked(url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else "")
+    task_id = new_task_id(now_ms())
+    subject = said.key if said else task_id
+    options = Options(wait=False, priority=priority)
+    try:
+        task = endpoint_task(
+            tasks.current, caller, asked, TYPES[kind], options, task_id=task_id, subject=subject
+        )
+    except ApiError as error:
+        error.param = _PARAMS.get(error.param or "", error.param)
+        raise
     name_task(task, said)
     trace(request, task)
     return task

@@ -10,13 +10,13 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, answer, in_steps, task_of
+from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.kept_responses import follow
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.intake import read_flag
-from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
+from fairlane.gateway.calls.responses.request import chat_of, wishes_of
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
@@ -39,7 +39,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    wishes = await in_steps(tasks, request, body, wish_steps(fields))
+    wishes = await tasks.bodies.run(len(body), wishes_of, fields)
     kept, most = tasks.responses, tasks.settings.max_body_bytes
     previous, background = wishes.previous, wishes.background
     keeps = kept.keeps(wishes.store, background=background, previous=previous is not None)
@@ -47,9 +47,10 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     history: Sequence[bytes] = await kept.history(owner, previous, most) if previous is not None else ()
     known = await kept.referenced(owner, wishes.references, most)
     task_id = new_task_id(time.time_ns() // 1_000_000)
-    steps = chat_steps(fields, stream=stream, store=keeps, most=most, history=history, known=known)
-    beside = sum(map(len, history)) + sum(map(len, known.values()))
-    asked = await in_steps(tasks, request, body, steps, beside=beside)
+    size = len(body) + sum(map(len, history)) + sum(map(len, known.values()))
+    asked = await tasks.bodies.run(
+        size, chat_of, fields, stream=stream, store=keeps, most=most, history=history, known=known
+    )
     task = task_of(
         *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
         wait=not background,

@@ -91,7 +91,7 @@ async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Respon
         if tier not in tasks.settings.tiers:
             raise bad_request(f"tier must be one of {', '.join(sorted(tasks.settings.tiers))}", "tier")
         caller = replace(caller, tier=tier)
-    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, ours.opener, more="tier")
+    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, more="tier")
     task = make_task(
         tasks.settings,
         caller,

@@ -283,15 +283,7 @@ CODES = {
         *("TOO_MANY_IDEMPOTENCY_KEYS", "TOO_MANY_FILES"),
     ),
     503: (
-        *(
-            "QUEUE_FULL",
-            "WAIT_TOO_LONG",
-            "NO_WORKER",
-            "MODEL_UNAVAILABLE",
-            "OUTBOX_FULL",
-            "GATEWAY_STOPPING",
-            "BUSY",
-        ),
+        *("QUEUE_FULL", "WAIT_TOO_LONG", "NO_WORKER", "MODEL_UNAVAILABLE", "OUTBOX_FULL", "GATEWAY_STOPPING"),
         *("STORE_UNAVAILABLE", "DATABASE_UNAVAILABLE", "TOO_MANY_CONNECTIONS", "REPORT_TOO_LONG"),
         *("STORAGE_UNAVAILABLE", "FILE_LOST"),
     ),

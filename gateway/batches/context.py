@@ -78,8 +78,6 @@ class BatchContext:
         self.batch = batch
         self.cancelled = batch.status is Status.CANCELLING
         self.pace = Pace()
-        self.body_owner = (batch.key_id, batch.user)
-        """The caller for whom bodies are parsed."""
         self.backlog = Backlog()
         self.submitted: dict[int, Submitted] = {}
         self.running = 0
@@ -105,7 +103,7 @@ class BatchContext:
 
     async def parse(self, line: Line) -> ParsedLine:
         """Parse a line. Raises InvalidLine, and ApiError."""
-        return await parse_line(line, self.batch.endpoint, self.tools.bodies, self.body_owner)
+        return await parse_line(line, self.batch.endpoint, self.tools.bodies)
 
     def task_id(self, line: int) -> str:
         """Return the id of a line's task."""

@@ -20,7 +20,6 @@ from fairlane.gateway.calls.bodies import Bodies, Members, value_of
 from fairlane.gateway.calls.intake import read_model
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.turns import Caller as Opener
 
 METHOD: Final = "POST"
 MAX_CUSTOM_ID = 256
@@ -274,19 +273,19 @@ class FileLines:
         self._at = (splitter.number, splitter.offset)
 
 
-async def members_of(line: Line, bodies: Bodies, opener: Opener) -> Members:
-    """The members of a line. Raises InvalidLine, and ApiError (503) when too many large ones wait."""
+async def members_of(line: Line, bodies: Bodies) -> Members:
+    """The members of a line. Raises InvalidLine."""
     try:
-        return await bodies.parse(line.text, "The line", caller=opener)
+        return await bodies.parse(line.text, "The line")
     except ApiError as error:
         if error.status == 400:
             raise not_json(error) from None
         raise
 
 
-async def parse_line(line: Line, endpoint: str, bodies: Bodies, opener: Opener) -> ParsedLine:
+async def parse_line(line: Line, endpoint: str, bodies: Bodies) -> ParsedLine:
     """What a line asks for. Raises as `members_of`."""
-    return read_line(await members_of(line, bodies, opener), endpoint)
+    return read_line(await members_of(line, bodies), endpoint)
 
 
 class Pace:
@@ -303,9 +302,7 @@ class Pace:
             self._since = time.perf_counter()
 
 
-async def validate_lines(
-    lines: FileLines, endpoint: str, most_lines: int, bodies: Bodies, opener: Opener
-) -> Findings:
+async def validate_lines(lines: FileLines, endpoint: str, most_lines: int, bodies: Bodies) -> Findings:
     """What a whole file holds, and what is wrong with it. It takes about half of the time that there is. Raises ApiError: 404 for
     a file that is gone, 503."""
     findings, pace = Findings(most_lines), Pace()
@@ -319,21 +316,21 @@ async def validate_lines(
         if line is None:
             break
         try:
-            parsed = await parse_line(line, endpoint, bodies, opener)
+            parsed = await parse_line(line, endpoint, bodies)
         except InvalidLine as unfit:
             findings.add_problem(unfit.at(line.number))
             findings.total += 1
         else:
             findings.add(line.number, parsed)
             if findings.total == 1:
-                findings.model = await _model(parsed.body, bodies, opener)
+                findings.model = await _model(parsed.body, bodies)
         await pace.step()
     findings.end()
     return findings
 
 
-async def _model(body: Raw, bodies: Bodies, opener: Opener) -> str:
+async def _model(body: Raw, bodies: Bodies) -> str:
     try:
-        return model_in(await bodies.parse(body, caller=opener))
+        return model_in(await bodies.parse(body))
     except ApiError:
         return ""

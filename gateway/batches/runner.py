@@ -118,9 +118,7 @@ class Runner(BatchContext):
     async def _read(self, parsed: ParsedLine) -> Request:
         """Return the request of a line. Raises the errors of its call."""
         most = self.tools.current.settings.max_body_bytes
-        return await READERS[self.batch.endpoint](
-            parsed.body, Reading(self.tools.bodies, self.body_owner, most)
-        )
+        return await READERS[self.batch.endpoint](parsed.body, Reading(self.tools.bodies, most))
 
     # ---- validation ----------
 
@@ -158,7 +156,7 @@ class Runner(BatchContext):
         most_lines = tools.current.settings.batches.max_lines
         lines = self.lines_from(batch.line, batch.offset)
         try:
-            return await validate_lines(lines, batch.endpoint, most_lines, tools.bodies, self.body_owner)
+            return await validate_lines(lines, batch.endpoint, most_lines, tools.bodies)
         except ApiError as error:
             if error.status >= 500:
                 raise

@@ -18,9 +18,8 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
-from fairlane.gateway.calls.responses.request import chat_steps, wish_steps
+from fairlane.gateway.calls.responses.request import chat_of, wishes_of
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.streaming.turns import Caller as Opener
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
@@ -45,14 +44,12 @@ class Reading(NamedTuple):
     """What is needed to read a line's body."""
 
     bodies: Bodies
-    opener: Opener
-    """Whose turn a large one is."""
     most: int
     """Bytes that a request may have."""
 
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
-    fields = await reading.bodies.parse(body, caller=reading.opener)
+    fields = await reading.bodies.parse(body)
     wanted = read(fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
@@ -60,10 +57,10 @@ async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
 
 
 async def _responses(body: Raw, reading: Reading) -> Request:
-    fields = await reading.bodies.parse(body, caller=reading.opener)
+    fields = await reading.bodies.parse(body)
     if read_flag(fields, "stream"):
         raise _cannot_stream()
-    wishes = await reading.bodies.take_steps(bytes(body), wish_steps(fields), caller=reading.opener)
+    wishes = await reading.bodies.run(len(body), wishes_of, fields)
     for name, wish in (
         ("background", wishes.background),
         ("store", wishes.store),
@@ -71,8 +68,7 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-    steps = chat_steps(fields, stream=False, most=reading.most)
-    asked = await reading.bodies.take_steps(bytes(body), steps, caller=reading.opener)
+    asked = await reading.bodies.run(len(body), chat_of, fields, most=reading.most)
     view = partial(ResponsesBodyView, echo=asked.echo)
     return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
 

@@ -6,15 +6,14 @@ endpoint is looked at here; what the operator says of it otherwise, at the grant
 
 import base64
 import binascii
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import LARGE, OVERSIZED, Bodies, Members, value_of
+from fairlane.gateway.calls.bodies import OVERSIZED, Members, value_of
 from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
 from fairlane.gateway.current import Current
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, MethodRefused, NoEndpoint
@@ -23,7 +22,6 @@ from fairlane.gateway.endpoints.payloads import payload_of
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.queues.tasks import HTTP, PERMIT, TaskSpec
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.turns import Caller as Opener
 from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import Target
 
@@ -197,17 +195,6 @@ def _settle(
     task.after_read_ms = endpoint.after_read_ms
     task.archive_ms = 0 if endpoint.archive == "off" else archive_ms
     task.archive_request = endpoint.archive == "requests"
-
-
-@contextlib.asynccontextmanager
-async def turn_for(bodies: Bodies, size: int, opener: Opener) -> AsyncIterator[None]:
-    """Around what is done with a body of `size` bytes: large ones one after the other, and others have the loop between."""
-    if size < LARGE:
-        yield
-        return
-    async with bodies.turn(size, opener) as spent:
-        with spent():
-            yield
 
 
 # ---- members ----------

@@ -58,16 +58,6 @@ class WatchedConnection(Protocol):
         ...
 
 
-class Budget(Protocol):
-    """Counts bytes by caller (bodies.py)."""
-
-    def take(self, caller: object, size: int) -> None:
-        """Count so many. Raises ApiError(503)."""
-        ...
-
-    def give(self, caller: object, size: int) -> None: ...
-
-
 class BrokenOff(Exception):
     """An answer that has begun and cannot go on; its cause says why."""
 
@@ -246,11 +236,8 @@ class Request:
                 raise bad_request(f"The query may hold at most {MAX_QUERY_FIELDS} parameters") from None
         return self._query
 
-    async def json_body(self, limit: int, arriving: "Budget") -> bytes:
-        """The whole body, which must say that it is JSON; `arriving` counts what has come of it.
-
-        Raises ApiError (415, 413, 408, 503) or ClientGone.
-        """
+    async def json_body(self, limit: int) -> bytes:
+        """Return the whole body, which must say that it is JSON. Raise ApiError (415, 413, 408) or ClientGone."""
         said = self.headers.get(b"content-type", b"")
         if said != JSON[1]:
             content_type = said.decode("latin-1").partition(";")[0].strip().lower()
@@ -269,7 +256,7 @@ class Request:
                 raise unauthorized()
             return body
         parts: list[bytes] = []
-        size = counted = 0
+        size = 0
         try:
             async with asyncio.timeout(BODY_S):
                 more = True
@@ -281,14 +268,8 @@ class Request:
                         raise too_large(limit)
                     parts.append(part)
                     more = message.get("more_body", False)
-                    if more:
-                        arriving.take(self.opener, len(part))
-                        counted = size
         except TimeoutError:
             raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
-        finally:
-            if counted:
-                arriving.give(self.opener, counted)
         if self.revoked:
             raise unauthorized()
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -5,13 +5,12 @@ members, the key itself and who asks are no part of it. On OpenAI's calls our ow
 as they are in a native body. Values are not parsed: another spelling of the same value is another request.
 """
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
+from fairlane.gateway.calls.bodies import Bodies, Members, value_of
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.calls.prompts import Filled
 from fairlane.gateway.errors import bad_request
@@ -36,7 +35,6 @@ OPTIONS: Final = (
 PATIENCE_MS: Final = 36_000
 """How long a task with a key outlives its last reader at least: 30 s, in which a client whose connection was cut comes again, and
 the time between two renewals of its readers' interest."""
-_PIECE: Final = 1 << 20
 _KEY = re.compile(r"[!-~]{1,255}")
 
 
@@ -127,33 +125,23 @@ def _check(key: str, where: str) -> None:
 async def _fingerprint(
     request: Request, bodies: Bodies, asked: Members, options: Sequence[tuple[bytes, str]]
 ) -> str:
-    """A large body takes its turn, and others run between its pieces."""
-    hashed = hashlib.sha256()
     size = sum(len(memoryview(value)) for value in asked.values())
-    parts = _parts(request.route, asked, options)
-    if size < LARGE:
-        for part in parts:
-            hashed.update(part)
-        return digest_text(hashed.digest())
-    async with bodies.turn(size, request.opener) as spent:
-        done = 0
-        for part in parts:
-            with spent():
-                hashed.update(part)
-            done += len(part) + _PIECE // 1000  # a small one takes time, too
-            if done >= _PIECE:
-                done = 0
-                await asyncio.sleep(0)
+    return await bodies.run(size, _hash, request.route, asked, options)
+
+
+def _hash(route: str, asked: Members, options: Sequence[tuple[bytes, str]]) -> str:
+    hashed = hashlib.sha256()
+    for part in _parts(route, asked, options):
+        hashed.update(part)
     return digest_text(hashed.digest())
 
 
 def _parts(route: str, asked: Members, options: Iterable[tuple[bytes, str]]) -> Iterator[bytes | memoryview]:
-    """What is hashed, in pieces: each text behind its length, so that no two requests come to the same bytes."""
+    """What is hashed: each text behind its length, so that no two requests come to the same bytes."""
     yield b"%d:%b" % (len(route), route.encode())
     for option, text in options:
         yield b"%d:%b%d:%b" % (len(option), option, len(text), text.encode("latin-1"))
     for name in sorted(asked):
         value, member = memoryview(asked[name]), name.encode()
         yield b"|%d:%b%d:" % (len(member), member, len(value))
-        for at in range(0, len(value), _PIECE):
-            yield value[at : at + _PIECE]
+        yield value

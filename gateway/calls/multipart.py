@@ -12,7 +12,7 @@ from typing import NamedTuple
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from fairlane.gateway.calls.http import Budget, Request
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 
 MOST_PARTS = 64
@@ -229,27 +229,18 @@ class WholePart(NamedTuple):
     data: bytes
 
 
-async def read_whole(request: Request, limit: int, arriving: Budget) -> list[WholePart]:
-    """All parts of a form, held in memory: `limit` bytes of them together, which `arriving` counts until the form is whole. A
-    field may be as long as FIELD_BYTES.
-
-    Raises ApiError (as `Form`; 503 when too many large ones come at once) and ClientGone.
-    """
+async def read_whole(request: Request, limit: int) -> list[WholePart]:
+    """Return all parts of a form, at most `limit` bytes of them together. Raise ApiError (as `Form`) and ClientGone."""
     parts: list[WholePart] = []
     held = 0
-    try:
-        async for part in Form(request, limit + FRAMING_BYTES):
-            pieces = []
-            async for piece in part.pieces(FIELD_BYTES if part.filename is None else limit):
-                arriving.take(request.opener, len(piece))
-                held += len(piece)
-                if held > limit:
-                    raise too_large(limit)
-                pieces.append(piece)
-            parts.append(WholePart(part.name, part.filename, part.content_type, b"".join(pieces)))
-    finally:
-        if held:
-            arriving.give(request.opener, held)
+    async for part in Form(request, limit + FRAMING_BYTES):
+        pieces = []
+        async for piece in part.pieces(FIELD_BYTES if part.filename is None else limit):
+            held += len(piece)
+            if held > limit:
+                raise too_large(limit)
+            pieces.append(piece)
+        parts.append(WholePart(part.name, part.filename, part.content_type, b"".join(pieces)))
     return parts
 
 

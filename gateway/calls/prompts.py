@@ -1,6 +1,5 @@
-"""From a request that names a template to the body of a task. Pure, but for the turns of large ones."""
+"""From a request that names a template to the body of a task. Pure, but for the thread of large ones."""
 
-import asyncio
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
+from fairlane.gateway.calls.bodies import Bodies, Members, value_of
 from fairlane.gateway.calls.intake import OWN_FIELDS, read_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
@@ -16,7 +15,6 @@ from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import not_there
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.turns import Caller as Opener
 
 if TYPE_CHECKING:
     from fairlane.gateway.prompts.templates import Prompt, Template
@@ -47,14 +45,7 @@ class Filled(NamedTuple):
 
 
 async def fill_in(
-    current: Current,
-    caller: Caller,
-    fields: Members,
-    bodies: Bodies,
-    opener: Opener,
-    subject: str = "",
-    *,
-    more: str = "",
+    current: Current, caller: Caller, fields: Members, bodies: Bodies, subject: str = "", *, more: str = ""
 ) -> Filled:
     """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. `more`: a member
     that it may have beside MEMBERS. Raises ApiError: 400, 403, 404."""
@@ -72,25 +63,13 @@ async def fill_in(
                 other,
             )
     locale = read_locale(fields)
-    members = await members_of_variables(fields, bodies, opener)
+    members = await members_of_variables(fields, bodies)
     size = len(memoryview(fields["variables"])) if members else 0
     model = read_model(fields, "") or None
     if model is None and caller.only_model is not None:
         read_model({}, caller.only_model)  # which may be none that a template is for
-    if size < LARGE:
-        return _written(
-            current, _rendered(current, caller, name, variables_of(members), locale, model, subject)
-        )
-    async with bodies.turn(size, opener) as spent:
-        with spent():
-            variables = variables_of(members)
-        await asyncio.sleep(0)
-        with spent():
-            rendered = _rendered(current, caller, name, variables, locale, model, subject)
-        del variables
-        await asyncio.sleep(0)
-        with spent():
-            return _written(current, rendered)
+    variables = await bodies.run(size, variables_of, members)
+    return _written(current, _rendered(current, caller, name, variables, locale, model, subject))
 
 
 def read_locale(fields: Members) -> str:
@@ -169,14 +148,14 @@ def told_of_template(template: "Template") -> dict[str, Any]:
     }
 
 
-async def members_of_variables(fields: Members, bodies: Bodies, opener: Opener) -> Members:
+async def members_of_variables(fields: Members, bodies: Bodies) -> Members:
     """The variables of a request, unparsed. Raises ApiError(400)."""
     raw = fields.get("variables")
     if raw is None or not kind_of(raw):
         return {}
     if kind_of(raw) != "{":
         raise bad_request("variables must be an object: a value for each name", "variables")
-    return await bodies.parse(raw, "variables", caller=opener)
+    return await bodies.parse(raw, "variables")
 
 
 def variables_of(members: Members) -> dict[str, Any]:

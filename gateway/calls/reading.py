@@ -16,10 +16,6 @@ MOST_PARTS = 10_000
 """Messages or items, their parts, and tools of a request: each takes some microseconds, and the loop stands still meanwhile."""
 MOST_BYTES = 16 << 20
 """Of a chat request, if nothing is said."""
-LARGE = 64 * 1024
-"""Bytes of a message that takes a millisecond."""
-MOST_AT_ONCE = 100
-"""Of these, before others may run."""
 NULL = Raw(b"null")
 _names = msgspec.json.Decoder(list[str])
 NOT_HERE = "cannot be said to a model here; leave it out"

@@ -1,4 +1,4 @@
-"""From a request that names or holds a chain to what is submitted. Pure, but for the turns of large bodies."""
+"""From a request that names or holds a chain to what is submitted. Pure, but for the thread of large bodies."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ from msgspec import Raw
 from pydantic import ValidationError
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import LARGE, Bodies, Members
+from fairlane.gateway.calls.bodies import Bodies, Members
 from fairlane.gateway.calls.intake import OWN_FIELDS, Options, bad_schema, make_task
 from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
 from fairlane.gateway.chains.engine import Over, StageFailed, following
@@ -28,7 +28,6 @@ from fairlane.queues.chains import MOST_BYTES, ChainStart
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.wanted import check_form
-from fairlane.streaming.turns import Caller as Opener
 
 MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIELDS} - {"mode", "repair"})
 """What a request may hold that names a chain: its stages say the rest. (`user` may say whose it is.)"""
@@ -73,9 +72,7 @@ class Submission(NamedTuple):
                 start.plan, start.request, start.parts = b"", b"", ()
 
 
-async def read_chain(
-    current: Current, caller: Caller, fields: Members, bodies: Bodies, opener: Opener
-) -> Asked:
+async def read_chain(current: Current, caller: Caller, fields: Members, bodies: Bodies) -> Asked:
     """The chain that a request asks for, with its variables. Raises ApiError: 400, 404."""
     for other in ("template", "payload", "type", "model", "mode", "repair"):
         if kind_of(fields.get(other) or b""):
@@ -89,14 +86,9 @@ async def read_chain(
     raw = fields["chain"]
     name, chain = await _declared(current, caller, raw)
     locale = read_locale(fields)
-    members = await members_of_variables(fields, bodies, opener)
+    members = await members_of_variables(fields, bodies)
     size = len(memoryview(fields["variables"])) if members else 0
-    if size < LARGE:
-        given = variables_of(members)
-    else:
-        async with bodies.turn(size, opener) as spent:
-            with spent():
-                given = variables_of(members)
+    given = await bodies.run(size, variables_of, members)
     return Asked(name, chain, _fitting(current, name, chain, given), locale)
 
 
@@ -212,18 +204,11 @@ async def make_chain(
     task_id: str,
     subject: str,
     request: bytes = b"",
-    bodies: Bodies,
-    opener: Opener,
 ) -> tuple[TaskSpec, Submission]:
     """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
     shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
     comes_to = planned(current, caller, asked, options, subject)
-    size = sum(len(value) for value in asked.variables.values() if isinstance(value, str))
-    if size >= LARGE:
-        async with bodies.turn(size, opener):
-            start, first = await _started(comes_to.plan, asked, request)
-    else:
-        start, first = await _started(comes_to.plan, asked, request)
+    start, first = await _started(comes_to.plan, asked, request)
     task = make_task(
         current.settings,
         caller,

@@ -269,9 +269,8 @@ class Settings(BaseModel):
     """`development` permits `llm_debug`. Production, because that is the safe mistake."""
 
     max_body_bytes: Bytes = 16 * MIB
-    """Bytes of a request body; a longer one is a 413. Holds a few images in base64. All bodies that are on their way to one
-    process may take 256 MiB, and above 64 MiB four times as much as one body. Redis takes a body in one command, so
-    bodies that large may want a longer `redis_timeout_ms`.
+    """Bytes of a request body; a longer one is a 413. Holds a few images in base64. Bodies of 1 MiB and more are decoded
+    one at a time. Redis takes a body in one command, so bodies above 64 MiB may want a longer `redis_timeout_ms`.
     """
 
     max_connections: Count | None = None

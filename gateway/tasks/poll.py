@@ -17,11 +17,11 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import category_of
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.results import AT_ONCE, Result, Results
 from fairlane.streaming.shared import Shared
-from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -131,7 +131,7 @@ class Poll:
         self._archive = archive
         self._archives = archives
         self._chains: Shared[ToldChain] = Shared()
-        self._turns = Turns(AT_ONCE)
+        self._semaphore = FairSemaphore(AT_ONCE)
 
     async def record(self, task_id: str) -> Record:
         """The record of a task, whoever's it is, or of a part of one."""
@@ -264,7 +264,7 @@ class Poll:
     async def _read_end_of_chain(self, task_id: str, record: Record) -> ToldChain:
         """What is told of a chain that has ended, which may be large: read once for all who ask at the same time, and of few
         chains at once."""
-        async with self._turns.of(record.fields["u"]):
+        async with self._semaphore.hold(record.fields["u"]):
             return ToldChain(told_of_chain(await self._chain(task_id, record)))
 
     async def close(self) -> None:
@@ -302,7 +302,7 @@ class Poll:
         """In which stage a chain of this user ended, and the results so far; nothing where it is not known any more. As many may
         fail at the same time, and each may be large, few are read at once."""
         try:
-            async with self._turns.of(user):
+            async with self._semaphore.hold(user):
                 chain = await self._scheduler.chain(task_id)
         except StoreError:
             return {}

@@ -22,12 +22,12 @@ from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours, issued_ms
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
 from fairlane.streaming.hub import Hub, Lost, Reader
 from fairlane.streaming.jsontext import items, members
 from fairlane.streaming.results import AT_ONCE, LARGE, Result, Results
-from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
 
 LOST = "The store lost this response"
@@ -70,7 +70,7 @@ class Responses:
         self._results = results
         self._cancel = cancel
         self._note = note
-        self._turns = Turns(AT_ONCE)
+        self._semaphore = FairSemaphore(AT_ONCE)
 
     # ---- reading one ----------
 
@@ -91,7 +91,7 @@ class Responses:
                     return await self._body_in_redis(row, record)
             row = await self._again(row)
         view = ResponsesBodyView(row.info, row.echo)
-        async with self._turns.of(row.user):
+        async with self._semaphore.hold(row.user):
             size = await self._fold(row, view)
             return Result(view.body() if size < LARGE else await asyncio.to_thread(view.body))
 

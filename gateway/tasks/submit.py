@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
-from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import bad_schema
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.current import Current
@@ -26,7 +25,6 @@ from fairlane.streaming.structured.checker import Checker
 from fairlane.streaming.structured.wanted import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
 
-LARGE = 64 * 1024
 """Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
 others.
 """
@@ -44,7 +42,6 @@ class Submit:
         self,
         queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | Known | Refused]],
         hub: Hub,
-        bodies: Bodies,
         metrics: Recorder,
         current: Current,
         going: Going,
@@ -56,7 +53,6 @@ class Submit:
         `schemas`: looks at those that answers are to match."""
         self._queue = queue
         self._hub = hub
-        self._bodies = bodies
         self._metrics = metrics
         self._current = current
         self._going = going
@@ -159,7 +155,7 @@ class Submit:
         payload, start = task.payload, chain.start if chain else None
         for _ in range(MOST_OFFERS):
             try:
-                answer = await self._send(task, start)
+                answer = await self._queue(task, start)
             except StoreError:
                 self._note(task, "STORE_UNAVAILABLE")
                 raise
@@ -177,19 +173,6 @@ class Submit:
                 break
             task.payload = payload
         return answer
-
-    def _send(self, task: TaskSpec, start: ChainStart | None) -> Awaitable[Submitted | Known | Refused]:
-        size = len(task.payload)
-        if start is not None:
-            size += len(start.plan) + sum(len(part.payload) for part in start.parts)
-        return self._queue(task, start) if size < LARGE else self._send_large(size, task, start)
-
-    async def _send_large(
-        self, size: int, task: TaskSpec, start: ChainStart | None
-    ) -> Submitted | Known | Refused:
-        async with self._bodies.turn(size, (task.key, task.user)) as spent:
-            with spent(0.5):
-                return await self._queue(task, start)
 
     def lost(self, task: TaskInfo, lane: tuple[str, str], request_id: str, enqueued_ms: int) -> None:
         """Count, and tell the log of, a task whose caller waits and which the store has lost: nobody else knows how it ended.

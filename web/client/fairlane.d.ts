@@ -29,7 +29,6 @@ export type Code =
   | "MODEL_UNAVAILABLE"
   | "TOO_MANY_CALLS"
   | "TOO_MANY_CONNECTIONS"
-  | "BUSY"
   | "OUTBOX_FULL"
   | "TOKEN_EXPIRED"
   | "TOKEN_USED_UP"

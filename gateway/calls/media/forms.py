@@ -12,7 +12,6 @@ The way back is `workers/adapters/dialects/forms.py`.
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -43,17 +42,16 @@ Node = dict[str, Any]
 """Names to what they hold: Raw, a list of it, or a Node."""
 
 
-def member_steps(parts: list[WholePart]) -> Iterator[Members | None]:
-    """The members of the payload of a form, in steps: None after each part, and the members last. Raises ApiError(400) for names
-    that make no sense together, and values that are none. Parts are taken out of their list, as each may be long.
+def members_of(parts: list[WholePart]) -> Members:
+    """Return the members of the payload of a form. Raise ApiError(400) for names that make no sense together, and values that
+    are invalid. Parts are taken out of their list, as each may be long.
     """
     root: Node = {}
     while parts:
         part = parts.pop(0)
         base, keys = _path(part.name)
         _put(root, base, keys, _value(part, base, keys), part.name)
-        yield None
-    yield {name: _json(value) for name, value in root.items()}
+    return {name: _json(value) for name, value in root.items()}
 
 
 def _path(name: str) -> tuple[str, list[str]]:

@@ -5,14 +5,13 @@ for Anthropic send it on, others leave it out or say it otherwise (docs/messages
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.reading import (
-    LARGE,
     NOT_HERE,
     Budget,
     Shape,
@@ -68,8 +67,8 @@ class Conversation:
         if not is_null(raw):
             self._add("system", self._texts(raw, "system"))
 
-    def add(self, raw: Raw) -> Iterator[None]:
-        """The list of messages; others may run after each large one."""
+    def add(self, raw: Raw) -> None:
+        """The list of messages."""
         if kind_of(raw) != "[":
             raise refused("messages", "must be a list of messages")
         messages = self._budget.items(raw, _messages, "messages")
@@ -85,8 +84,6 @@ class Conversation:
                 self._add("system", self._texts(message.content, place))
             else:
                 raise refused(f"messages[{number}].role", "must be user, assistant or system")
-            if len(self.messages[-1]) >= LARGE:
-                yield
 
     def _add(self, role: str, content: bytes, *others: tuple[str, bytes]) -> None:
         self.messages.append(join_object([("role", json_string(role)), ("content", content), *others]))

@@ -1,6 +1,5 @@
 """One of Anthropic's Messages requests as a chat request. Pure. What goes where is told in docs/messages.md."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -84,18 +83,6 @@ class Asked(NamedTuple):
 def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = MOST_BYTES) -> Asked:
     """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
     need not. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes."""
-    return made(chat_steps(fields, stream=stream, bounded=bounded, most=most))
-
-
-def made(steps: Iterator[Asked | None]) -> Asked:
-    """What `chat_steps` comes to, at once."""
-    return next(asked for asked in steps if asked is not None)
-
-
-def chat_steps(
-    fields: Members, *, stream: bool, bounded: bool = True, most: int = MOST_BYTES
-) -> Iterator[Asked | None]:
-    """The same in steps, between which others may run: of a large request each takes a part of its time. The last yields it."""
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in said.items():
         if name not in _READ and name not in _IGNORED and not says_nothing(raw):
@@ -108,10 +95,9 @@ def chat_steps(
     conversation.add_system(said.get("system", NULL))
     if "messages" not in said:
         raise refused("messages", "is missing")
-    yield from conversation.add(said["messages"])
+    conversation.add(said["messages"])
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     conversation.messages.clear()
-    yield None
     if bounded or "max_tokens" in said:
         chat["max_tokens"] = _bound(said.get("max_tokens"))
     _pass_on(said, chat, budget)
@@ -124,13 +110,12 @@ def chat_steps(
         chat["stream_options"] = Raw(b'{"include_usage":true}')
     if extended or only_there:
         chat[ANTHROPIC] = Raw(join_object(only_there.items()))
-    yield None
     payload = object_of(chat)
     if len(payload) > most:
         raise too_large(most)
     inline = INLINE_TOKENS * conversation.inline
     estimated = (len(payload) - conversation.inline_bytes) // 4 + inline
-    yield Asked(chat, payload, max(estimated, 1))
+    return Asked(chat, payload, max(estimated, 1))
 
 
 def _bound(raw: Raw | None) -> Raw:

@@ -5,15 +5,13 @@ this order become one message, and any other one begins the next. What chat has 
 noted (`Conversation.extended`): workers for Anthropic get signed thoughts back, others say it otherwise (docs/responses.md).
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.reading import (
-    LARGE,
-    MOST_AT_ONCE,
     NOT_HERE,
     NULL,
     Budget,
@@ -89,50 +87,45 @@ class Conversation:
         """What stands before all. Raises ApiError(400), as all that follows."""
         self._add("system", string(raw, "instructions"))
 
-    def add_input(self, raw: Raw) -> Iterator[None]:
-        """The input: a text, or items; others may run after some."""
+    def add_input(self, raw: Raw) -> None:
+        """The input: a text, or items."""
         if kind_of(raw) == '"':
             self._add("user", string(raw, "input"))
             return
         if kind_of(raw) != "[":
             raise refused("input", "must be a text or a list of items")
         listed = self._budget.items(raw, _items, "input")
-        yield from self.add(listed, "input")
+        self.add(listed, "input")
 
-    def add_history(self, listed: Sequence[bytes], place: str) -> Iterator[None]:
+    def add_history(self, listed: Sequence[bytes], place: str) -> None:
         """What was kept. Thoughts that another server sealed go on as what was told of them: nobody can leave them out."""
         self._kept_here = True
-        yield from self.add(listed, place)
+        self.add(listed, place)
         self._kept_here = False
 
-    def add(self, listed: Sequence[bytes | Raw], place: str) -> Iterator[None]:
+    def add(self, listed: Sequence[bytes | Raw], place: str) -> None:
         """Items that stand at `place`."""
-        held = 0
-        for number, raw in enumerate(listed, 1):
-            yield from self._item(raw, f"{place}[{number - 1}]")
-            held += len(memoryview(raw))
-            if held >= LARGE or number % MOST_AT_ONCE == 0:
-                held = 0
-                yield
+        for number, raw in enumerate(listed):
+            self._item(raw, f"{place}[{number}]")
 
     def end(self) -> None:
         """No more comes."""
         self._flush()
 
-    def _item(self, raw: bytes | Raw, place: str) -> Iterator[None]:
+    def _item(self, raw: bytes | Raw, place: str) -> None:
         self._budget.grow(len(memoryview(raw)))  # few bytes may refer to many
         kind = read(raw, _kind, place)
         item_type = kind.type or ("message" if kind.role is not None else "item_reference")
         if item_type == "message":
-            yield from self._add_message(read(raw, _message, place), place)
+            self._add_message(read(raw, _message, place), place)
         elif item_type == "function_call":
             self._add_call(read(raw, _call, place), place)
         elif item_type == "function_call_output":
-            yield from self._add_output(read(raw, _output, place), place)
+            self._add_output(read(raw, _output, place), place)
         elif item_type == "reasoning":
             self._add_reasoning(read(raw, _reasoning, place), place)
         elif item_type == "item_reference":
-            yield from self._item(self._referred(read(raw, _reference, place), place), place)
+            self._item(self._referred(read(raw, _reference, place), place), place)
         else:
             raise refused(f"{place}.type", f"{item_type[:100]!r} {NOT_HERE}")
 
@@ -148,14 +141,14 @@ class Conversation:
         self._flush()
         self.messages.append(join_object([("role", json_string(role)), ("content", content), *others]))
 
-    def _add_message(self, message: shapes.Message, place: str) -> Iterator[None]:
+    def _add_message(self, message: shapes.Message, place: str) -> None:
         at = f"{place}.content"
         if message.role == "user":
-            self._add("user", (yield from self._content(message.content, _user, at)))
+            self._add("user", self._content(message.content, _user, at))
         elif message.role in ("system", "developer"):
-            self._add("system", (yield from self._content(message.content, _texts, at)))
+            self._add("system", self._content(message.content, _texts, at))
         elif message.role == "assistant":
-            content = yield from self._content(message.content, _assistant, at)
+            content = self._content(message.content, _assistant, at)
             turn = self._turn_at(_Part.TEXT)
             turn.content = content
         else:
@@ -196,11 +189,11 @@ class Conversation:
         told = join_object([("id", call_id), ("type", b'"function"'), ("function", join_object(function))])
         self._turn_at(_Part.CALLS).calls.append(told)
 
-    def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> Iterator[None]:
+    def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> None:
         """A result, of which the name is that of its call."""
         _check_caller(output, place)
         call_id = string(output.call_id, f"{place}.call_id")
-        content = yield from self._content(output.output, _result, f"{place}.output", of_tool=True)
+        content = self._content(output.output, _result, f"{place}.output", of_tool=True)
         self._add("tool", content, ("tool_call_id", call_id))
 
     def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
@@ -227,8 +220,8 @@ class Conversation:
 
     def _content(
         self, raw: Raw, decoder: Decoder[list[Shape]], place: str, *, of_tool: bool = False
-    ) -> Generator[None, None, bytes]:
-        """The content of a message: one text as it is, all else as parts; others may run after some."""
+    ) -> bytes:
+        """The content of a message: one text as it is, all else as parts."""
         if kind_of(raw) == '"':
             return bytes(raw)
         if kind_of(raw) != "[":
@@ -236,11 +229,7 @@ class Conversation:
         parts = self._budget.items(raw, decoder, place)
         if not parts:
             return EMPTY_STRING
-        told: list[bytes] = []
-        for number, part in enumerate(parts):
-            told.append(_part(part, f"{place}[{number}]"))
-            if len(told) % MOST_AT_ONCE == 0:
-                yield
+        told = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]
         texts = sum(isinstance(part, _TEXT) for part in parts)
         if texts == len(told) == 1:
             return bytes((members(told[0]) or {})["text"])

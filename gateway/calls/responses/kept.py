@@ -1,29 +1,21 @@
 """What is kept of a request's input: items as they are listed, and come before the input of a later response. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.calls.reading import LARGE, MOST_AT_ONCE
 from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members, one_line
 
 _text = msgspec.json.Decoder(str).decode
 
 
-def kept_steps(raw: Raw, known: Mapping[str, bytes], kept: list[bytes]) -> Iterator[None]:
-    """Add the items of an input that was read to `kept`, each one line: of a type that is told, messages with a list of parts,
-    references as what they mean. Others may run after some."""
+def kept_items(raw: Raw, known: Mapping[str, bytes]) -> list[bytes]:
+    """Return the items of an input that was read, each one line: of a type that is told, messages with a list of parts,
+    references as what they mean."""
     if kind_of(raw) == '"':
-        kept.append(_message({"role": Raw(b'"user"'), "content": raw}))
-        return
-    held = 0
-    for number, item in enumerate(items(raw) or (), 1):
-        kept.append(_kept(item, known))
-        held += len(kept[-1])
-        if held >= LARGE or number % MOST_AT_ONCE == 0:
-            held = 0
-            yield
+        return [_message({"role": Raw(b'"user"'), "content": raw})]
+    return [_kept(item, known) for item in items(raw) or ()]
 
 
 def with_id(raw: bytes, told_id: str) -> bytes:

@@ -1,29 +1,20 @@
 """One of OpenAI's Responses requests as a chat request. Pure. What goes where is told in docs/responses.md."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.fixed import object_of
-from fairlane.gateway.calls.reading import (
-    MOST_AT_ONCE,
-    MOST_BYTES,
-    NOT_HERE,
-    Budget,
-    is_null,
-    read,
-    refused,
-    says_nothing,
-)
+from fairlane.gateway.calls.reading import MOST_BYTES, NOT_HERE, Budget, is_null, read, refused, says_nothing
 from fairlane.gateway.calls.responses import shapes
 from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.calls.responses.items import Conversation
-from fairlane.gateway.calls.responses.kept import kept_steps
+from fairlane.gateway.calls.responses.kept import kept_items
 from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
-from fairlane.gateway.calls.responses.tools import Tools, read_choice, tool_steps
+from fairlane.gateway.calls.responses.tools import Tools, read_choice, read_tools
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
@@ -78,13 +69,7 @@ class Asked(NamedTuple):
 
 
 def wishes_of(fields: Members) -> Wishes:
-    """What `wish_steps` comes to, at once."""
-    return next(wishes for wishes in wish_steps(fields) if wishes is not None)
-
-
-def wish_steps(fields: Members) -> Iterator[Wishes | None]:
-    """What is to be looked up for a request of these members, in steps, between which others may run. The last one yields it.
-    Raises ApiError(400)."""
+    """Return what is to be looked up for a request of these members. Raise ApiError(400)."""
     said = said_of(fields)
     store = read(said["store"], _flag, "store") if "store" in said else None
     background = "background" in said and read(said["background"], _flag, "background")
@@ -96,39 +81,31 @@ def wish_steps(fields: Members) -> Iterator[Wishes | None]:
     references: dict[str, None] = {}
     raw = said.get("input")
     if raw is not None and kind_of(raw) == "[" and any(mark in bytes(raw) for mark in _REFERENCES):
-        yield from _find_references(raw, references)
-    yield Wishes(store, background, previous, tuple(references))
+        _find_references(raw, references)
+    return Wishes(store, background, previous, tuple(references))
 
 
-def _find_references(raw: Raw, found: dict[str, None]) -> Iterator[None]:
-    for number, item in enumerate(Budget(MOST_BYTES).items(raw, _raws, "input"), 1):
-        if number % (10 * MOST_AT_ONCE) == 0:
-            yield
+def _find_references(raw: Raw, found: dict[str, None]) -> None:
+    for number, item in enumerate(Budget(MOST_BYTES).items(raw, _raws, "input")):
         if len(memoryview(item)) > _LONGEST_REFERENCE:
             continue
-        kind = read(item, _reference, f"input[{number - 1}]")
+        kind = read(item, _reference, f"input[{number}]")
         if kind.id and (kind.type or ("" if kind.role else "item_reference")) == "item_reference":
             found[kind.id] = None
     if len(found) > MOST_REFERENCES:
         raise refused("input", f"refers to more than {MOST_REFERENCES} items; send the items themselves")
 
 
-def chat_of(fields: Members, *, stream: bool = False, **options: Any) -> Asked:
-    """What `chat_steps` comes to, at once."""
-    return next(asked for asked in chat_steps(fields, stream=stream, **options) if asked is not None)
-
-
-def chat_steps(
+def chat_of(
     fields: Members,
     *,
-    stream: bool,
+    stream: bool = False,
     store: bool = False,
     most: int = MOST_BYTES,
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
-) -> Iterator[Asked | None]:
-    """The chat request of a Responses request, in steps, between which others may run: of a large request each takes a part of
-    its time. The last one yields it.
+) -> Asked:
+    """Return the chat request of a Responses request.
 
     `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
     `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
@@ -147,21 +124,18 @@ def chat_steps(
     conversation = Conversation(budget, known)
     if "instructions" in said:
         conversation.add_instructions(said["instructions"])
-    yield from conversation.add_history(history, "previous_response_id")
+    conversation.add_history(history, "previous_response_id")
     if "input" not in said:
         raise refused("input", "is missing")
-    yield from conversation.add_input(said["input"])
+    conversation.add_input(said["input"])
     conversation.end()
     if not conversation.messages:
         raise refused("input", "at least one item is needed")
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     extended = conversation.extended
     del conversation
-    yield None
     read_settings(said, chat, echo)
-    tools = Tools({}, {})
-    if "tools" in said:
-        yield from tool_steps(said["tools"], budget, tools)
+    tools = read_tools(said["tools"], budget) if "tools" in said else Tools({}, {})
     read_choice(said.get("tool_choice"), tools, chat, echo, budget)
     if "parallel_tool_calls" in said:
         read(said["parallel_tool_calls"], _flag, "parallel_tool_calls")
@@ -175,14 +149,11 @@ def chat_steps(
     if extended:
         chat[ANTHROPIC] = Raw(b"{}")
     told = whole_echo(echo)
-    yield None
     payload = object_of(chat)
     if len(payload) > most:
         raise too_large(most)
-    kept: list[bytes] = []
-    if store:
-        yield from kept_steps(said["input"], known, kept)
-    yield Asked(chat, payload, told, b"[%b]" % b",".join(kept))
+    kept = kept_items(said["input"], known) if store else []
+    return Asked(chat, payload, told, b"[%b]" % b",".join(kept))
 
 
 def check_names(said: Members) -> None:

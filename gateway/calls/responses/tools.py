@@ -1,6 +1,5 @@
 """The tools of a Responses request, which are functions, and which of them is to be called. Pure."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Raw
@@ -8,7 +7,6 @@ from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.reading import (
-    MOST_AT_ONCE,
     NOT_HERE,
     Budget,
     Typed,
@@ -33,10 +31,11 @@ class Tools(NamedTuple):
     told: dict[str, bytes]
 
 
-def tool_steps(raw: Raw, budget: Budget, tools: Tools) -> Iterator[None]:
-    """Read the tools of a request into `tools`; others may run after some. Raises ApiError(400)."""
-    for number, one in enumerate(budget.items(raw, _raws, "tools"), 1):
-        place = f"tools[{number - 1}]"
+def read_tools(raw: Raw, budget: Budget) -> Tools:
+    """Return the tools of a request. Raise ApiError(400)."""
+    tools = Tools({}, {})
+    for number, one in enumerate(budget.items(raw, _raws, "tools")):
+        place = f"tools[{number}]"
         kind = read(one, _typed, place).type
         if kind != "function":
             raise refused(f"{place}.type", f"{str(kind)[:100]!r} is not run here: only functions are known")
@@ -46,8 +45,7 @@ def tool_steps(raw: Raw, budget: Budget, tools: Tools) -> Iterator[None]:
         if known_as in tools.chat:
             raise refused(f"{place}.name", "there is another one of that name")
         tools.chat[known_as], tools.told[known_as] = _function(name, tool, place)
-        if number % MOST_AT_ONCE == 0:
-            yield
+    return tools
 
 
 def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]:

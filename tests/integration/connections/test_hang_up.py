@@ -13,7 +13,6 @@ from tests.support.rawhttp import Caller, request
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.calls import bodies
 from fairlane.gateway.connections import http
 from fairlane.gateway.connections.sockets import PROBE_S, PROBES, SILENT_S, VANISHED_S
 
@@ -116,25 +115,3 @@ async def test_a_client_that_reads_gets_everything_and_one_that_reads_nothing_is
         async with lazy_reader(talk, stream, size) as caller:
             await until(lambda: not len(talk.served.gateway.calls), "the reader to be cut off")
             assert len(await asyncio.to_thread(caller.rest)) < size
-
-
-async def test_bodies_that_are_never_whole_are_bounded_by_caller_and_in_all(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "MAX_ARRIVING", 4_000_000)
-    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
-        counts = talk.served.gateway.tasks.bodies.arriving
-        part = request("POST", "/api/openai", {"X-Fairlane-User": "greedy"}, body=body(3000 * KB))[
-            :-1_100_000
-        ]
-        with contextlib.ExitStack() as stack:
-            first, second = (stack.enter_context(Caller(talk.served.url)) for _ in range(2))
-            await asyncio.to_thread(first.send, part)
-            await until(lambda: counts.total > 1_700_000, "what was sent to have come")
-            await asyncio.to_thread(second.send, part)
-            assert b"HTTP/1.1 503 " in await asyncio.to_thread(second.until, b'"BUSY"')
-            call = talk.later(talk.http.post("/api/openai", content=body(900 * KB), headers=JSON))
-            await worker.answer(await worker.take(), {})
-            assert (await call).status_code == 200, "others have room"
-        await until(lambda: not counts.total, "nothing to be counted any more")
-        assert not counts._held

@@ -11,14 +11,11 @@ import httpx2
 import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
-from tests.support.serving import until
 from tests.support.signing import derived, token
 from tests.support.talk import Talk
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.api import files as api_files
-from fairlane.gateway.api.files import HELD
-from fairlane.gateway.calls import bodies
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files import files as files_module
 from fairlane.gateway.files.storage import PIECE
@@ -257,26 +254,3 @@ async def test_limits_are_taken_over_while_running_and_the_storage_at_the_next_s
         assert current.settings.files == FilesSettings(max_file_bytes=4)
         assert (await send(talk.http, form(FILE, PURPOSE))).status_code == 413
         assert not (tmp_path / "elsewhere").exists()
-
-
-async def test_what_comes_and_goes_counts_for_its_caller_until_it_is_over(
-    here: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = await upload(here.http, b"z" * (16 << 20))
-    arriving = here.served.gateway.tasks.bodies.arriving
-    monkeypatch.setattr(bodies, "MAX_ARRIVING", 2 * HELD)
-    async with here.http.stream("GET", f"/v1/files/{told['id']}/content") as stream:
-        pieces = stream.aiter_raw(1000)  # (kept: the stream is closed with it)
-        await anext(pieces)
-        assert arriving.total == HELD
-        for answer in (
-            await send(here.http, form(FILE, PURPOSE)),
-            await here.http.get(f"/v1/files/{told['id']}/content"),
-        ):
-            assert answer.status_code == 503
-            assert answer.json()["error"]["code"] == "BUSY"
-        monkeypatch.setattr(api_files, "AT_ONCE", 10)
-        assert (await here.http.get("/v1/files")).status_code == 503
-    await until(lambda: arriving.total == 0, "it to be over")
-    assert (await here.http.get("/v1/files")).status_code == 200
-    assert arriving.total == 0

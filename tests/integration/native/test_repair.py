@@ -246,7 +246,7 @@ async def test_another_model_repairs_it_where_its_own_is_gone_or_failed_twice(ga
             task_id = await talk.submit(**CHAT, repair=True)
             task = await first.take()
             checker = talk.served.gateway.checker
-            async with checker._turns.of("another", "another"):  # somebody else's turn
+            async with checker._semaphore.hold("another"):  # somebody else's turn
                 await first.answer(task, message(BAD))
                 attempts = talk.served.gateway.dispatcher.attempts
                 await until(lambda: any(one.answered for one in attempts.values()), "the result to be there")

@@ -193,7 +193,7 @@ async def test_a_task_that_is_cancelled_while_it_is_looked_at_stays_cancelled(sh
         await checker.schema(json.dumps(SCHEMA).encode(), "somebody")
         task_id = await talk.submit(**asked())
         task = await worker.take()
-        async with checker._turns.of("another", "another"):  # somebody else's turn
+        async with checker._semaphore.hold("another"):  # somebody else's turn
             await worker.answer(task, message(GOOD))
             attempts = talk.served.gateway.dispatcher.attempts
             await until(lambda: any(one.answered for one in attempts.values()), "the result to be there")
@@ -230,7 +230,7 @@ async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_
         )
         stuck = talk.later(talk.http.post("/v1/chat/completions", json=asked(endless)))
         await worker.answer(await worker.take(), message("[]"))
-        await until(lambda: talk.served.gateway.checker._turns.taken, "it to be looked at")
+        await until(lambda: not talk.served.gateway.checker._semaphore._free, "it to be looked at")
         assert (await talk.http.get("/livez")).status_code == 200
         plain = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
         await worker.answer(await worker.take(), message("any text"))
@@ -253,7 +253,7 @@ async def test_an_answer_that_nobody_had_time_for_may_be_asked_for_again(
     async with gateway(models=models) as talk, talk.worker2(["m"]) as worker, talk.worker2(["n"]) as other:
         checker = talk.served.gateway.checker
         monkeypatch.setattr("fairlane.streaming.structured.checker.PATIENCE_S", 0.05)
-        async with checker._turns.of("somebody", "somebody"):
+        async with checker._semaphore.hold("somebody"):
             call = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
             await worker.answer(await worker.take(), message(GOOD))
             answer = await call

@@ -1,5 +1,7 @@
 import asyncio
 import json
+import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -7,18 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from fairlane.gateway.calls.bodies import (
     LARGE,
-    MANY,
-    MAX_MEMBERS,
     MAX_VALUE,
-    MAX_WAITING,
     OVERSIZED,
     Bodies,
     has_image,
-    is_large,
     parse_object,
     value_of,
 )
@@ -37,7 +34,7 @@ def parse(body: bytes) -> Any:
     """What a gateway makes of a body."""
 
     async def work() -> Any:
-        return await Bodies(asyncio.get_running_loop().time).parse(body)
+        return await Bodies().parse(body)
 
     return run(work())
 
@@ -103,15 +100,6 @@ def test_blanks_alone_are_an_empty_body_of_any_size() -> None:
     assert refused(b" " * LARGE) == refused(b" ") == "The body is empty; a JSON object is expected"
 
 
-@pytest.mark.parametrize("filling", [b"", b'"filling":"%b",' % FILLING.encode()], ids=["small", "large"])
-def test_a_body_has_a_bounded_number_of_members(filling: bytes) -> None:
-    members = [b'"%d":0' % number for number in range(MAX_MEMBERS + 1)]
-    assert (
-        refused(b"{" + filling + b",".join(members) + b"}") == f"The body has more than {MAX_MEMBERS} members"
-    )
-    assert len(parse(b"{" + filling + b",".join(members[2:]) + b"}")) in (MAX_MEMBERS - 1, MAX_MEMBERS)
-
-
 def test_a_name_may_be_written_with_escapes_and_the_last_of_its_kind_counts() -> None:
     for filling in ("", FILLING):
         body = b'{"x":"%b","mod\\u0065l":"a","model":"b"}' % filling.encode()
@@ -148,11 +136,6 @@ def test_how_deep_a_body_may_be_is_counted_the_same_way_in_all(what: str, fillin
     for depth in (deepest + 1, deepest + 2, 3000):
         body = b'{"x":%b,"filling":"%b"}' % (NESTED[what](depth), filling)
         assert refused(body) == "The body is nested too deeply"
-
-
-def test_bodies_of_many_values_take_turns_like_large_ones() -> None:
-    assert is_large(b'{"x":[%b]}' % b",".join([b"0"] * MANY))
-    assert not is_large(json.dumps({"messages": [{"role": "user", "content": "x" * 1000}] * 100}).encode())
 
 
 def test_white_space_behind_a_value_is_none_of_it() -> None:
@@ -201,104 +184,24 @@ def test_messages_with_an_image_are_told_from_others(messages: Any, seen: bool) 
         assert has_image(parse_object(body)) is seen
 
 
-@pytest.mark.parametrize("before", [0, (1 << 20) - 40, 3 << 20])
-def test_images_of_a_large_body_are_looked_for_in_its_turn(before: int) -> None:
-    content: list[Any] = [
-        {"type": "text", "text": "x" * before},
-        {"type": "image_url", "image_url": {"url": "u" * LARGE}},
-    ]
-    for seen in (True, False):
-        body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
-        fields = parse(body)
-        fields["messages"] = Raw(b"[]")  # it is not searched again
-        assert has_image(fields) is seen
-        content[1]["type"] = "text"
-
-
 @pytest.mark.parametrize("text", ["", "a\0", "a\nb", "\x7f", "a\x85b", "\u2028", "x" * 101])
 def test_names_hold_no_control_characters(text: str) -> None:
     assert not is_name(text, 100)
     assert is_name("a b/c:d-é", 100)
 
 
-def test_large_bodies_have_turns_and_others_run_between_them() -> None:
-    async def work() -> list[str]:
-        bodies, log = Bodies(asyncio.get_running_loop().time), list[str]()
-
-        async def one(name: str) -> None:
-            async with bodies.turn(1):
-                log.append(f"{name} begins")
-                await asyncio.sleep(0)
-                log.append(f"{name} ends")
-
-        await asyncio.gather(one("a"), one("b"))
-        return log
-
-    assert run(work()) == ["a begins", "a ends", "b begins", "b ends"]
-
-
-def test_callers_have_turns_one_after_the_other_however_many_bodies_each_has() -> None:
-    async def work() -> list[str]:
-        bodies, log = Bodies(asyncio.get_running_loop().time), list[str]()
-
-        async def one(caller: str) -> None:
-            async with bodies.turn(1, caller):
-                log.append(caller)
-                await asyncio.sleep(0)
-
-        async with bodies.turn(1, "first"):
-            waiting = [asyncio.create_task(one("greedy")) for _ in range(4)]
-            waiting += [asyncio.create_task(one(caller)) for caller in ("ann", "bob", "ann")]
-            await asyncio.sleep(0)
-            waiting.pop(1).cancel()
-        await asyncio.gather(*waiting)
-        async with bodies.turn(1, "last"):
-            pass
-        return log
-
-    assert run(work()) == ["greedy", "ann", "bob", "greedy", "ann", "greedy"]
-
-
-def test_a_turn_that_comes_to_one_who_has_left_goes_on_to_the_next() -> None:
+def test_large_bodies_are_worked_on_one_at_a_time_in_a_thread() -> None:
     async def work() -> None:
-        bodies = Bodies(asyncio.get_running_loop().time)
+        bodies, loop = Bodies(), threading.get_ident()
+        assert await bodies.run(LARGE - 1, threading.get_ident) == loop
+        at_a_time = threading.Lock()
 
-        async def one() -> None:
-            async with bodies.turn(1):
-                pass
+        def alone() -> int:
+            assert at_a_time.acquire(blocking=False)
+            time.sleep(0.01)
+            at_a_time.release()
+            return threading.get_ident()
 
-        async with bodies.turn(1):
-            first, second = asyncio.create_task(one()), asyncio.create_task(one())
-            await asyncio.sleep(0)
-        first.cancel()  # its turn has just come
-        await asyncio.wait_for(second, 5)
-        assert first.cancelled()
+        assert loop not in await asyncio.gather(*(bodies.run(LARGE, alone) for _ in range(4)))
 
     run(work())
-
-
-def test_one_caller_waits_with_half_of_the_bytes_that_others_leave() -> None:
-    async def work() -> None:
-        bodies = Bodies(asyncio.get_running_loop().time)
-        async with bodies.turn(MAX_WAITING // 4, "greedy"):
-            with pytest.raises(ApiError):
-                await bodies.turn(MAX_WAITING // 4 + 1, "greedy").__aenter__()
-            turn = asyncio.create_task(bodies.turn(MAX_WAITING // 4, "ann").__aenter__())
-            await asyncio.sleep(0)
-            assert not turn.done(), "it waits"
-        await turn
-
-    run(work())
-
-
-def test_no_more_large_bodies_wait_than_fit_the_memory() -> None:
-    async def work() -> int:
-        bodies = Bodies(asyncio.get_running_loop().time)
-        async with bodies.turn(MAX_WAITING // 2):
-            with pytest.raises(ApiError) as caught:
-                await bodies.parse(b'{"x":"%b"}' % FILLING.encode())
-        assert len(await bodies.parse(b'{"x":"%b"}' % FILLING.encode())) == 1
-        assert caught.value.retry_after_ms
-        return caught.value.status
-
-    assert run(work()) == 503

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from fairlane.gateway.calls.fixed import object_of
-from fairlane.gateway.calls.media.forms import FLAGS, NUMBERS, member_steps
+from fairlane.gateway.calls.media.forms import FLAGS, NUMBERS, members_of
 from fairlane.gateway.calls.multipart import FormReader, Head, WholePart
 from fairlane.gateway.calls.weights import text_bytes
 from fairlane.gateway.errors import ApiError
@@ -23,7 +23,7 @@ def field(name: str, text: str) -> WholePart:
 
 
 def payload(*parts: WholePart) -> Any:
-    *_, members = member_steps(list(parts))
+    members = members_of(list(parts))
     assert members is not None
     return json.loads(object_of(members))
 
@@ -114,7 +114,7 @@ def test_what_makes_no_sense_is_refused(parts: list[WholePart]) -> None:
 
 
 def test_files_have_no_tokens() -> None:
-    *_, members = member_steps([field("prompt", "x" * 40), WholePart("file", "a", "", b"x" * 9000)])
+    members = members_of([field("prompt", "x" * 40), WholePart("file", "a", "", b"x" * 9000)])
     assert members is not None
     body = object_of(members)
     assert text_bytes("openaiTranscription", body, members) < 100

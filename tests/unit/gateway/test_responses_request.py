@@ -12,14 +12,7 @@ from msgspec import Raw
 from fairlane.gateway.calls.reading import MOST_PARTS
 from fairlane.gateway.calls.responses.echo import MOST_ECHO
 from fairlane.gateway.calls.responses.kept import with_id
-from fairlane.gateway.calls.responses.request import (
-    MOST_REFERENCES,
-    Wishes,
-    chat_of,
-    chat_steps,
-    wish_steps,
-    wishes_of,
-)
+from fairlane.gateway.calls.responses.request import MOST_REFERENCES, Wishes, chat_of, wishes_of
 from fairlane.gateway.calls.responses.settings import EFFORTS
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.views.responses.thoughts import sealed
@@ -515,24 +508,6 @@ def test_members_that_hold_few_are_not_read_where_they_hold_many() -> None:
     for name, wrong in (("metadata", {str(one): "" for one in range(101)}), ("include", [""] * 101)):
         with pytest.raises(ApiError, match="at most"):
             chat_of(fields_of({"model": "m", "input": "x", name: wrong}))
-
-
-def test_what_holds_many_is_read_in_many_steps() -> None:
-    """So that others run between them: each step reads so many items, parts and tools at most."""
-    call = json.dumps(CALL).encode()
-    few = fields_of({"model": "m", "input": "x"})
-    many = {"model": "m", "input": HI * 2000}
-    parts = {"model": "m", "input": [{"role": "user", "content": [text("x")] * 2000}]}
-    tools = [{"type": "function", "name": str(number)} for number in range(2000)]
-    references = {"input": [{"type": "item_reference", "id": "a"}] * 5000}
-    for steps, least in (
-        (chat_steps(fields_of(many), stream=False, store=True), 40),
-        (chat_steps(fields_of(parts), stream=False), 20),
-        (chat_steps(fields_of({"model": "m", "input": "x", "tools": tools}), stream=False), 20),
-        (chat_steps(few, stream=False, history=[call] * 2000), 20),
-        (wish_steps(fields_of(references)), 5),
-    ):
-        assert len(list(steps)) > least
 
 
 def test_an_item_of_too_many_thoughts_is_refused() -> None:

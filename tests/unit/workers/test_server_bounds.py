@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.streaming import jsontext
-from fairlane.streaming.jsontext import MAX_DEPTH, count_parts, too_deep, too_deep_in_steps
+from fairlane.streaming.jsontext import MAX_DEPTH, count_parts, too_deep
 from fairlane.workers.server.tasks.bounds import excess_of_extra, excess_of_result, excess_of_tools
 
 
@@ -137,12 +137,6 @@ def test_levels_are_counted_over_all_pieces(value: Any, around: int, piece: int)
         for most in range(1, 16):
             patched.setattr(jsontext, "MAX_DEPTH", most)
             assert too_deep(text.encode()) == (around + depth_of(value) > most)
-
-
-def test_each_step_of_counting_levels_looks_at_a_part_alone() -> None:
-    """Also of what is to be replaced first."""
-    for text in (listed("[]", 1 << 18), json.dumps(['"' * (1 << 19)]) + " " + listed("[]", MAX_DEPTH + 1)):
-        assert sum(1 for _ in too_deep_in_steps(text.encode())) >= len(text) >> 16
 
 
 def test_levels_are_counted_wherever_the_caller_stands() -> None:

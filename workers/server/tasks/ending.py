@@ -20,6 +20,7 @@ from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.metrics import REPAIRS, EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
 from fairlane.streaming.events import (
     Event,
@@ -31,7 +32,6 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.structured.checker import Checker
-from fairlane.streaming.turns import Turns
 from fairlane.streaming.writer import STAGE_DONE, STAGE_OVER
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
@@ -106,7 +106,7 @@ class Endings:
         self._checker = checker
         self._background = background
         self._lines = FewLines()
-        self._reading = Turns(CHAINS_AT_ONCE)
+        self._reading = FairSemaphore(CHAINS_AT_ONCE)
         self.attempts = attempts
         self.settings = settings
         self.deliver = hub.deliver
@@ -171,7 +171,7 @@ class Endings:
             self._step(attempt, done, None)
 
     async def _go_on(self, attempt: Attempt, done: StageDone) -> None:
-        async with self._reading.of(attempt.grant.user):
+        async with self._reading.hold(attempt.grant.user):
             chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
             follows = await self.chains.follows(chain, done) if chain is not None and chain.plan else None
             del chain  # it may be large
@@ -236,7 +236,7 @@ class Endings:
                     return
                 await asyncio.sleep(BALANCE_PAUSE_S)
         code, sentence = NOT_ENTERED[advanced.outcome]
-        async with self._reading.of(attempt.grant.user):
+        async with self._reading.hold(attempt.grant.user):
             chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
         follows = None if chain is None else self.chains.broken(chain, done, step.then, code, sentence)
         self._step(attempt, done, follows)

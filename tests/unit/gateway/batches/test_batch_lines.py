@@ -1,6 +1,5 @@
 """What a line of a batch must be, and what is told of one that is not."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -32,8 +31,8 @@ async def found(text: bytes, *, most_lines: int = 1000, most: int = 10_000, piec
         for at in range(start, len(text), piece):
             yield text[at : at + piece]
 
-    bodies = Bodies(asyncio.get_running_loop().time)
-    return await validate_lines(FileLines(pieces, most), CHAT, most_lines, bodies, ("key", "user"))
+    bodies = Bodies()
+    return await validate_lines(FileLines(pieces, most), CHAT, most_lines, bodies)
 
 
 async def test_a_good_file() -> None:
@@ -82,9 +81,9 @@ async def test_a_line_that_does_not_end_is_not_read_to_its_end() -> None:
             asked_for.append(start)
             yield b"x" * 1000
 
-    bodies = Bodies(asyncio.get_running_loop().time)
+    bodies = Bodies()
     lines = FileLines(pieces, 50_000)
-    findings = await validate_lines(lines, CHAT, 1000, bodies, ("key", "user"))
+    findings = await validate_lines(lines, CHAT, 1000, bodies)
     assert [(problem.code, problem.line) for problem in findings.problems] == [("line_too_long", 2)]
     assert len(asked_for) < 60
 

@@ -87,8 +87,8 @@ def asked(chain: Any, **variables: Any) -> Any:
     fields = {name: Raw(json.dumps(value).encode()) for name, value in said.items()}
 
     async def read() -> Any:
-        bodies = Bodies(asyncio.get_running_loop().time)
-        return await read_chain(current, PAID, fields, bodies, (None, "x"))
+        bodies = Bodies()
+        return await read_chain(current, PAID, fields, bodies)
 
     return asyncio.run(read())
 
