@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.bodies import OVERSIZED, Members, value_of
-from fairlane.gateway.calls.outputs import BOUNDS, MAX_CHOICES, prompts_in, said_of_output
+from fairlane.gateway.calls.outputs import BOUNDS, CHOICES, MAX_CHOICES, numbers_of, prompts_in
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import kind_of
 
@@ -48,35 +48,22 @@ def hold_output(bound: Bound, fields: Members) -> None:
     """Let the members of a body bound its output so, under the name that is given: all choices together have no more. Raises what
     `bound` refuses with."""
     name, most, whose, refuses = bound
-    said = [*said_of_output(fields)]
-    for one in said:
-        if one.name != one.folded and not one.inside:  # some servers take a name in any case
-            raise refuses(
-                f"{whose} bounds the output: {one.folded} must be written so, not {one.name!r}", one.folded
-            )
     choices = 1
-    for one in said:
-        if one.says == "choices":
-            if one.number is None or one.number > min(MAX_CHOICES, most):
-                raise refuses(
-                    f"{whose} bounds the output: {one.name} must be a number from 1 to {min(MAX_CHOICES, most)}",
-                    one.name,
-                )
-            choices = max(choices, one.number)
+    for said, number in numbers_of(fields, CHOICES).items():
+        if number is None or number > min(MAX_CHOICES, most):
+            limit = min(MAX_CHOICES, most)
+            raise refuses(f"{whose} bounds the output: {said} must be a number from 1 to {limit}", said)
+        choices = max(choices, number)
     if "prompt" in fields and value_of(fields, "prompt") is OVERSIZED and kind_of(fields["prompt"]) == "[":
         raise refuses(f"{whose} bounds the output: a long prompt must be a text, not a list", "prompt")
     choices *= prompts_in(fields) or 1
     if choices > most:
         raise refuses(f"{whose} allows {most} tokens of output: fewer than there are answers", "prompt")
     least = each = most // choices
-    for one in said:
-        if one.says != "choices":
-            if one.number is None or one.number > each:
-                raise refuses(
-                    f"{whose} allows {most} tokens of output: {one.name} may be {each} at most", one.name
-                )
-            if one.says == "bound":
-                least = min(least, one.number)
+    for said, number in numbers_of(fields, BOUNDS).items():
+        if number is None or number > each:
+            raise refuses(f"{whose} allows {most} tokens of output: {said} may be {each} at most", said)
+        least = min(least, number)
     for member in BOUNDS:
         fields.pop(member, None)
     fields[name] = Raw(b"%d" % least)

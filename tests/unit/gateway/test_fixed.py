@@ -86,12 +86,12 @@ def test_output_is_bounded_under_the_name_that_the_token_gives() -> None:
     assert sent({"max_completion_tokens": 100}) == {"messages": [], "max_completion_tokens": 100}
     assert sent({"max_tokens": 100}, '{"max_tokens": 7}') == {"max_tokens": 7}
     assert sent({"max_tokens": 100}, '{"max_tokens": null}') == {"max_tokens": 100}
-    assert sent({"max_tokens": 100}, '{"max_completion_tokens": 7, "n_predict": 9}') == {"max_tokens": 7}
+    assert sent({"max_tokens": 100}, '{"max_completion_tokens": 7, "max_output_tokens": 9}') == {
+        "max_tokens": 7
+    }
     assert sent({"max_tokens": 100}, '{"n": 3}') == {"n": 3, "max_tokens": 33}
     assert sent({"max_tokens": 100}, '{"n": 3, "best_of": 10}') == {"n": 3, "best_of": 10, "max_tokens": 10}
     assert sent({"max_tokens": 100}, "{}") == {"max_tokens": 100}
-    same = {"options": {"num_predict": 9, "temperature": 0}, "min_tokens": 0, "max_tokens": 9}
-    assert sent({"max_tokens": 100}, json.dumps(same)) == same
     assert make({"max_tokens": 100}).max_output == 100, "limits and fairness reckon with it"
     assert make({"max_tokens": 100}, '{"n": 3}').max_output == 99
     assert sent({}, '{"max_tokens": 100000}') == {"max_tokens": 100_000}, (
@@ -105,9 +105,6 @@ def test_output_is_bounded_under_the_name_that_the_token_gives() -> None:
         '{"max_tokens": 101}',
         '{"max_tokens": 10, "max_completion_tokens": 101}',
         '{"max_output_tokens": 101}',
-        '{"n_predict": -1}',
-        '{"num_predict": 1000}',
-        '{"max_new_tokens": 101}',
         '{"max_tokens": 0}',
         '{"max_tokens": -1}',
         '{"max_tokens": 1e9}',
@@ -116,10 +113,6 @@ def test_output_is_bounded_under_the_name_that_the_token_gives() -> None:
         '{"max_tokens": true}',
         '{"max_tokens": [1]}',
         '{"max_tokens": "' + "5" * 9000 + '"}',
-        '{"Max_Tokens": 5}',
-        '{"max_tokens": 5, "MAX_TOKENS": 5000}',
-        '{"max_to\\u212Aens": 5000}',
-        '{"N": 4}',
         '{"n": 3, "max_tokens": 34}',
         '{"n": 101}',
         '{"n": 0}',
@@ -127,14 +120,6 @@ def test_output_is_bounded_under_the_name_that_the_token_gives() -> None:
         '{"n": true}',
         '{"best_of": 129}',
         '{"max_tokens": 99999999999999999999999}',
-        '{"options": {"num_predict": 101}}',
-        '{"options": {"num_predict": -1}}',
-        '{"parameters": {"max_new_tokens": 101}}',
-        '{"parameters": {"n": 3, "max_new_tokens": 34}}',
-        '{"thinking": {"budget_tokens": 101}}',
-        '{"min_tokens": 101}',
-        '{"max_gen_toks": 101}',
-        '{"options": {"stop": "' + "5" * 9000 + '"}}',
     ],
 )
 def test_no_body_has_more_output_than_its_token_allows(body: str) -> None:
