@@ -89,7 +89,7 @@ from fairlane.gateway.watch.loop import LoopWatch
 from fairlane.gateway.watch.minutes import Minutes
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
-from fairlane.gateway.webhooks.sending import Sender, poster
+from fairlane.gateway.webhooks.sender import Sender, poster
 from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError

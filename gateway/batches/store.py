@@ -21,7 +21,7 @@ from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.files.rows import keep_until
 from fairlane.gateway.records.batches import forget_oldest, forget_results
 from fairlane.gateway.records.forgetting import FORGOTTEN, Forgotten
-from fairlane.gateway.webhooks.announcing import announce
+from fairlane.gateway.webhooks.enqueue import enqueue
 from fairlane.gateway.webhooks.store import one_at_a_time
 from fairlane.streaming.views.usage import Counts
 
@@ -183,7 +183,7 @@ class BatchStore:
             ended = await _mark(connection, batch, values)
             forgotten = await self._forgotten.was(connection, batch.user, batch.created)
             owner = Owner(batch.key_id, FORGOTTEN) if forgotten else batch.owner
-            await announce(connection, owner, f"batch.{status}", batch.id, now_ms)
+            await enqueue(connection, owner, f"batch.{status}", batch.id, now_ms)
         return ended
 
     async def keep(

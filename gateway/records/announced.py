@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.records.entries import read_announced
 from fairlane.gateway.records.outbox import Table
-from fairlane.gateway.webhooks.announcing import End, announce_all
+from fairlane.gateway.webhooks.enqueue import End, enqueue_all
 
 
 class Announced:
@@ -21,7 +21,7 @@ class Announced:
         written = 0 if self._table is None else await self._table.write(connection, packed)
         told = [found for found in map(read_announced, packed) if found is not None]
         if told:
-            await announce_all(
+            await enqueue_all(
                 connection,
                 [
                     End(Owner(one.key_id, one.user_name), f"task.{one.state}", one.task, one.ended)

@@ -668,9 +668,7 @@ class WebhookSettings(SettingsPart):
     """Milliseconds after its event for which a delivery stands in the log, and can be sent again."""
 
     at_once: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Webhooks that a replica sends to at the same time. At most half of them (and 32) is for such as fail or never took
-    anything, and three quarters are for those of one key.
-    """
+    """Webhooks that a replica sends to at the same time; half of them at most are of one key."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

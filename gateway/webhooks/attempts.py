@@ -52,7 +52,7 @@ class Attempt(NamedTuple):
         return self.at + self.took_ms
 
 
-class Standing(NamedTuple):
+class WebhookHealth(NamedTuple):
     """How a webhook stands."""
 
     fails: int = 0
@@ -92,28 +92,30 @@ def next_try(attempt: Attempt, tries: int, began: int, policy: Policy, chance: f
     return min(attempt.over + wait, end)
 
 
-def stand(before: Standing, attempts: list[Attempt], policy: Policy, chance: float) -> Standing:
+def health_after(
+    before: WebhookHealth, attempts: list[Attempt], policy: Policy, chance: float
+) -> WebhookHealth:
     """How a webhook stands after attempts that were made at the same time: that any was taken counts."""
     failed = [attempt for attempt in attempts if not attempt.taken]
     if not failed:
-        return Standing() if attempts else before
+        return WebhookHealth() if attempts else before
     last = failed[-1]
     retry_after = min(max(attempt.retry_after_ms for attempt in failed), LONGEST_REST_MS)
     if len(failed) < len(attempts):
-        return Standing(0, None, last.error, last.over + retry_after if retry_after else 0)
+        return WebhookHealth(0, None, last.error, last.over + retry_after if retry_after else 0)
     fails = before.fails + len(failed)
     since = failed[0].at if before.failing_since is None else before.failing_since
     if any(attempt.status == GONE for attempt in failed):
-        return Standing(fails, since, last.error, 0, "The receiver answered 410: it is gone.")
+        return WebhookHealth(fails, since, last.error, 0, "The receiver answered 410: it is gone.")
     if last.over - since >= policy.off_after_ms:
-        return Standing(
+        return WebhookHealth(
             fails, since, last.error, 0, f"It failed for {_days(policy.off_after_ms)}: {last.error}"
         )
     rest = retry_after
     if fails >= RESTS_AFTER:
         wait = min(policy.retry_ms * 2 ** min(fails - RESTS_AFTER, 30), LONGEST_REST_MS)
         rest = max(rest, _spread(wait, chance))
-    return Standing(fails, since, last.error, last.over + rest if rest else 0)
+    return WebhookHealth(fails, since, last.error, last.over + rest if rest else 0)
 
 
 def logged(log: str, attempt: Attempt) -> str:

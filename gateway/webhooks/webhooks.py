@@ -15,7 +15,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.announcing import MOST_WAITING, due_of, row_of
+from fairlane.gateway.webhooks.enqueue import MOST_WAITING, due_of, row_of
 from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.signing import new_secret

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -20,12 +18,11 @@ from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.webhooks import sending, store
-from fairlane.gateway.webhooks.announcing import announce
+from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.attempts import Attempt
+from fairlane.gateway.webhooks.enqueue import enqueue
 from fairlane.gateway.webhooks.posting import Poster
-from fairlane.gateway.webhooks.sending import Sender
-from fairlane.workers.adapters.endpoints import names
+from fairlane.gateway.webhooks.sender import Sender
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +55,7 @@ async def end(talk: Talk, object_id: str, who: str = "acme", event: str = "batch
     """Something of theirs has ended."""
     async with talk.served.gateway.database.writing() as connection:
         now = talk.served.gateway.webhooks._now_ms()
-        await announce(connection, Owner(who, who), event, object_id, now)
+        await enqueue(connection, Owner(who, who), event, object_id, now)
 
 
 async def deliveries(talk: Talk, made: dict[str, Any], **query: Any) -> list[dict[str, Any]]:
@@ -158,45 +155,7 @@ async def test_receivers_that_never_answer_hold_up_nobody_else(start: Start) -> 
             await end(talk, f"batch_{number}", "other")
         await until(lambda: len(set(well.ids)) == 100, "all of the other's")
         assert well.most_at_once <= 8
-        assert dead.most_at_once <= 8, "one seat of those that one owner may have: the others of its own wait"
-
-
-async def test_names_that_are_not_answered_hold_up_nobody_elses(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, over = socket.getaddrinfo, threading.Event()
-    hanging: list[str] = []
-
-    def ask(host: str, *rest: Any, **more: Any) -> Any:
-        if host.endswith(".hangs.example"):
-            hanging.append(host)
-            assert over.wait(60)
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        return real(host, *rest, **more)
-
-    monkeypatch.setattr(names, "MOST_QUESTIONS", 6)
-    monkeypatch.setattr(socket, "getaddrinfo", ask)
-    async with start(timeout_ms=1000) as talk, receiving() as well:
-        made = [
-            await hook(talk, Receiver(f"http://{number}.hangs.example/hook"), "acme") for number in range(10)
-        ]
-        await end(talk, "batch_1", "acme")
-
-        async def failing() -> int:
-            shown = [(await talk.http.get(f"/api/webhooks/{one['id']}")).json() for one in made]
-            return len([one for one in shown if one["failing"]])
-
-        async def four() -> bool:
-            return await failing() >= 4
-
-        await until(four, "four that came to nothing")
-        well.url = well.url.replace("127.0.0.1", "localhost")
-        await hook(talk, well, "other")
-        await end(talk, "batch_2", "other")
-        await until(lambda: well.got, "the other's")
-        assert len(set(hanging)) == 4, "threads for as many names as one owner may have seats"
-        over.set()
-        await until(lambda: len(set(hanging)) == 10, "the others of its own, in their turns")
+        assert dead.most_at_once <= 4 * 8, "its key has half of the places"
 
 
 async def test_a_receiver_gets_a_few_at_a_time_and_connections_are_used_again(start: Start) -> None:
@@ -402,7 +361,7 @@ async def told_error(talk: Talk, made: dict[str, Any]) -> str:
 async def test_nothing_is_sent_for_a_key_that_is_not_valid_any_more_and_all_of_it_when_it_is(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "PUT_OFF_MS", 1500)
+    monkeypatch.setattr("fairlane.gateway.webhooks.sender.PUT_OFF_MS", 1500)
     async with start() as talk, receiving() as receiver:
         sender = sender_of(talk)
         knows, sender._knows = sender._knows, lambda key_id: key_id != "acme"

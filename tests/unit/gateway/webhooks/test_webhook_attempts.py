@@ -10,11 +10,11 @@ from fairlane.gateway.webhooks.attempts import (
     LONGEST_WAIT_MS,
     Attempt,
     Policy,
-    Standing,
+    WebhookHealth,
     error_of,
+    health_after,
     logged,
     next_try,
-    stand,
 )
 
 HOUR_MS = 3_600_000
@@ -61,9 +61,9 @@ def test_many_tries_by_hand_do_not_overflow() -> None:
 
 
 def test_three_failures_make_it_rest_and_longer_with_each_more() -> None:
-    standing, rests = Standing(), []
+    standing, rests = WebhookHealth(), []
     for number in range(20):
-        standing = stand(standing, [failed(1000)], POLICY, 0.5)
+        standing = health_after(standing, [failed(1000)], POLICY, 0.5)
         rests.append(standing.not_before - 1000 if standing.not_before else 0)
         assert standing.rests == (number >= 2)
     assert rests[:5] == [0, 0, 5000, 10_000, 20_000]
@@ -71,30 +71,30 @@ def test_three_failures_make_it_rest_and_longer_with_each_more() -> None:
 
 
 def test_one_that_is_taken_among_others_makes_it_well() -> None:
-    before = Standing(9, 5, "before", 100)
-    after = stand(before, [failed(1000), taken(1000)], POLICY, 0.5)
+    before = WebhookHealth(9, 5, "before", 100)
+    after = health_after(before, [failed(1000), taken(1000)], POLICY, 0.5)
     assert (after.fails, after.failing_since, after.not_before) == (0, None, 0)
-    assert stand(before, [taken(1000)], POLICY, 0.5) == Standing()
+    assert health_after(before, [taken(1000)], POLICY, 0.5) == WebhookHealth()
 
 
 def test_nothing_that_was_tried_changes_nothing() -> None:
-    before = Standing(9, 5, "before", 100)
-    assert stand(before, [], POLICY, 0.5) == before
+    before = WebhookHealth(9, 5, "before", 100)
+    assert health_after(before, [], POLICY, 0.5) == before
 
 
 def test_it_is_switched_off_when_it_has_failed_for_days_and_at_once_when_it_is_gone() -> None:
-    since = stand(Standing(), [failed(0)], POLICY, 0.5)
-    assert not stand(since, [failed(POLICY.off_after_ms - 1)], POLICY, 0.5).off_why
-    off = stand(since, [failed(POLICY.off_after_ms)], POLICY, 0.5)
+    since = health_after(WebhookHealth(), [failed(0)], POLICY, 0.5)
+    assert not health_after(since, [failed(POLICY.off_after_ms - 1)], POLICY, 0.5).off_why
+    off = health_after(since, [failed(POLICY.off_after_ms)], POLICY, 0.5)
     assert off.off_why == "It failed for 5 days: It did not work."
-    assert "410" in stand(Standing(), [failed(0, 410)], POLICY, 0.5).off_why
-    assert not stand(Standing(), [failed(0, 410), taken(0)], POLICY, 0.5).off_why
+    assert "410" in health_after(WebhookHealth(), [failed(0, 410)], POLICY, 0.5).off_why
+    assert not health_after(WebhookHealth(), [failed(0, 410), taken(0)], POLICY, 0.5).off_why
 
 
 def test_a_receiver_that_wants_to_be_left_alone_is() -> None:
-    after = stand(Standing(), [failed(1000, 429, 30_000)], POLICY, 0.5)
+    after = health_after(WebhookHealth(), [failed(1000, 429, 30_000)], POLICY, 0.5)
     assert (after.fails, after.not_before) == (1, 31_000)
-    longest = stand(Standing(), [failed(1000, 503, 99 * HOUR_MS)], POLICY, 0.5)
+    longest = health_after(WebhookHealth(), [failed(1000, 503, 99 * HOUR_MS)], POLICY, 0.5)
     assert longest.not_before == 1000 + LONGEST_REST_MS
 
 

@@ -31,12 +31,12 @@ class End(NamedTuple):
     """When, ms since 1970."""
 
 
-async def announce(connection: AsyncConnection, owner: Owner, event: str, object_id: str, ended: int) -> int:
-    """Have the owner's webhooks tell of one end; how many will. See `announce_all`."""
-    return await announce_all(connection, [End(owner, event, object_id, ended)])
+async def enqueue(connection: AsyncConnection, owner: Owner, event: str, object_id: str, ended: int) -> int:
+    """Have the owner's webhooks tell of one end; how many will. See `enqueue_all`."""
+    return await enqueue_all(connection, [End(owner, event, object_id, ended)])
 
 
-async def announce_all(connection: AsyncConnection, ends: Sequence[End]) -> int:
+async def enqueue_all(connection: AsyncConnection, ends: Sequence[End]) -> int:
     """Have webhooks of their owners tell of these ends; how many deliveries are new.
 
     What is owed is written in this transaction: it is owed if that is committed, and only then, whoever dies. A second call for

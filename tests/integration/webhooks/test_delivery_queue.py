@@ -1,7 +1,7 @@
 """What webhooks owe, in SQL: written with what ended, claimed by one replica at a time, and lost by nobody's death."""
 
 import asyncio
-import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +15,11 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import WebhookSettings
-from fairlane.gateway.webhooks import announcing, store
-from fairlane.gateway.webhooks.announcing import End, announce, announce_all
-from fairlane.gateway.webhooks.attempts import Attempt, Policy, Standing
-from fairlane.gateway.webhooks.owed import Candidate, Owed, Webhook, Written
+from fairlane.gateway.webhooks import enqueue as enqueue_module
+from fairlane.gateway.webhooks import store
+from fairlane.gateway.webhooks.attempts import Attempt, Policy, WebhookHealth
+from fairlane.gateway.webhooks.delivery_queue import DeliveryQueue, Webhook, Written
+from fairlane.gateway.webhooks.enqueue import End, enqueue, enqueue_all
 from fairlane.gateway.webhooks.webhooks import Webhooks
 
 pytestmark = pytest.mark.anyio
@@ -53,33 +54,31 @@ async def rows(database: Database, table: Any = webhook_deliveries) -> list[Any]
 
 async def tell(database: Database, *ends: End) -> int:
     async with database.writing() as connection:
-        return await announce_all(connection, ends)
+        return await enqueue_all(connection, ends)
 
 
 def end(object_id: str = "t1", owner: Owner = ANN, event: str = "task.completed", at: int = NOW) -> End:
     return End(owner, event, object_id, at)
 
 
-def every(candidates: Sequence[Candidate]) -> list[str]:
-    return [one.id for one in candidates]
+def queue(database: Database) -> DeliveryQueue:
+    return DeliveryQueue(database, lambda: 0.5)
 
 
-def owed(database: Database) -> Owed:
-    return Owed(database, lambda: 0.5)
-
-
-async def claimed(database: Database, now: int = NOW, until: int | None = None) -> list[Webhook]:
-    return await owed(database).claim(now, until or now + 60_000, every)
+async def claimed(
+    database: Database, now: int = NOW, until: int | None = None, most: int = 1000
+) -> list[Webhook]:
+    return await queue(database).claim(now, until or now + 60_000, most, Counter(), 1000)
 
 
 async def written(
     database: Database, webhook: Webhook, status: int | None, now: int = NOW, most: int = 4
 ) -> Written | None:
     """What all that is due comes to, when it is answered like this."""
-    due = await owed(database).first(webhook, now, most)
+    due = await queue(database).due(webhook, now, most)
     error = "" if status == 200 else "It did not work."
     results = [(one, Attempt(now, 0, status, error)) for one in due]
-    return await owed(database).write(webhook, results, POLICY, now, now + 60_000, lambda _: 0)
+    return await queue(database).record(webhook, results, POLICY, now)
 
 
 async def test_ends_are_written_with_what_ended_or_not_at_all(database: Database) -> None:
@@ -87,7 +86,7 @@ async def test_ends_are_written_with_what_ended_or_not_at_all(database: Database
 
     async def fails() -> None:
         async with database.writing() as connection:
-            assert await announce(connection, ANN, "task.completed", "t1", NOW) == 1
+            assert await enqueue(connection, ANN, "task.completed", "t1", NOW) == 1
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -120,18 +119,10 @@ async def test_only_webhooks_of_the_owner_hear_of_an_end_and_only_of_their_event
     }
 
 
-async def test_in_an_open_gateway_a_user_called_like_all_of_them_hears_of_himself_alone(
-    database: Database,
-) -> None:
-    webhook = await hook(database, Owner("", "*"))
-    await tell(database, end("t1", Owner("", "ann")), end("t2", Owner("", "*")))
-    assert [(row.webhook, row.object_id) for row in await rows(database)] == [(webhook, "t2")]
-
-
 async def test_one_that_owes_too_much_tells_how_many_ends_it_missed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcing, "MOST_WAITING", 3)
+    monkeypatch.setattr(enqueue_module, "MOST_WAITING", 3)
     await hook(database)
     assert await tell(database, *(end(f"t{number}") for number in range(5))) == 3
     assert await tell(database, end("t9")) == 0
@@ -150,20 +141,23 @@ async def test_two_replicas_never_have_the_same_webhook(database: Database) -> N
     for number in range(20):
         await hook(database, Owner("k", f"k/{number}"))
         await tell(database, end(f"t{number}", Owner("k", f"k/{number}")))
-
-    async def some() -> list[str]:
-        def choose(candidates: Sequence[Candidate]) -> list[str]:
-            found = every(candidates)
-            return random.sample(found, len(found) // 2)
-
-        found = await owed(database).claim(NOW, NOW + 60_000, choose)
-        return [webhook.id for webhook in found]
-
-    taken = [one for found in await asyncio.gather(*(some() for _ in range(4))) for one in found]
+    found = await asyncio.gather(*(claimed(database, most=5) for _ in range(6)))
+    taken = [webhook.id for part in found for webhook in part]
     assert len(taken) == len(set(taken))
     taken += [webhook.id for webhook in await claimed(database)]
     assert len(taken) == len(set(taken)) == 20
     assert await claimed(database) == []
+
+
+async def test_a_key_has_a_limit_and_the_first_in_is_the_first_out(database: Database) -> None:
+    for number in range(4):
+        owner = Owner("k", f"k/{number}")
+        await hook(database, owner)
+        await tell(database, end(f"t{number}", owner, at=NOW + number))
+    await hook(database, ANN)
+    await tell(database, end("late", at=NOW + 10))
+    found = await queue(database).claim(NOW + 20, NOW + 60_000, 10, Counter(k=1), 3)
+    assert [webhook.user_name for webhook in found] == ["k/0", "k/1", ANN.user]
 
 
 async def test_a_claim_that_its_replica_left_is_over_at_its_time_and_then_counts_no_more(
@@ -186,24 +180,21 @@ async def test_a_claim_that_its_replica_left_is_over_at_its_time_and_then_counts
     assert (one.claim, one.due, one.waiting) == ("", None, 0)
 
 
-async def test_what_ends_while_somebody_sends_is_found_by_whom_has_the_claim(database: Database) -> None:
+async def test_what_ends_while_a_claim_holds_is_due_when_it_ends(database: Database) -> None:
     await hook(database)
     await tell(database, end("t1"))
     [webhook] = await claimed(database)
-    due = await owed(database).first(webhook, NOW, 4)
+    due = await queue(database).due(webhook, NOW, 4)
     await tell(database, end("t2"))
     [one] = await rows(database, webhooks)
     assert (one.claim, one.due) == (webhook.claim, NOW + 60_000), "the claim holds"
     results = [(delivery, Attempt(NOW, 0, 200, "")) for delivery in due]
-    found = await owed(database).write(webhook, results, POLICY, NOW + 5, NOW + 60_000, lambda _: 4)
-    assert found is not None
-    assert [delivery.object_id for delivery in found.next] == ["t2"]
-    again = [(delivery, Attempt(NOW, 0, 200, "")) for delivery in found.next]
-    found = await owed(database).write(webhook, again, POLICY, NOW + 6, NOW + 60_000, lambda _: 4)
-    assert found is not None
-    assert found.next == []
+    assert await queue(database).record(webhook, results, POLICY, NOW + 5) is not None
+    [again] = await claimed(database, NOW + 6)
+    assert [one.object_id for one in await queue(database).due(again, NOW + 6, 4)] == ["t2"]
+    await written(database, again, 200, NOW + 6)
     [one] = await rows(database, webhooks)
-    assert (one.claim, one.due, one.waiting, one.delivered) == ("", None, 0, NOW)
+    assert (one.claim, one.due, one.waiting, one.delivered) == ("", None, 0, NOW + 6)
 
 
 async def test_ends_and_claims_that_come_at_the_same_time_leave_nothing_behind(database: Database) -> None:
@@ -262,30 +253,6 @@ async def test_what_was_not_taken_is_sent_again_and_given_up_at_its_time(databas
     assert one.fails == len(dues)
 
 
-async def test_a_receiver_that_is_dead_is_asked_one_thing_at_a_time_and_the_rest_is_given_up_untried(
-    database: Database,
-) -> None:
-    await hook(database)
-    await tell(database, *(end(f"t{number}") for number in range(50)))
-    now, asked = NOW, 0
-    while now < NOW + 80 * HOUR_MS:
-        found = await claimed(database, now)
-        if found:
-            due = await owed(database).first(found[0], now, 1 if found[0].standing.fails else 4)
-            asked += len(due)
-            results = [(one, Attempt(now, 0, None, "Nobody there.")) for one in due]
-            await owed(database).write(found[0], results, POLICY, now, now + 60_000, lambda _: 0)
-        [one] = await rows(database, webhooks)
-        if one.due is None:
-            break
-        now = max(now, one.due)
-    states = [row.state for row in await rows(database)]
-    assert set(states) == {"failed"}
-    assert asked < 150, "an hour between two, and no storm"
-    [one] = await rows(database, webhooks)
-    assert one.waiting == 0
-
-
 async def test_by_hand_one_is_sent_again_every_five_seconds_and_a_receiver_that_fails_is_asked_no_more_often(
     database: Database,
 ) -> None:
@@ -331,7 +298,7 @@ async def test_one_that_fails_for_days_is_switched_off_and_says_why(database: Da
         "who switches it again and again has it asked no more often"
     )
     [begun] = await claimed(database, later + 5001)
-    assert begun.standing == Standing(not_before=later + 5001)
+    assert begun.health == WebhookHealth(not_before=later + 5001)
 
 
 async def test_what_is_old_or_removed_goes(database: Database) -> None:
