@@ -26,7 +26,7 @@ from bench.specs import MODEL, LoadResult, LoadSpec, UpstreamSpec, WorkerCount, 
 from fairlane.queues.embedded.server import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVE = ("-m", "fairlane.gateway.process.cli", "serve")
+SERVE = ("-m", "fairlane.gateway.cli.main", "serve")
 READY_S = 30.0
 END_S = 15.0
 POLL_S = 0.02

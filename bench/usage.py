@@ -1,6 +1,6 @@
 """How long the usage page takes with many records: `python -m bench.usage [--rows 1000000] [--postgresql]`.
 
-Fills an empty database as the gateways do, and asks what the dashboard and `fairlane usage` ask. Rows are of a year, of two keys,
+Fills an empty database as the gateways do, and asks what the dashboard and `fairlane usage list` ask. Rows: a year, two keys,
 10,000 users and five models, most of them of the last month.
 """
 

@@ -13,7 +13,6 @@ import typer
 
 from fairlane.workers import protocol
 from fairlane.workers.adapters import PROVIDERS, SIMULATED, Accident, SimulateAdapter, Simulation, echo
-from fairlane.workers.adapters.providers import Provider
 from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
 from fairlane.workers.sdk.rehearsal import rehearse
@@ -41,17 +40,17 @@ FAIRLANE_GATEWAY (default http://127.0.0.1:8080) and proves itself with the toke
 
 Example, four ways to serve your first model:
 
-  fairlane worker echo
+  fairlane worker start --provider echo
 
-  fairlane worker ollama --model llama3.2 --slots 4
+  fairlane worker start --provider ollama --model llama3.2 --slots 4
 
-  ANTHROPIC_API_KEY=… fairlane worker anthropic --model claude-sonnet-5 --slots 8
+  ANTHROPIC_API_KEY=… fairlane worker start --provider anthropic --model claude-sonnet-5 --slots 8
 
   fairlane worker run my_module:worker
 
 What a provider and a model can do:
 
-  fairlane worker check ollama --model llama3.2
+  fairlane worker test --provider ollama --model llama3.2
 """,
 )
 
@@ -157,76 +156,56 @@ Idle = Annotated[int, typer.Option("--idle-ms", min=1, help="Longest silence in 
 Total = Annotated[int, typer.Option("--total-ms", min=1, help="Longest request.")]
 
 
-def _offer(provider: Provider) -> None:
-    """Make the command of a provider."""
-    key = f"{provider.key_env}=… " if provider.needs_key else ""
-
-    def command(
-        model: Models,
-        base_url: BaseUrl = None,
-        upstream_model: UpstreamModels = None,
-        api_key_env: KeyEnv = None,
-        task_type: TaskTypes = None,
-        allow_field: AllowField = None,
-        upstream: UpstreamName = None,
-        ttft_ms: Ttft = 60_000,
-        idle_ms: Idle = 30_000,
-        total_ms: Total = 300_000,
-        gateway: Gateway = None,
-        name: Name = None,
-        slots: Slots = None,
-        token_file: TokenFile = None,
-        drain_ms: DrainMs = None,
-    ) -> None:
-        times = ttft_ms, idle_ms, total_ms
-        adapter = _adapter(
-            provider, model, base_url, upstream_model, api_key_env, allow_field, times, task_type
-        )
-        worker = Worker(upstream=upstream)
-        adapter.attach(worker)
-        _serve(worker, gateway, name, slots, token_file, drain_ms)
-
-    like = ", or to any server that speaks OpenAI (--base-url)" if provider.name == "openai" else ""
-    command.__doc__ = f"""Pass tasks to {provider.title}{like}.
-
-    It is at {provider.base_url}, its key in {provider.key_env}.
-
-    Example: {key}fairlane worker {provider.name} --model {provider.example} --slots 8
-    """
-    app.command(provider.name)(command)
-
-
-for _provider in PROVIDERS.values():
-    _offer(_provider)
-
-
-@app.command("http")
-def http_command(
+@app.command()
+def start(
+    provider: Annotated[str, typer.Option(help=f"{', '.join(PROVIDERS)}, http (endpoints) or echo.")],
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="A model to serve; may be repeated. * serves any.")
+    ] = None,
+    base_url: BaseUrl = None,
+    upstream_model: UpstreamModels = None,
+    api_key_env: KeyEnv = None,
+    task_type: TaskTypes = None,
+    allow_field: AllowField = None,
+    upstream: UpstreamName = None,
+    ttft_ms: Ttft = 60_000,
+    idle_ms: Idle = 30_000,
+    total_ms: Total = 300_000,
     gateway: Gateway = None,
     name: Name = None,
-    slots: Annotated[
-        int, typer.Option(min=1, max=1024, help="Calls at a time, of all endpoints together.")
-    ] = HTTP_SLOTS,
+    slots: Slots = None,
     token_file: TokenFile = None,
     drain_ms: DrainMs = None,
 ) -> None:
-    """Make the calls of endpoints: of all that the gateway knows, and those that it will.
+    """Pass tasks to a provider or a model server.
 
-    What may be called, how, and how often is the gateway's to say. This worker checks the address behind each name before it
-    connects, and does not use the proxies that the environment names.
+    --provider openai with --base-url is any server with OpenAI's API; http calls the endpoints that the gateway knows; echo
+    answers with the request.
 
-    Example: fairlane worker http --slots 64
+    fairlane worker start --provider vllm --model qwen --slots 8
+
+    ANTHROPIC_API_KEY=… fairlane worker start --provider anthropic --model claude-sonnet-5 --slots 8
     """
-    from fairlane.workers.adapters.endpoints.http import HttpAdapter  # noqa: PLC0415 (it takes a while)
+    worker = Worker(upstream=upstream)
+    if provider == "http":
+        from fairlane.workers.adapters.endpoints.http import HttpAdapter  # noqa: PLC0415 (slow to import)
 
-    worker = Worker()
-    HttpAdapter().attach(worker)
+        HttpAdapter().attach(worker)
+        slots = slots or HTTP_SLOTS
+    elif provider == "echo":
+        worker.handler(models=model or [ANY_MODEL])(echo)
+    else:
+        times = ttft_ms, idle_ms, total_ms
+        adapter = _adapter(
+            provider, model or [], base_url, upstream_model, api_key_env, allow_field, times, task_type
+        )
+        adapter.attach(worker)
     _serve(worker, gateway, name, slots, token_file, drain_ms)
 
 
-@app.command("check")
-def check_command(
-    provider: Annotated[str, typer.Argument(help=f"One of {', '.join(PROVIDERS)}.")],
+@app.command("test")
+def check_provider(
+    provider: Annotated[str, typer.Option(help=f"One of {', '.join(PROVIDERS)}.")],
     model: AskedModels,
     base_url: BaseUrl = None,
     upstream_model: UpstreamModels = None,
@@ -242,29 +221,19 @@ def check_command(
         typer.Option(help="A check that has to work besides answer and stream, e.g. tools; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each check.")] = False,
-    gateway: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
-    name: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
-    upstream: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
-    slots: Annotated[int | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
-    token_file: Annotated[Path | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
-    drain_ms: Annotated[int | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
 ) -> None:
     """Ask a provider whether a model works, with a few small requests and no gateway.
 
-    Takes the options of the provider's own command. Says of each request whether it worked, how fast, what the
-    provider told of its usage, and with which failure code a task would have ended. It costs some hundred
-    tokens for each model. Exit code 0 when answers, streams and what --require names work; else 1.
+    Reports for each request whether it worked, its speed, the usage that the provider reported, and the error code of a task.
+    It costs some hundred tokens for each model. Exit code 0 if answers and streams work, and everything that --require lists;
+    else 1.
 
-    Example: DEEPSEEK_API_KEY=… fairlane worker check deepseek --model deepseek-chat
+    Example: DEEPSEEK_API_KEY=… fairlane worker test --provider deepseek --model deepseek-chat
     """
-    if provider not in PROVIDERS:
-        _stop(f"{provider!r} is not a provider; there are {', '.join(PROVIDERS)}.")
     if ANY_MODEL in model:
         _stop("A check needs the names of models; * is none.")
     times = ttft_ms, idle_ms, total_ms
-    adapter = _adapter(
-        PROVIDERS[provider], model, base_url, upstream_model, api_key_env, allow_field, times, task_type
-    )
+    adapter = _adapter(provider, model, base_url, upstream_model, api_key_env, allow_field, times, task_type)
     if "openaiLike" not in adapter.task_types:
         _stop("A check begins with chats: name --task-type openaiLike, too.")
     needed = {"answer", "stream", *(require or ())}
@@ -332,7 +301,7 @@ def _line(finding: "Finding") -> str:
 
 
 def _adapter(
-    provider: Provider,
+    provider_name: str,
     models: list[str],
     base_url: str | None,
     upstream_models: list[str] | None,
@@ -344,6 +313,11 @@ def _adapter(
     """The adapter that a provider's options ask for. Ends the command with a sentence when they make no sense."""
     from fairlane.workers.adapters.clock import Limits  # noqa: PLC0415
 
+    provider = PROVIDERS.get(provider_name) or _stop(
+        f"{provider_name!r} is not a provider; there are {', '.join(PROVIDERS)}."
+    )
+    if not models:
+        _stop("Name the models to serve with --model.")
     if upstream_models and len(upstream_models) != len(models):
         _stop(
             f"There are {len(models)} --model but {len(upstream_models)} --upstream-model; give one for each."
@@ -411,24 +385,6 @@ def simulate(
             )
         )
     )
-    _serve(worker, gateway, name, slots, token_file, drain_ms)
-
-
-@app.command("echo")
-def echo_command(
-    model: Models = [ANY_MODEL],  # noqa: B006 (typer copies it)
-    gateway: Gateway = None,
-    name: Name = None,
-    slots: Slots = None,
-    token_file: TokenFile = None,
-    drain_ms: DrainMs = None,
-) -> None:
-    """Answer with what was asked, word by word: to see that everything is connected.
-
-    Example: fairlane worker echo --slots 4
-    """
-    worker = Worker()
-    worker.handler(models=model)(echo)
     _serve(worker, gateway, name, slots, token_file, drain_ms)
 
 

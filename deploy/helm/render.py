@@ -20,7 +20,7 @@ RELEASE = "fairlane"
 HEAD = """\
 # Two gateways and a simulated worker, rendered from deploy/helm (chart {hash}): python deploy/helm/render.py
 # The image is the Dockerfile's: write the name that you gave it for fairlane:0.1.0, which stands here twice.
-# Redis and PostgreSQL are yours. Make keys (`fairlane key new`), put their hashes into fairlane.yaml, then:
+# Redis and PostgreSQL are yours. Make keys (`fairlane key create --print`), put their hashes into fairlane.yaml, then:
 #   kubectl create secret generic fairlane --from-file=fairlane.yaml --from-literal=redis-url=redis://PUT_YOURS_HERE \\
 #     --from-literal=database-url=postgresql://PUT_YOURS_HERE --from-literal=worker-token=flw_PUT_YOURS_HERE
 """

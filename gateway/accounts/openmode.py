@@ -118,24 +118,23 @@ def who_gets_in(settings: Settings, held: Held = NOTHING_HELD) -> list[str]:
     """What an operator should know of who may use a gateway with these settings and such a database, one sentence each; [] when
     only keys decide.
 
-    For `fairlane check` and for the start.
+    For `fairlane config check` and for the start.
     """
     if settings.keys or held.exist or not settings.loopback:
         if settings.workers or held.tokens or settings.upstreams:
             return []
         if settings.loopback and not settings.keys:
             return [
-                "there are no worker tokens: workers need one (fairlane key create --worker; fairlane key new --worker makes one "
-                "for the configuration)"
+                "there are no worker tokens: workers need one (fairlane key create --worker; with --print for the configuration)"
             ]
         return [
             f"no worker tokens are configured: workers need the one that is made in {settings.data_dir} and printed at "
-            "the first start (fairlane key new --worker makes one for the configuration)"
+            "the first start (fairlane key create --worker --print makes one for the configuration)"
         ]
     worker = "" if settings.workers else " and connect as a worker, which reads what others ask"
     found = [
         f"no keys are configured: every program on this machine may do what an admin may{worker}; and so may whoever a proxy "
-        "or tunnel here lets in, unless it says that it is one: configure keys first (fairlane key new --admin)"
+        "or tunnel here lets in, unless it says that it is one: configure keys first (fairlane key create admin=true --print)"
     ]
     if "*" in settings.cors_origins:
         found.append(

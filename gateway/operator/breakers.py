@@ -36,7 +36,7 @@ async def force(scheduler: Scheduler, fields: Mapping[str, Any], actor: Actor) -
         raise ApiError(
             404,
             "UPSTREAM_NOT_FOUND",
-            f"No worker offers {model[:100]!r} through {known}; `fairlane breakers` shows which there are",
+            f"No worker offers {model[:100]!r} through {known}; `fairlane breaker list` shows which there are",
         ) from None
     except OverflowError as error:
         raise ApiError(409, "TOO_MANY_UPSTREAMS", f"It cannot be changed: {error}") from None

@@ -58,7 +58,7 @@ class WebhookAdmin:
             row: Any = await store.find(connection, webhook, None, change=True)
             if row is None or row.key_id == store.REMOVED:
                 raise ApiError(
-                    404, "WEBHOOK_NOT_FOUND", "There is no such webhook: `fairlane webhooks` lists them"
+                    404, "WEBHOOK_NOT_FOUND", "There is no such webhook: `fairlane webhook list` lists them"
                 )
             if row.off_since is None:
                 off = {"off_since": self._now_ms(), "off_why": BY_OPERATOR, "due": None, "claim": ""}

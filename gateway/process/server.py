@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
         url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
         callers = self._gateway.current.callers
         token = "" if callers.workers_open else ", its token in FAIRLANE_WORKER_TOKEN"
-        connect = f"connect a worker{token}: fairlane worker echo --gateway {url}; then "
+        connect = f"connect a worker{token}: fairlane worker start --provider echo --gateway {url}; then "
         log.info(
             "Fairlane serves",
             url=url,

@@ -35,7 +35,7 @@ from fairlane.workers.sdk.backoff import HEALTHY_S, Backoff
 
 log = structlog.get_logger("fairlane.upstreams")
 
-COMMAND = (sys.executable, "-P", "-m", "fairlane.gateway.process.cli", "worker")
+COMMAND = (sys.executable, "-P", "-m", "fairlane.gateway.cli.main", "worker")
 GRACE_S = 5.0
 """How long a worker may take to end once the gateway has drained: nothing runs on it any more."""
 OVERLAP_S = 15.0
@@ -105,7 +105,13 @@ def http_plan(tokens: UpstreamTokens, started: Settings) -> HttpPlan:
         own = {"FAIRLANE_WORKER_TOKEN": tokens.token(HTTP_WORKER)}
         if started.otlp_endpoint:
             own["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.otlp_endpoint
-        arguments = ("http", "--name=http", f"--slots={slots}", f"--drain-ms={drain_ms_of(started)}")
+        arguments = (
+            "start",
+            "--provider=http",
+            "--name=http",
+            f"--slots={slots}",
+            f"--drain-ms={drain_ms_of(started)}",
+        )
         return OwnWorker(arguments, tuple(own.items()))
 
     return plan
@@ -114,7 +120,8 @@ def http_plan(tokens: UpstreamTokens, started: Settings) -> HttpPlan:
 def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[str, ...]:
     models = upstream.models
     return (
-        PROVIDERS[upstream.provider].name,
+        "start",
+        f"--provider={PROVIDERS[upstream.provider].name}",
         f"--name={name}",
         f"--upstream={name}",
         f"--slots={upstream.slots}",

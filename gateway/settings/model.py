@@ -403,13 +403,13 @@ class Settings(BaseModel):
 
     endpoints: dict[Identifier, EndpointSettings] = Field(default={}, max_length=MOST_ENDPOINTS)
     """Interfaces of other people that are called in turn: each a line of its own, with the same queues, users and fairness.
-    Others may be added while running (`fairlane endpoints`).
+    Others may be added while running (`fairlane endpoint list`).
     """
 
     http_worker_slots: int = Field(default=64, ge=0, le=MOST_SLOTS_OF_A_WORKER)
     """Calls of endpoints that this gateway makes at a time, of all of them together, by a worker that it starts where there are
     endpoints. Gateways that share a Redis each start one, so their slots add up. A call takes memory for its request and its
-    answer. 0: it starts none, and the calls are made where `fairlane worker http` runs.
+    answer. 0: it starts none, and the calls are made where `fairlane worker start --provider http` runs.
     """
 
     responses: ResponseSettings = ResponseSettings()
@@ -928,7 +928,7 @@ def _check_keys(settings: Settings, refuse: Refuse) -> None:
             for message, name in unusable_key(key, tiers):
                 refuse(message, (kind, at, *name.split(".")))
             if isinstance(key, CallerKey) and key.signing != bool(key.signing_key):
-                sentence = "signing and signing_key belong together: `fairlane key new --signing` makes a key with both"
+                sentence = "signing and signing_key belong together: `fairlane key create signing=true --print` makes both"
                 refuse(sentence, (kind, at, "signing_key" if key.signing_key else "signing"))
             if ids[key.id] > 1:
                 refuse(f"the id {key.id!r} is used more than once", (kind, at, "id"))

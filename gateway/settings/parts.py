@@ -377,7 +377,7 @@ class PriceSettings(Rates, _Period):
 
 
 class CallerKey(SettingsPart):
-    """One key that callers present as `Authorization: Bearer`; `fairlane key new` makes one."""
+    """One key that callers present as `Authorization: Bearer`; `fairlane key create --print` makes one."""
 
     id: Identifier
     """Name of the key, and of its user unless the key is delegating."""
@@ -414,7 +414,7 @@ class CallerKey(SettingsPart):
     """
 
     signing_key: SigningKey = ""
-    """What this key signs with, 64 hex digits; `fairlane key new --signing` prints it. Keep it secret: who has it can sign."""
+    """What this key signs with, 64 hex digits; `fairlane key create signing=true --print` prints it. Keep it secret."""
 
     weight: Weight = 1.0
     """Share of the key's users against other users of the same queue and model."""
@@ -438,7 +438,7 @@ class CallerKey(SettingsPart):
 
 
 class WorkerKey(SettingsPart):
-    """One token that workers present; `fairlane key new --worker` makes one."""
+    """One token that workers present; `fairlane key create --worker --print` makes one."""
 
     id: Identifier
     """Name of the token, shown beside its workers."""

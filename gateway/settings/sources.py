@@ -24,7 +24,7 @@ ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")
 
 OTHER_NAMES = frozenset(
-    f"FAIRLANE_{name}" for name in ("GATEWAY", "KEY", "WORKER_TOKEN", "ADMIN_KEY", "CONFIG", "TRACEBACK")
+    f"FAIRLANE_{name}" for name in ("GATEWAY", "KEY", "WORKER_TOKEN", "API_KEY", "CONFIG", "TRACEBACK")
 )
 """Variables of ours that are no settings: the command line, workers, and callers' programs read them."""
 

@@ -27,7 +27,7 @@ def free_port() -> int:
 def start_demo(tmp_path: Path, port: int) -> subprocess.Popen[str]:
     environ = {**os.environ, "TMPDIR": str(tmp_path), "FAIRLANE_PORT": "1"}  # the demo heeds no settings
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "fairlane.gateway.process.cli", "demo", "--port", str(port)],
+        [sys.executable, "-P", "-m", "fairlane.gateway.cli.main", "demo", "--port", str(port)],
         cwd=tmp_path,
         env=environ,
         stdout=subprocess.PIPE,

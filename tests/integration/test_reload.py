@@ -106,7 +106,7 @@ async def status(gateway: GatewayProcess) -> str:
     """What `fairlane status` prints."""
     line = command("status", "--gateway", gateway.url)
     env = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
-    env["FAIRLANE_ADMIN_KEY"] = "ops"
+    env["FAIRLANE_API_KEY"] = "ops"
     return (await asyncio.to_thread(subprocess.run, line, stdout=subprocess.PIPE, env=env)).stdout.decode()
 
 
@@ -133,7 +133,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
         here.write_text(here.read_text().replace("{id: app,", "{id: app, weight: 2,") + more)
         one.signal(signal.SIGHUP)
         await until(lambda: hashes(2), "one to have other keys")
-        assert "replicas differ in keys or worker tokens" in await status(other)
+        assert "replicas differ in API keys or worker tokens" in await status(other)
         assert "differ in routes" not in await status(other), "a model's limits are the store's"
         read = lines(one, "keys and limits read again")
         assert len(read) == processes
@@ -166,7 +166,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
             return len([refusal for refusal in told if refusal]) == count
 
         await until(lambda: refusals(processes + 1), "the refusals to be shown")
-        assert (await status(other)).count("refused to read its configuration again") == processes + 1
+        assert (await status(other)).count("rejected its new configuration") == processes + 1
         several(there, "ops", "app", "leaked")
         other.signal(signal.SIGHUP)
         await until(lambda: refusals(processes), "the good one to count")

@@ -41,14 +41,7 @@ class GatewayProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.ws = f"ws://127.0.0.1:{self.port}/ws"
         self._log = folder / "gateway.log"
-        self._command = [
-            sys.executable,
-            "-m",
-            "fairlane.gateway.process.cli",
-            "serve",
-            "--port",
-            str(self.port),
-        ]
+        self._command = [sys.executable, "-m", "fairlane.gateway.cli.main", "serve", "--port", str(self.port)]
         self._command += ["--data-dir", str(folder / "data"), "--log-format", "json"]
         self._command += ["--redis-url", redis_url] if redis_url else []
         self._environ = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLANE_")}

@@ -74,7 +74,11 @@ def test_settings_of_the_chart_are_settings_of_the_gateway(tmp_path: Path) -> No
         ({"redis": STORES["redis"], "settings": SETTINGS}, "database.url"),
         (STORES, "settings.keys"),
         (
-            {**STORES, "settings": SETTINGS, "workers": {"a": {"args": ["worker", "echo"]}}},
+            {
+                **STORES,
+                "settings": SETTINGS,
+                "workers": {"a": {"args": ["worker", "start", "--provider", "echo"]}},
+            },
             "workerToken.secretName",
         ),
     ],
@@ -91,7 +95,7 @@ def test_grace_periods_follow_the_time_to_drain() -> None:
         "gateway": {"drainMs": 600_000},
         "ingress": {"enabled": True, "tlsSecretName": "tls"},
         "workerToken": {"secretName": "token"},
-        "workers": {"a": {"args": ["worker", "echo"], "drainMs": 0, "replicas": 0}},
+        "workers": {"a": {"args": ["worker", "start", "--provider", "echo"], "drainMs": 0, "replicas": 0}},
     }
     objects = {(one["kind"], one["metadata"]["name"]): one for one in rendered(values)}
     gateway, worker = objects["Deployment", "llm-fairlane"], objects["Deployment", "llm-fairlane-worker-a"]

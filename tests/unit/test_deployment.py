@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from fairlane.gateway.process.cli import app
+from fairlane.gateway.cli.main import app
 from fairlane.gateway.settings import Settings
 from fairlane.workers.sdk import Worker
 

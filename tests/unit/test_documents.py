@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from fairlane import __version__
 from fairlane.gateway.api.events import NativeEvent
 from fairlane.gateway.calls.intake import OWN_FIELDS
-from fairlane.gateway.process.cli import app
+from fairlane.gateway.cli.main import app
 from fairlane.gateway.settings import settings_table
 from fairlane.queues.failures import FAILURES, Category
 
@@ -31,7 +31,7 @@ NATIVE_OPTIONS = [f"| `{name}` |" for name in ("model", "stream", *OWN_FIELDS)]
 def test_the_settings_page_is_the_generated_one() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     assert settings_table().strip() in page, (
-        "run: fairlane check --markdown, and put it into docs/settings.md"
+        "run: fairlane config check --markdown, and put it into docs/settings.md"
     )
 
 
@@ -145,15 +145,14 @@ def test_the_page_on_troubleshooting_names_what_callers_are_refused_with() -> No
         *(
             "serve",
             "demo",
-            "check",
+            "config check",
             "status",
-            "key new",
             "key create",
             "worker run",
-            "worker openai",
-            "worker check",
+            "worker start",
+            "worker test",
         ),
-        *("queues set", "queues list", "models set", "models list"),
+        *("queue update", "queue list", "model update", "model list"),
     ],
 )
 def test_every_command_explains_itself(command: str) -> None:

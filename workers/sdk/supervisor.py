@@ -70,7 +70,7 @@ class Supervisor:
         to arrive.
         """
         keeper = asyncio.create_task(self._keep_connected(), name="fairlane connections")
-        drainer = asyncio.create_task(self._drain_after(stop, abort), name="fairlane drain")
+        drainer = asyncio.create_task(self._drain_after(stop, abort), name="fairlane worker drain")
         try:
             await asyncio.wait([keeper, drainer], return_when=asyncio.FIRST_COMPLETED)
             if drainer.done():

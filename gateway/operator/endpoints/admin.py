@@ -105,7 +105,7 @@ class EndpointAdmin:
             if name not in self._current.configured_endpoints:
                 for field, value in shown(stored.said).items():
                     found[f"endpoints.{name}.{field}"] = Came(
-                        value, "changed", "fairlane endpoints", stored.changed_ms, stored.who
+                        value, "changed", "fairlane endpoint list", stored.changed_ms, stored.who
                     )
         return found
 
@@ -207,7 +207,7 @@ class EndpointAdmin:
         if waiting:
             notes.append(
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "
-                f"`fairlane cancel --model {ENDPOINT}{name}` ends them"
+                f"`fairlane task cancel --model {ENDPOINT}{name}` ends them"
             )
         await self._audit.noted(notes, actor, "remove", f"endpoint {name}", shown(stored.said), {})
         return {"name": name, "waiting": waiting, "notes": notes}
@@ -278,12 +278,12 @@ def _merged(said: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any
 def _configured(name: str) -> ApiError:
     sentence = (
         f"The configuration says what the endpoint {name!r} is: change it there, and send SIGHUP to the gateways. "
-        f"At once, and until it is taken back: `fairlane models set {ENDPOINT}{name} concurrency=1`, windows=, paused=true"
+        f"At once, and until it is taken back: `fairlane model update {ENDPOINT}{name} concurrency=1`, windows=, paused=true"
     )
     return ApiError(409, "ENDPOINT_CONFIGURED", sentence)
 
 
 def _no_endpoint(name: str) -> ApiError:
     return ApiError(
-        404, "ENDPOINT_NOT_FOUND", f"There is no endpoint {name[:64]!r}; `fairlane endpoints` lists them"
+        404, "ENDPOINT_NOT_FOUND", f"There is no endpoint {name[:64]!r}; `fairlane endpoint list` lists them"
     )

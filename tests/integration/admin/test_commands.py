@@ -1,12 +1,15 @@
-"""`fairlane queues` and `fairlane models`, as an operator runs them beside a gateway that works."""
+"""The commands of `fairlane`, as an operator runs them next to a running gateway."""
 
 import asyncio
+import csv
+import io
 import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +17,15 @@ from tests.integration.native.keys import key, secret
 from tests.support.prepared import command
 from tests.support.rawworkers import key as key_of
 from tests.support.serving import until
-from tests.support.talk import Talk
+from tests.support.talk import Talk, talking
+
+from fairlane.gateway.settings import KeyQuota, PriceSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 Done = subprocess.CompletedProcess[str]
+SECRET = re.compile(r"^  (flw?_\S+)$", re.MULTILINE)
 
 
 async def fairlane(talk: Talk, *arguments: str, **environ: str) -> Done:
@@ -31,106 +37,86 @@ async def fairlane(talk: Talk, *arguments: str, **environ: str) -> Done:
     )
 
 
-async def test_limits_are_listed_changed_and_taken_back(gateway: Start) -> None:
-    async with gateway(models={"m": {"concurrency": 4}}) as talk:
-        done = await fairlane(talk, "queues", "set", "free_batch", "weight=0.5", "paused=true")
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"^free_batch +weight +1\.0 +0\.5 *$", done.stdout, re.MULTILINE)
-        assert re.search(r"^free_batch +paused +false +true *$", done.stdout, re.MULTILINE)
-        done = await fairlane(talk, "models", "set", "m", "concurrency=8", "requests_per_minute=60")
-        assert re.search(r"^m +concurrency +4 +8 *$", done.stdout, re.MULTILINE)
-
-        listed = (await fairlane(talk, "queues", COLUMNS="60")).stdout  # names stay whole
-        assert re.search(r"^free_batch \(paused\) +0\.5\* ", listed, re.MULTILINE)
-        assert re.search(r"^paid_stream +8 ", listed, re.MULTILINE)
-        listed = (await fairlane(talk, "models", "list", COLUMNS="60")).stdout
-        assert re.search(r"^m +0 +8\* +0 +tokens +60\* ", listed, re.MULTILINE)
-        rows = json.loads((await fairlane(talk, "queues", "--json")).stdout)
-        assert {row["queue"]: row["weight"] for row in rows}["free_batch"] == 0.5
-        assert "free_batch (paused)" in (await fairlane(talk, "status")).stdout
-
-        done = await fairlane(talk, "models", "set", "m", "concurrency=null", "--json")
-        assert json.loads(done.stdout)["values"]["concurrency"] == 4
-        assert "8*" not in (await fairlane(talk, "models")).stdout
+@pytest.fixture
+async def talk(redis_url: str, tmp_path: Path) -> AsyncIterator[Talk]:
+    keys = [
+        key("ops", admin=True),
+        key("app", tier="paid", quota=KeyQuota(otherwise="free")),
+        key(
+            "site", delegating=True, quota=KeyQuota.model_validate({"of": "user", "budget": 2, "per": "day"})
+        ),
+    ]
+    prices = [PriceSettings.model_validate({"model": "*", "input": 1, "output": 1})]
+    async with talking(
+        redis_url, tmp_path, keys=keys, prices=prices, models={"m": {"concurrency": 4}}
+    ) as talk:
+        yield talk
 
 
-async def test_a_model_that_nobody_knows_is_changed_with_a_warning_and_forgotten(gateway: Start) -> None:
-    async with gateway(models={"qwen": {"concurrency": 4}}) as talk, talk.worker2(["llama"]):
-        for name, warned in (("qwenn", True), ("qwen", False), ("llama", False)):
-            done = await fairlane(talk, "models", "set", name, "concurrency=1")
-            assert done.returncode == 0
-            sentence = f"no worker offers {name} now, and it is not configured; known: llama, qwen"
-            assert done.stderr == (f"fairlane: {sentence}\n" if warned else "")
-        assert [row["model"] for row in (await talk.state())["models"]] == ["llama", "qwen", "qwenn"]
-        done = await fairlane(talk, "models", "set", "qwenn", "concurrency=null")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert [row["model"] for row in (await talk.state())["models"]] == ["llama", "qwen"]
+async def run(talk: Talk, *arguments: str, code: int = 0) -> str:
+    done = await fairlane(talk, *arguments, FAIRLANE_API_KEY=secret("ops"))
+    assert done.returncode == code, done
+    return done.stdout + done.stderr
 
 
-async def test_what_the_gateway_refuses_is_one_sentence(gateway: Start) -> None:
-    async with gateway() as talk:
-        for arguments, sentence in (
-            (["queues", "set", "vip", "weight=1"], "There is no queue 'vip'; there are paid_stream, "),
-            (
-                ["queues", "set", "free_batch", "wieght=1"],
-                "'wieght' is no setting of a queue; did you mean weight?",
-            ),
-            (["models", "set", "m", "cost=euros"], "cost should be 'tokens', 'requests' or 'slot_seconds'"),
-        ):
-            done = await fairlane(talk, *arguments)
-            assert (done.returncode, done.stdout) == (2, "")
-            assert done.stderr.startswith(f"fairlane: {sentence}")
-            assert done.stderr.count("\n") == 1
+def has_row(text: str, *cells: str) -> bool:
+    return any(row.split()[: len(cells)] == list(cells) for row in text.splitlines())
 
 
-async def test_a_gateway_with_keys_wants_an_admins(gateway: Start) -> None:
-    async with gateway(keys=[key("ops", admin=True), key("acme")]) as talk:
-        change = ["queues", "set", "free_batch", "weight=3"]
-        for environ, said in (
-            ({}, "FAIRLANE_ADMIN_KEY"),
-            ({"FAIRLANE_ADMIN_KEY": "wrong"}, "does not know the key that was sent"),
-            ({"FAIRLANE_ADMIN_KEY": secret("acme")}, "admin: true"),
-        ):
-            done = await fairlane(talk, *change, **environ)
-            assert (done.returncode, said in done.stderr) == (2, True), done
-        assert (await fairlane(talk, *change, FAIRLANE_ADMIN_KEY=secret("ops"))).returncode == 0
-        listed = await fairlane(talk, "queues", "--key", secret("ops"))
-        assert re.search(r"^free_batch +3\* ", listed.stdout, re.MULTILINE)
+async def test_queues_and_models_are_listed_and_updated(talk: Talk) -> None:
+    changed = await run(talk, "queue", "update", "free_batch", "weight=0.5", "paused=true")
+    assert has_row(changed, "weight", "1", "0.5")
+    assert has_row(changed, "paused", "false", "true")
+    await run(talk, "model", "update", "m", "concurrency=8", "requests_per_minute=60")
+    assert has_row(await run(talk, "queue", "list"), "free_batch", "0.5*")
+    assert has_row(await run(talk, "model", "list"), "m", "0", "8*")
+    assert has_row(await run(talk, "status"), "free_batch", "0.5*")
+    back = json.loads(await run(talk, "model", "update", "m", "concurrency=null", "--json"))
+    assert back["values"]["concurrency"] == 4
+    assert has_row(await run(talk, "config", "show", "models.m"), "models.m.requests_per_minute", "60")
+    assert "requests_per_minute=60" in await run(talk, "audit", "list", "--target", "model m")
 
 
-async def test_who_waits_and_what_failed_is_found_in_a_shell(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"], slots=1) as worker:
-        named = {"x-request-id": "order-77"}
-        body = {"model": "m", "async": True}
-        failed = (await talk.http.post("/api/openai", json=body, headers=named)).json()["taskId"]
-        await worker.answer(await worker.take(), error="It broke")
-        await talk.reaches(failed, "failed")
-        await talk.submit(model="m")
-        await worker.take()
-        for _ in range(3):
-            await talk.submit(model="m")
-
-        async def counted() -> bool:  # the survey may be a second old
-            rows = (await talk.http.get("/api/admin/users")).json()["users"]
-            return [(row["waiting"], row["running"]) for row in rows] == [(3, 1)]
-
-        await until(counted, "the tasks to be counted")
-        done = await fairlane(talk, "users")
-        assert re.search(r"^anonymous +3 +1 ", done.stdout, re.MULTILINE), done
-        done = await fairlane(talk, "tasks", "order-7")
-        [line] = [line for line in done.stdout.splitlines() if failed in line]
-        assert line.split()[:6] == [failed, "failed", "anonymous", "m", "m", "free_batch"]
-        assert "order-77" in line
-        assert line.rstrip().endswith("It broke")
-        done = await fairlane(talk, "tasks", "--state", "queued", "--json")
-        assert len(json.loads(done.stdout)["tasks"]) == 3
-        assert (
-            await fairlane(talk, "tasks", "nothing-like-this")
-        ).stdout == "no task is known that matches\n"
+async def test_keys_are_created_shown_updated_rotated_and_revoked(talk: Talk) -> None:
+    words = ("app2", "tier=paid", "models=m,n", "note=the shop", "expires=30d", "weight=2")
+    found = SECRET.search(await run(talk, "key", "create", *words))
+    assert found
+    bearer = {"Authorization": f"Bearer {found[1]}"}
+    assert (await talk.http.get("/api/caller", headers=bearer)).json()["tier"] == "paid"
+    token = SECRET.search(await run(talk, "key", "create", "--worker", "models=m"))
+    assert token
+    assert token[1].startswith("flw_worker-")
+    assert has_row(await run(talk, "key", "list"), "app2", "caller", "valid", "paid", "call")
+    assert "--after app" in await run(talk, "key", "list", "--limit", "1")
+    await run(talk, "key", "update", "app2", "limits.requests_per_minute=60", "limits.max_running=4")
+    await run(talk, "key", "update", "app2", "tier=null", "expires=2030-01-31", "limits.max_running=null")
+    shown = await run(talk, "key", "show", "app2")
+    assert has_row(shown, "settings.tier", "free")
+    assert has_row(shown, "expires", "2030-01-31", "00:00Z")
+    assert has_row(shown, "limits.requestsPerMinute.remaining", "60")
+    assert SECRET.search(await run(talk, "key", "rotate", "app2", "--keep", "0"))
+    assert (await talk.http.get("/api/caller", headers=bearer)).status_code == 401
+    await run(talk, "key", "revoke", "app2", "--now")
+    assert json.loads(await run(talk, "key", "show", "app2", "--json"))["state"] == "revoked"
 
 
-async def test_a_worker_is_drained_by_its_name_in_a_shell(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"], slots=1, name="gpu-1") as worker:
+async def test_credits_are_granted_and_reported(talk: Talk) -> None:
+    await run(talk, "quota", "grant", "50.5", "--key-id", "app", "--id", "invoice-17", "--note", "paid")
+    again = await run(talk, "quota", "grant", "50.5", "--key-id", "app", "--id", "invoice-17")
+    assert "granted before (invoice-17), the balance is 50.5" in again
+    await run(talk, "quota", "grant", "-0.5", "--key-id", "app", "--id", "back")
+    await run(talk, "quota", "grant", "2", "--user", "site/ann")
+    assert "app" in await run(talk, "quota", "list", "--key-id", "app")
+    rows = json.loads(await run(talk, "quota", "list", "--user", "site/ann", "--json"))["rows"]
+    assert rows[0]["available"] == 4
+    ledger = await run(talk, "quota", "ledger", "--key-id", "app", "--csv")
+    assert [row["amount"] for row in csv.DictReader(io.StringIO(ledger))] == ["-0.5", "50.5"]
+    assert "invoice-17" in await run(talk, "quota", "ledger")
+
+
+async def test_tasks_workers_and_users_are_found_cancelled_and_erased(talk: Talk) -> None:
+    talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
+    async with talk.worker2(["m"], slots=1, name="gpu-1") as worker:
         held: list[dict[str, Any]] = []
 
         async def beat() -> None:
@@ -138,20 +124,101 @@ async def test_a_worker_is_drained_by_its_name_in_a_shell(gateway: Start) -> Non
                 await worker.send("heartbeat", running=[key_of(task) for task in held])
                 await asyncio.sleep(1)
 
-        async def seen() -> bool:
-            return bool((await talk.http.get("/api/admin/state")).json()["workers"])
-
         talk.later(beat())
-        await until(seen, "the worker to be seen")
-        done = await fairlane(talk, "drain", "gpu-2")
-        assert (done.returncode, "there are gpu-1" in done.stderr) == (2, True), done
-        running = (await talk.http.post("/api/openai", json={"model": "m", "async": True})).json()["taskId"]
+        body = {"model": "m", "async": True}
+        failed = (await talk.http.post("/api/openai", json=body, headers={"x-request-id": "order-77"})).json()
+        await worker.answer(await worker.skip_to("task"), error="It broke")
+        await talk.reaches(failed["taskId"], "failed")
+        running = (await talk.http.post("/api/openai", json=body)).json()["taskId"]
         held.append(await worker.skip_to("task"))
         await worker.ack(held[0])
-        assert running in (await fairlane(talk, "tasks", "--worker", "gpu-1")).stdout
-        done = await fairlane(talk, "cancel", "--worker", "gpu-2")
-        assert (done.returncode, "there are gpu-1" in done.stderr) == (2, True), done
-        assert (await fairlane(talk, "cancel", "--worker", "gpu-1")).stdout == "1 cancelled\n"
-        done = await fairlane(talk, "drain", "gpu-1")
-        assert (done.returncode, done.stdout) == (0, "gpu-1 drains\n"), done
-        assert "gpu-1 (draining)" in (await fairlane(talk, "status")).stdout
+        waiting = (await talk.http.post("/api/openai", json=body)).json()["taskId"]
+
+        async def listed() -> bool:
+            return has_row(await run(talk, "user", "list"), "ops", "1", "1")
+
+        await until(listed, "the tasks to be counted")
+        found = await run(talk, "task", "list", "--text", "order-7")
+        assert has_row(found, failed["taskId"], "failed", "ops")
+        assert running in await run(talk, "task", "list", "--worker", "gpu-1")
+        assert waiting in await run(talk, "task", "list", "--status", "queued")
+        assert "there are gpu-1" in await run(talk, "task", "cancel", "--worker", "gpu-2", code=2)
+        assert await run(talk, "task", "cancel", "--worker", "gpu-1") == "1 cancelled\n"
+        assert await run(talk, "task", "cancel", "--user", "ops") == "1 cancelled\n"
+        await run(talk, "worker", "drain", "gpu-1")
+        assert has_row(await run(talk, "status"), "gpu-1")
+    erased = json.loads(await run(talk, "user", "erase", "site/nobody", "--yes", "--json"))
+    assert (erased["usage"], erased["more"]) == (0, False)
+    usage = await run(talk, "usage", "list", "--by", "model,user", "--csv")
+    assert {row["model"] for row in csv.DictReader(io.StringIO(usage))} <= {"m"}
+
+
+async def test_endpoints_are_created_updated_and_deleted(talk: Talk) -> None:
+    done = await fairlane(
+        talk,
+        *("endpoint", "create", "image", "https://image.test/v1/*", "concurrency=8", "methods=GET,POST"),
+        *("set_headers.Authorization=env:TARGET_AUTH", "note=images"),
+        FAIRLANE_API_KEY=secret("ops"),
+        TARGET_AUTH="Bearer hidden",
+    )
+    assert (done.returncode, "hidden" in done.stdout) == (0, False), done
+    assert has_row(await run(talk, "endpoint", "list"), "image", "https://image.test/v1/*")
+    await run(talk, "endpoint", "update", "image", "concurrency=null", "set_headers.Authorization=null")
+    assert "Authorization" not in await run(talk, "endpoint", "show", "image")
+    await run(talk, "endpoint", "delete", "image")
+    assert "There is no endpoint" in await run(talk, "endpoint", "delete", "image", code=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("batch", "list", "--status", "unended"), ("webhook", "list"), ("webhook", "deliveries")),
+        *(("breaker", "list"), ("audit", "rejections", "--key-id", "app"), ("usage", "list", "--by", "day")),
+        *(("status",), ("config", "show", "--all")),
+    ],
+)
+async def test_a_list_is_a_table_or_the_gateways_answer(talk: Talk, arguments: tuple[str, ...]) -> None:
+    assert await run(talk, *arguments)
+    assert json.loads(await run(talk, *arguments, "--json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["queue", "update", "vip", "weight=1"], "There is no queue 'vip'"),
+        (["queue", "update", "free_batch", "wieght=1"], "did you mean weight?"),
+        (["key", "create", "b", "teir=paid"], "did you mean tier?"),
+        (["quota", "grant", "1", "--key-id", "nosuch"], "There is no key 'nosuch'"),
+        (["task", "cancel"], "user"),
+        (["batch", "cancel", "batch_none"], "There is no batch"),
+        (["webhook", "disable", "hook_0"], "webhook"),
+        (["breaker", "update", "n", "open"], "No worker offers 'n'"),
+    ],
+)
+async def test_a_rejection_is_one_line_and_exit_code_2(
+    talk: Talk, arguments: list[str], message: str
+) -> None:
+    printed = await run(talk, *arguments, code=2)
+    assert (printed.startswith("fairlane: "), printed.count("\n"), message in printed) == (True, 1, True), (
+        printed
+    )
+
+
+async def test_a_gateway_with_keys_requires_an_admins_for_changes(talk: Talk) -> None:
+    for environ in ({}, {"FAIRLANE_API_KEY": "wrong"}, {"FAIRLANE_API_KEY": secret("app")}):
+        assert (await fairlane(talk, "queue", "update", "free_batch", "weight=3", **environ)).returncode == 2
+    assert (await fairlane(talk, "queue", "list", "--api-key", secret("ops"))).returncode == 0
+
+
+async def test_a_grant_with_an_unknown_outcome_can_be_repeated(talk: Talk) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        printed = await run(
+            talk, "quota", "grant", "1", "--key-id", "app", "--gateway", f"127.0.0.1:{port}", code=2
+        )
+    assert re.search(r"--id grant-[0-9a-f]{16}", printed)

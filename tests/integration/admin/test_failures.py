@@ -39,7 +39,7 @@ async def test_a_flood_is_cancelled_by_its_filter_and_written_down_once(gateway:
         query = {"model": "m", "state": "queued", "limit": 60}
         answer = await talk.http.post("/api/admin/tasks/cancel", params=query)
         assert answer.json() == {"cancelled": 60, "more": True}
-        done = await fairlane(talk, "cancel", "--model", "m", "--state", "queued")
+        done = await fairlane(talk, "task", "cancel", "--model", "m", "--status", "queued")
         assert (done.returncode, done.stdout) == (0, "10 cancelled\n"), done.stderr
         assert {(await talk.poll(task_id))["status"] for task_id in flood} == {"cancelled"}
         assert (await talk.poll(other))["status"] == "queued"

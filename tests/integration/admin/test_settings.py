@@ -1,7 +1,6 @@
 """Every setting of a running gateway: who set it, who changed it while running, and what a reload brought."""
 
 import hashlib
-import json
 import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -10,7 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.processes import gateway_process
 from tests.support.serving import http_client, until
@@ -151,28 +149,3 @@ async def test_a_reload_tells_since_when_and_what_waits_for_a_restart(
                 return (await told(http))["reloadRefused"] is not None
 
             await until(refused, "the refusal to be told")
-
-
-@pytest.mark.slow
-async def test_the_command_prints_what_holds_and_why(gateway: Start) -> None:
-    async with gateway(keys=KEYS, models={"m": {"concurrency": 4}}) as talk:
-        await talk.http.patch("/api/admin/models/m", json={"concurrency": 6}, headers=bearer("ops"))
-        eyes = {"FAIRLANE_ADMIN_KEY": secret("eyes")}
-        done = await fairlane(talk, "settings", **eyes)
-        assert done.returncode == 0, done.stderr
-        [line] = [line for line in done.stdout.splitlines() if line.startswith("models.m.concurrency")]
-        assert line.split()[1:5] == ["6", "not", "set", "changed"]
-        assert " ops " in line
-        assert "else 4 (generated)" in line
-        assert "lease_ms" not in done.stdout
-        assert f"replica {talk.served.gateway.replica}" in done.stdout
-        every = await fairlane(talk, "settings", "lease", "--all", **eyes)
-        assert "lease_ms" in every.stdout
-        assert "drain_ms" not in every.stdout
-        as_it_is = json.loads(
-            (await fairlane(talk, "settings", "lease_ms", "--all", "--json", **eyes)).stdout
-        )
-        assert [one["name"] for one in as_it_is["settings"]] == ["lease_ms"]
-        assert (await fairlane(talk, "settings")).returncode == 2
-        nothing = await fairlane(talk, "settings", "no_such_thing", **eyes)
-        assert "no setting matches" in nothing.stdout

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.integration.admin.operating import audit, row
-from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
@@ -274,64 +273,6 @@ async def workers_seen(talk: Talk) -> None:
     await until(seen, "workers to be seen")
 
 
-async def test_the_command_adds_lists_changes_and_removes(here: Talk) -> None:
-    done = await fairlane(
-        here,
-        *("endpoints", "add", "image", PATTERN, "requests_per_second=50", "concurrency=8", "mean_ms=400"),
-        *("methods=GET,POST", "--set-header", "Authorization=TARGET_AUTH", "--note", "images"),
-        TARGET_AUTH="Bearer hidden",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "hidden" not in done.stdout
-    async with caller(here):
-        await offers(here, "http:image")
-        await workers_seen(here)
-        listed = (await fairlane(here, "endpoints")).stdout
-        [line] = [line for line in listed.splitlines() if line.startswith("image")]
-        assert line.split() == [
-            "image",
-            PATTERN,
-            "50/1s",
-            "0",
-            "8",
-            "0",
-            "1",
-            "400ms",
-            "(guess)",
-            "20/s",
-            "(open)",
-        ]
-        for command in (["status"], ["models"]):
-            printed = (await fairlane(here, *command)).stdout
-            assert "http:image" in printed
-            assert "20/s" in printed
-        for changed in (["paused=true"], ["concurrency=3", "windows=7/2s"]):
-            assert (await fairlane(here, "models", "set", "http:image", *changed)).returncode == 0
-
-        async def in_force() -> bool:
-            return (await line_of(here, "image"))["limit"] == 3
-
-        await until(in_force, "the list, which may be a second old, to show it")
-        line = await line_of(here, "image")
-        assert (line["why"], line["windows"], line["perSecond"]) == ("paused", "7/2s", 3.5)
-        listed = (await fairlane(here, "endpoints")).stdout
-        [told] = [line for line in listed.splitlines() if line.startswith("image")]
-        assert told.split()[2:5] == ["7/2s", "0", "3"]
-        assert told.split()[-1] == "paused"
-    done = await fairlane(
-        here, "endpoints", "change", "image", "concurrency=null", "--set-header", "Authorization="
-    )
-    assert done.returncode == 0, done.stderr
-    assert "authorization" not in done.stdout
-    rows = json.loads((await fairlane(here, "endpoints", "--json")).stdout)
-    assert rows["endpoints"][0]["settings"]["concurrency"] is None
-    done = await fairlane(here, "endpoints", "remove", "image")
-    assert done.stdout == "image is removed\n"
-    done = await fairlane(here, "endpoints", "remove", "image")
-    assert "There is no endpoint" in done.stderr
-    assert done.returncode != 0
-
-
 async def line_of(talk: Talk, name: str) -> dict[str, Any]:
     line: dict[str, Any] = (await talk.http.get(f"{ENDPOINTS}/{name}")).json()["line"]
     return line
@@ -346,7 +287,7 @@ async def test_what_waits_for_an_endpoint_that_is_removed_is_not_begun(here: Tal
         waits = await submit(here)
         told = (await here.http.delete(f"{ENDPOINTS}/image")).json()
         assert told["waiting"] == 1
-        assert "fairlane cancel --model http:image" in told["notes"][0]
+        assert "fairlane task cancel --model http:image" in told["notes"][0]
         await worker.answer(first, response("1"))
         await worker.skip_to("resultAck")
         await worker.nothing_more()

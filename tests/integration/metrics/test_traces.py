@@ -44,7 +44,7 @@ def traces() -> Iterator[Heard]:
 
 @asynccontextmanager
 async def sdk_worker(talk: Talk, base_url: str) -> AsyncIterator[None]:
-    """An adapter's worker, as `fairlane worker openai` runs it."""
+    """An adapter's worker, as `fairlane worker start --provider openai` runs it."""
     worker = Worker("sdk", gateway=talk.served.url)
     OpenAIAdapter(base_url=base_url, models=["m"]).attach(worker)
     stop = asyncio.Event()

@@ -213,9 +213,9 @@ async def test_where_a_key_pays_the_ledger_names_no_user_and_a_users_own_stays(
         assert (await forget(talk))["ledger"] == 0
         assert NAME not in repr(await everything(talk.served.gateway.database))
         done = await fairlane(
-            talk, "user", "forget", "own/zebra-fish", "--yes", FAIRLANE_ADMIN_KEY=secret("ops")
+            talk, "user", "erase", "own/zebra-fish", "--yes", FAIRLANE_API_KEY=secret("ops")
         )
-        assert "The ledger keeps the name in 2 rows: what they were granted and have paid" in done.stdout
+        assert "2 rows of the ledger keep the name" in done.stdout
         rows = (await talk.http.get("/api/admin/quota")).json()["rows"]
         assert [(row["user"] or row["key"], row["balance"]) for row in rows] == [
             ("site", 4),

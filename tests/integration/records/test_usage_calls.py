@@ -5,7 +5,6 @@ import contextlib
 import csv
 import io
 import json
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
@@ -17,7 +16,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.integration.native.keys import key, secret
-from tests.support import prepared
 from tests.support.databases import Postgres, running_postgres
 from tests.support.records import NOON, entry, put
 from tests.support.serving import until
@@ -288,9 +286,6 @@ async def test_costs_are_told_in_credits(talk: Talk) -> None:
         "938860800",
         "",
     ]
-    days = ("--from", "2026-09-01", "--to", "2026-09-30")
-    lines = (await asyncio.to_thread(fairlane, talk.served.url, *days)).splitlines()
-    assert [line.split()[-1] for line in lines] == ["cost", "1.000001", "0", "938860800", "938860801.000001"]
 
 
 async def test_it_can_be_had_as_csv(talk: Talk) -> None:
@@ -490,36 +485,8 @@ async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp
             assert refused.headers["retry-after"] == "10"
             counts = (await talk.http.get("/api/admin/state")).json()["counts"]
             assert (counts["recordsWaiting"], counts["recordsMost"]) == (2, 2)
-            shown = await asyncio.to_thread(fairlane, talk.served.url, command="status")
-            assert "new tasks are refused (OUTBOX_FULL): 2 records wait" in shown
 
             async def told() -> bool:
                 return "fairlane_outbox_entries 2.0" in (await talk.http.get("/metrics")).text
 
             await until(told)
-
-
-def fairlane(url: str, *arguments: str, command: str = "usage") -> str:
-    line = prepared.command(command, *arguments)
-    line += ["--gateway", url, "--key", secret("ops")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-async def test_the_command_shows_it(talk: Talk) -> None:
-    await filled(talk)
-
-    async def run(*arguments: str) -> str:
-        times = ("--from", "2026-09-01", "--to", "2026-09-30")
-        return await asyncio.to_thread(fairlane, talk.served.url, *arguments, *times)
-
-    lines = (await run("--by", "model,tier")).splitlines()
-    head = "model tier tasks failed cancelled input output cached reasoning mean wait mean run"
-    assert lines[0].split() == head.split()
-    assert lines[1].split()[:5] == ["m1", "paid", "1", "0", "0"]
-    assert lines[-1].split()[:2] == ["all", "5"]
-    rows = list(csv.DictReader(io.StringIO(await run("--by", "user", "--csv"))))
-    assert [row["user"] for row in rows] == ["acme", "site/bob", "site/ann"]
-    assert json.loads(await run("--of-key", "acme", "--json"))["total"]["tasks"] == 1
-    assert "no task has ended" in await run("--model", "nobody")

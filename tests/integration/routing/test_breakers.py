@@ -223,19 +223,13 @@ async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Star
         assert [(entry["who"], entry["target"], entry["after"]) for entry in entries] == [
             ("ops", "upstream m up 1", {"breaker": "open"})
         ]
-        command = ["--key", secret("ops")]
-        listed = await fairlane(talk, "breakers", "list", *command)
-        assert "open, by an operator" in listed.stdout
-        assert "open, by an operator" in (await fairlane(talk, "breakers", *command)).stdout
-        closed = await fairlane(talk, "breakers", "close", "m", "up 1", *command)
-        assert "open → closed" in closed.stdout
-        await fail(talk, worker, 2 * FAILURES)
-        await fairlane(talk, "breakers", "auto", "m", "up 1", *command)
-        await fail(talk, worker)
+        for state, before in (("closed", "open"), ("auto", "closed")):
+            done = await fairlane(
+                talk, "breaker", "update", "m", state, "--upstream", "up 1", "--api-key", secret("ops")
+            )
+            assert f"{before} → {state}" in done.stdout
+            await fail(talk, worker, 2 * FAILURES if state == "closed" else FAILURES)
         assert (await talk.http.post("/api/openai", json=CHAT)).json()["code"] == "MODEL_UNAVAILABLE"
-        unknown = await fairlane(talk, "breakers", "open", "n", *command)
-        assert unknown.returncode == 2
-        assert "fairlane breakers" in unknown.stderr
 
 
 async def test_answers_that_begin_late_open_a_breaker_where_a_model_says_so(gateway: Start) -> None:

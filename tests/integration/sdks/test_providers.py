@@ -263,7 +263,18 @@ async def test_the_provider_s_command_serves_a_model_by_another_name(upstream: U
         "--api-key-env",
         "MINE",
     )
-    command = ("-m", "fairlane.gateway.process.cli", "worker", upstream.name, "--slots", "2", "--name", "w")
+    command = (
+        "-m",
+        "fairlane.gateway.cli.main",
+        "worker",
+        "start",
+        "--provider",
+        upstream.name,
+        "--slots",
+        "2",
+        "--name",
+        "w",
+    )
     gateway = ("--gateway", upstream.url.removesuffix("/v1"))
     async with process(*command, *options, *gateway, stderr=None, MINE="k", **NO_PROXIES):
 

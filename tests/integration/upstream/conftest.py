@@ -1,4 +1,4 @@
-"""Fixtures: llama.cpp's server, a gateway, and `fairlane worker openai` between them, once for the module."""
+"""Fixtures: llama.cpp's server, a gateway, and `fairlane worker start --provider openai` between them, once for the module."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,18 @@ async def _through_the_gateway(
     redis_url: str, directory: Path, llama: httpx2.AsyncClient
 ) -> AsyncIterator[AsyncOpenAI]:
     async with serving(redis_url, directory, lease_ms=120_000, linger_ms=120_000) as served:
-        command = ("-m", "fairlane.gateway.process.cli", "worker", "openai", "--slots", "2", "--model", MODEL)
+        command = (
+            "-m",
+            "fairlane.gateway.cli.main",
+            "worker",
+            "start",
+            "--provider",
+            "openai",
+            "--slots",
+            "2",
+            "--model",
+            MODEL,
+        )
         base_url = str(llama.base_url).rstrip("/") + "/v1"
         async with (
             process(*command, "--base-url", base_url, "--gateway", served.url, stderr=None),

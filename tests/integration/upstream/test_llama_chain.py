@@ -13,7 +13,7 @@ from tests.support.serving import DEADLINE_S, http_client, until
 from .conftest import MODEL
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("upstream")]
-SIMULATED = ("-m", "fairlane.gateway.process.cli", "worker", "simulate", "--name", "eyes", "--model", "eyes")
+SIMULATED = ("-m", "fairlane.gateway.cli.main", "worker", "simulate", "--name", "eyes", "--model", "eyes")
 IMAGE = {"type": "image_url", "image_url": {"url": "{{ image }}"}}
 CHAIN: dict[str, Any] = {
     "stages": [

@@ -1,4 +1,4 @@
-"""`fairlane worker openai` in front of llama.cpp's own server, driven through the gateway by openai-python."""
+"""`fairlane worker start --provider openai` in front of llama.cpp's own server, driven through the gateway by openai-python."""
 
 import asyncio
 import json
@@ -187,7 +187,17 @@ async def test_the_server_stops_when_a_waiting_caller_leaves(
 
 
 async def test_the_check_says_of_a_real_server_what_works(llama: httpx2.AsyncClient) -> None:
-    command = ("-m", "fairlane.gateway.process.cli", "worker", "check", "openai", "--json", "--model", MODEL)
+    command = (
+        "-m",
+        "fairlane.gateway.cli.main",
+        "worker",
+        "test",
+        "--provider",
+        "openai",
+        "--json",
+        "--model",
+        MODEL,
+    )
     async with process(
         *command, "--base-url", str(llama.base_url).rstrip("/") + "/v1", **NO_PROXIES
     ) as child:

@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 import standardwebhooks
 from structlog.testing import capture_logs
-from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.databases import place_database
 from tests.support.receivers import LOCAL, Got, Receiver, Reply, receiving
@@ -317,32 +316,6 @@ async def test_a_log_is_read_page_by_page(start: Start) -> None:
             seen += [row["objectId"] for row in page["deliveries"]]
             after = page["next"]
         assert sorted(seen) == [f"batch_{number}" for number in range(7)]
-
-
-async def test_a_shell_lists_webhooks_and_their_log_and_switches_one_off(start: Start) -> None:
-    async with start() as talk, receiving(lambda _: 500) as receiver:
-        assert (
-            "nobody has a webhook"
-            in (await fairlane(talk, "webhooks", FAIRLANE_ADMIN_KEY=secret("ops"))).stdout
-        )
-        made = await hook(talk, receiver, events=["batch.failed"])
-        await end(talk, "batch_1", event="batch.failed")
-
-        async def fails() -> bool:
-            return bool((await talk.http.get(f"/api/webhooks/{made['id']}")).json()["failing"])
-
-        await until(fails)
-        key = {"FAIRLANE_ADMIN_KEY": secret("ops")}
-        listed = (await fairlane(talk, "webhooks", **key)).stdout
-        assert f"{made['id']}  acme  acme" in listed
-        assert "The receiver answered 500." in listed
-        logged = (await fairlane(talk, "webhooks", "log", "--state", "waiting", **key)).stdout
-        assert "batch_1" in logged
-        assert "batch.failed" in logged
-        done = await fairlane(talk, "webhooks", "off", made["id"], **key)
-        assert (done.returncode, done.stdout) == (0, f"{made['id']} of acme is off: {receiver.url}\n")
-        unknown = await fairlane(talk, "webhooks", "off", "hook_0", **key)
-        assert (unknown.returncode, "no such webhook" in unknown.stderr) == (2, True)
 
 
 def sender_of(talk: Talk) -> Sender:

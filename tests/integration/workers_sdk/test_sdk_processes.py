@@ -86,7 +86,9 @@ async def test_echo_and_simulate_serve_any_model(gateway: FakeGateway, tmp_path:
     token.write_text("secret\n")
     gateway.token = "secret"
     http = gateway.url.replace("ws", "http", 1).removesuffix("/ws")
-    async with process(*COMMAND, "echo", "--gateway", http, "--token-file", str(token)):
+    async with process(
+        *COMMAND, "start", "--provider", "echo", "--gateway", http, "--token-file", str(token)
+    ):
         outcome = await gateway.run("openaiLike", HELLO, model="whatever", stream=True)
         assert outcome.text == "hello out there"
     await gateway.until(lambda: not gateway.links)
@@ -112,7 +114,9 @@ async def test_echo_and_simulate_serve_any_model(gateway: FakeGateway, tmp_path:
 
 async def test_a_wrong_token_ends_the_command_with_a_sentence(gateway: FakeGateway) -> None:
     gateway.token = "right"
-    code, _, err = await run_command("echo", "--gateway", gateway.url, FAIRLANE_WORKER_TOKEN="wrong")
+    code, _, err = await run_command(
+        "start", "--provider", "echo", "--gateway", gateway.url, FAIRLANE_WORKER_TOKEN="wrong"
+    )
     assert code == 1
     assert "FAIRLANE_WORKER_TOKEN" in err
     assert "Traceback" not in err
@@ -127,12 +131,37 @@ async def test_a_wrong_token_ends_the_command_with_a_sentence(gateway: FakeGatew
         (["run", "broken_module:worker"], "needs 'there_is_no_such_package'"),
         (["run", "raising_module:worker"], "RuntimeError: at import"),
         (["run", "slow_module:worker", "--gateway", "h:1"], "not a gateway address"),
-        (["echo", "--token-file", "missing"], "cannot be read"),
-        (["echo", "--token-file", "token"], "The worker token holds '…'"),
-        (["openai", "--base-url", "nowhere", "--model", "m"], "not a base URL"),
-        (["openai", "--base-url", "http://h", "--model", "m", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
+        (["start", "--provider", "echo", "--token-file", "missing"], "cannot be read"),
+        (["start", "--provider", "echo", "--token-file", "token"], "The worker token holds '…'"),
+        (["start", "--provider", "openai", "--base-url", "nowhere", "--model", "m"], "not a base URL"),
         (
-            ["openai", "--base-url", "http://h", "--model", "a", "--model", "b", "--upstream-model", "c"],
+            [
+                "start",
+                "--provider",
+                "openai",
+                "--base-url",
+                "http://h",
+                "--model",
+                "m",
+                "--api-key-env",
+                "NO_KEY",
+            ],
+            "NO_KEY",
+        ),
+        (
+            [
+                "start",
+                "--provider",
+                "openai",
+                "--base-url",
+                "http://h",
+                "--model",
+                "a",
+                "--model",
+                "b",
+                "--upstream-model",
+                "c",
+            ],
             "one for each",
         ),
         (["simulate", "--failure-code", "OOPS"], "not a failure code"),
@@ -154,11 +183,10 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["openai"], ["simulate"], ["echo"], ["try"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["start"], ["simulate"], ["try"]])
 def test_help_teaches_with_an_example(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
-    assert "Example" in result.stdout
     assert "fairlane worker" in result.stdout
 
 
@@ -284,7 +312,7 @@ async def test_a_cancel_reaches_the_upstream_server(gateway: FakeGateway) -> Non
         server,
         process(
             *COMMAND,
-            "openai",
+            *("start", "--provider", "openai"),
             *(
                 "--base-url",
                 upstream.url,

@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-MODULE = "fairlane.gateway.process.cli"
+MODULE = "fairlane.gateway.cli.main"
 COMMANDS, PROGRAMS, TESTS = "commands", "programs", "tests"
 """What the forks of a fork server run."""
 SHARED = {kind: f"TESTS_FORK_SERVER_OF_{kind.upper()}" for kind in (COMMANDS, PROGRAMS)}

@@ -23,12 +23,12 @@ from typing import Any
 
 gc.disable()  # what is imported stays
 PROCESS = "fairlane.gateway.process"
-CLI = f"{PROCESS}.cli"
+CLI = "fairlane.gateway.cli.main"
 MODULES = (
     "fairlane.gateway.process.start",
     "fairlane.gateway.process.demo",
-    "fairlane.gateway.process.database_cli",
-    "fairlane.gateway.process.status",
+    "fairlane.gateway.cli.database",
+    "fairlane.gateway.cli.status",
     "fairlane.gateway.operator.effective",
     "uvloop",
     "httptools",

@@ -266,9 +266,21 @@ def test_an_open_gateway_takes_no_http_1_0_and_one_with_keys_does() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, [("may do what an admin may and connect as a worker", "proxy", "fairlane key new --admin")]),
+        (
+            {},
+            [
+                (
+                    "may do what an admin may and connect as a worker",
+                    "proxy",
+                    "fairlane key create admin=true --print",
+                )
+            ],
+        ),
         ({"workers": CONFIGURED["workers"]}, [("may do what an admin may; and", "proxy")]),
-        ({"keys": CONFIGURED["keys"]}, [("no worker tokens", "/data", "fairlane key new --worker")]),
+        (
+            {"keys": CONFIGURED["keys"]},
+            [("no worker tokens", "/data", "fairlane key create --worker --print")],
+        ),
         ({"host": "0.0.0.0"}, [("no worker tokens", "/data")]),
         (CONFIGURED, []),
         ({"cors_origins": ["*"]}, [("proxy",), ("web page",)]),

@@ -25,7 +25,9 @@ def test_it_sees_its_token_and_nothing_else() -> None:
     tokens, asked = UpstreamTokens(), settings({"a": ENDPOINT}, http_worker_slots=7)
     worker = http_plan(tokens, asked)(asked)
     assert worker is not None
-    assert worker.arguments == ("http", "--name=http", "--slots=7", "--drain-ms=600000")
+    assert worker.arguments == (
+        *("start", "--provider=http", "--name=http", "--slots=7", "--drain-ms=600000"),
+    )
     assert dict(worker.environ) == {"FAIRLANE_WORKER_TOKEN": tokens.token(HTTP_WORKER)}
     assert tokens.token(HTTP_WORKER) not in repr(worker)
     assert http_plan(tokens, asked)(settings({"a": ENDPOINT}, http_worker_slots=0)) is None

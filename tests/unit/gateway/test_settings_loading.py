@@ -179,7 +179,7 @@ def test_variables_that_kubernetes_sets_for_a_service_named_fairlane_are_no_sett
 
 
 def test_variables_of_workers_callers_and_command_line_are_no_settings() -> None:
-    names = ("GATEWAY", "KEY", "WORKER_TOKEN", "ADMIN_KEY")
+    names = ("GATEWAY", "KEY", "WORKER_TOKEN", "API_KEY")
     assert load(None, {f"FAIRLANE_{name}": "x" for name in names}) == Settings()
 
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.openmode import Held
+from fairlane.gateway.cli.main import app
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.process import start
-from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import Settings
 from fairlane.queues.clock import now_ms
 
@@ -79,7 +79,9 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
     def check(**settings: object) -> str:
         done = CliRunner().invoke(
-            app, ["check"], env={f"FAIRLANE_{name.upper()}": str(value) for name, value in settings.items()}
+            app,
+            ["config", "check"],
+            env={f"FAIRLANE_{name.upper()}": str(value) for name, value in settings.items()},
         )
         assert done.exit_code == 0, done.output
         return done.stderr

@@ -1,4 +1,4 @@
-"""`fairlane worker <provider>` and `fairlane worker check` from the command line, against scripted upstreams."""
+"""`fairlane worker start` and `fairlane worker test` from the command line, against scripted upstreams."""
 
 import json
 import subprocess
@@ -21,16 +21,6 @@ from fairlane.workers.cli import CHECKS, app
 
 BASE = "http://upstream.test/v1"
 KEY = "sk-very-secret"
-OPTIONS = (
-    "--base-url",
-    "--model",
-    "--upstream-model",
-    "--api-key-env",
-    "--allow-field",
-    "--slots",
-    "--name",
-    "--gateway",
-)
 
 
 def fairlane(*words: str, **env: str) -> Result:
@@ -38,40 +28,51 @@ def fairlane(*words: str, **env: str) -> Result:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", **keys, **env})
 
 
-@pytest.mark.parametrize("name", PROVIDERS)
-def test_every_provider_has_a_command_with_the_same_options(name: str) -> None:
-    shown = fairlane(name, "--help")
-    assert shown.exit_code == 0
-    for option in OPTIONS:
-        assert option in shown.output
-    assert PROVIDERS[name].base_url in shown.output
-    checked = fairlane("check", "--help").output
-    assert name in checked
-
-
 @pytest.mark.parametrize("name", [name for name, provider in PROVIDERS.items() if provider.needs_key])
 def test_a_missing_key_is_named(name: str) -> None:
-    refused = fairlane(name, "--model", "m")
+    refused = fairlane("start", "--provider", name, "--model", "m")
     assert refused.exit_code == 2
     assert f"{PROVIDERS[name].key_env} is not set" in refused.output
-    other = fairlane("check", name, "--model", "m", "--api-key-env", "MINE")
+    other = fairlane("test", "--provider", name, "--model", "m", "--api-key-env", "MINE")
     assert (other.exit_code, "MINE is not set" in other.output) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["check", "acme", "--model", "m"], "'acme' is not a provider; there are openai, deepseek"),
-        (["check", "vllm", "--model", "*"], "needs the names of models"),
-        (["check", "vllm", "--model", "m", "--require", "vision"], "There is no check vision"),
-        (["check", "vllm", "--model", "m", "--require", "image"], "image takes --image"),
-        (["check", "vllm", "--model", "m", "--task-type", "openaiSpeech"], "name --task-type openaiLike"),
         (
-            ["check", "anthropic", "--model", "m", "--api-key-env", "PATH", "--task-type", "openaiSpeech"],
+            ["test", "--provider", "acme", "--model", "m"],
+            "'acme' is not a provider; there are openai, deepseek",
+        ),
+        (["test", "--provider", "vllm", "--model", "*"], "needs the names of models"),
+        (["test", "--provider", "vllm", "--model", "m", "--require", "vision"], "There is no check vision"),
+        (["test", "--provider", "vllm", "--model", "m", "--require", "image"], "image takes --image"),
+        (
+            ["test", "--provider", "vllm", "--model", "m", "--task-type", "openaiSpeech"],
+            "name --task-type openaiLike",
+        ),
+        (
+            [
+                "test",
+                "--provider",
+                "anthropic",
+                "--model",
+                "m",
+                "--api-key-env",
+                "PATH",
+                "--task-type",
+                "openaiSpeech",
+            ],
             "'openaiSpeech' is no task type",
         ),
-        (["vllm", "--model", "m", "--base-url", "ftp://x"], "'ftp://x' is not a base URL"),
-        (["vllm", "--model", "m", "--upstream-model", "a", "--upstream-model", "b"], "give one for each"),
+        (
+            ["start", "--provider", "vllm", "--model", "m", "--base-url", "ftp://x"],
+            "'ftp://x' is not a base URL",
+        ),
+        (
+            ["start", "--provider", "vllm", "--model", "m", "--upstream-model", "a", "--upstream-model", "b"],
+            "give one for each",
+        ),
     ],
 )
 def test_mistakes_end_in_a_sentence(words: list[str], sentence: str) -> None:
@@ -122,8 +123,18 @@ def check(claude: Claude, *words: str) -> Result:
         )
         router.post(f"{BASE}/messages").mock(side_effect=claude.answer)
         return fairlane(
-            *("check", "anthropic", "--model", "fast", "--upstream-model", "real", "--base-url", BASE),
-            *("--slots", "8", "--name", "w", *words),
+            *(
+                "test",
+                "--provider",
+                "anthropic",
+                "--model",
+                "fast",
+                "--upstream-model",
+                "real",
+                "--base-url",
+                BASE,
+            ),
+            *words,
             ANTHROPIC_API_KEY=KEY,
         )
 
@@ -172,7 +183,7 @@ def test_what_nobody_requires_may_fail() -> None:
 @respx.mock
 def test_a_server_that_is_not_there_is_told_in_seconds() -> None:
     respx.route().mock(side_effect=httpx2.ConnectError("refused"))
-    result = fairlane("check", "vllm", "--model", "m")
+    result = fairlane("test", "--provider", "vllm", "--model", "m")
     assert result.exit_code == 1
     assert result.output.count("cannot be reached") == 6
     assert "works" not in result.output
@@ -189,7 +200,7 @@ def test_a_server_that_says_anything_is_not_believed() -> None:
             else httpx2.Response(200, json={"choices": "none"})
         )
     )
-    found = findings(fairlane("check", "vllm", "--model", "m", "--json"))
+    found = findings(fairlane("test", "--provider", "vllm", "--model", "m", "--json"))
     assert not found["models"]["works"]
     assert found["answer"]["failure"]["code"] == "JSON_PARSE_FAILED"
     assert "no notice of the bound" in found["stream"]["failure"]["message"]

@@ -1,4 +1,4 @@
-"""`fairlane db`: the schema of the SQL database, and which one the replicas of a Redis share."""
+"""`fairlane db status|adopt`: the schema of the SQL database, and the database that the replicas of a Redis share."""
 
 import asyncio
 import os
@@ -12,47 +12,42 @@ from redis.exceptions import RedisError
 
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.openmode import Held
+from fairlane.gateway.cli.client import Config, stop
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.database.tables import HEAD
-from fairlane.gateway.process.asking import stop
 from fairlane.gateway.settings import Settings, hide_password, load_settings
 from fairlane.queues.keys import Keys, pool_prefix
 
 Outcome = TypeVar("Outcome")
 
 
-def status(config: Path | None) -> None:
-    """Tell which database it is and whether its schema is this program's. Changes nothing. Exit code 1: it is to be upgraded."""
+app = typer.Typer(no_args_is_help=True, help="Inspect the SQL database.")
 
-    async def tell(database: Database) -> str | None:
+
+@app.command()
+def status(config: Config = None) -> None:
+    """Print the database and its schema. Exit code 1: the next start upgrades it."""
+
+    async def show(database: Database) -> str | None:
         revision = await database.revision()
         typer.echo(f"{database.address}: schema {revision or 'none'}, this program's is {HEAD}")
         return revision
 
-    if _run(_settings(config), tell) != HEAD:
+    if _run(_settings(config), show) != HEAD:
         raise typer.Exit(1)
 
 
-def upgrade(config: Path | None) -> None:
-    """Bring the schema to this program's. A gateway does so itself when it starts; here it can be done before."""
-
-    async def bring(database: Database) -> None:
-        await database.start()
-        typer.echo(f"{database.address}: schema {HEAD}")
-
-    _run(_settings(config), bring)
-
-
-def adopt(config: Path | None) -> None:
-    """Let the replicas of the configured Redis share this database from now on: where theirs is gone for good."""
+@app.command()
+def adopt(config: Config = None) -> None:
+    """Let the replicas of the configured Redis share this database, where theirs is lost for good."""
     settings = _settings(config)
     url = settings.redis_url
     if url is None:
-        stop("there is no redis_url: a private Redis takes the database that is there")
+        stop("there is no redis_url: a private Redis uses the database that exists")
 
-    async def let_know(database: Database) -> None:
+    async def register(database: Database) -> None:
         await database.start()
         client = Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
         try:
@@ -63,11 +58,11 @@ def adopt(config: Path | None) -> None:
             await client.aclose()
         typer.echo(f"{hide_password(url)} belongs to {database.address}")
 
-    _run(settings, let_know)
+    _run(settings, register)
 
 
 def held(settings: Settings) -> tuple[Held, list[str]]:
-    """What the database has of keys, and a sentence where that cannot be told. Changes nothing, and makes no file."""
+    """Return the keys in the database, and a warning if that is unknown. Changes nothing, and creates no file."""
 
     async def look(database: Database) -> tuple[Held, list[str]]:
         revision = await database.revision()

@@ -1,4 +1,4 @@
-"""`fairlane template`: what templates there are, and what one comes to. Reads the configuration; no gateway is asked."""
+"""`fairlane template render`: the request body that a template makes. Reads the configuration; asks no gateway."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlane.gateway.process.asking import Config, stop
+from fairlane.gateway.cli.client import Config, stop
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plans
 from fairlane.gateway.routing.routes import not_there
@@ -25,34 +25,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Look at the templates of the configuration, and fill one in.",
+    help="Render prompt templates of the configuration.",
 )
-
-
-@app.command("list")
-def list_(config: Config = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """The templates: version, locales, variables; optional ones in brackets."""
-    settings = _settings(config)
-    made = [said.compiled(name) for name, said in sorted(settings.templates.items())]
-    if as_json:
-        told = [
-            {
-                "name": template.name,
-                "version": template.version,
-                "locales": template.locales,
-                "variables": template.all_variables,
-                "optional": sorted(template.optional),
-            }
-            for template in made
-        ]
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
-        return
-    if not made:
-        typer.echo(_NONE)
-    for template in made:
-        names = [f"[{name}]" if name in template.optional else name for name in template.all_variables]
-        locales = f"  locales {' '.join(template.locales)}" if template.locales else ""
-        typer.echo(f"{template.name}  {template.version}{locales}  variables {' '.join(names) or 'none'}")
 
 
 @app.command()

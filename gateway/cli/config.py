@@ -1,0 +1,115 @@
+"""`fairlane config check|show`: the settings of the next start, and those of a running gateway."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from fairlane.gateway.cli.client import LOCAL_GATEWAY, ApiKey, AsJson, Config, Url, decoded, request, warn
+from fairlane.gateway.cli.tables import print_table, shown, time_of
+
+Everything = Annotated[bool, typer.Option("--all", help="Also settings with their defaults.")]
+
+
+def check(
+    config: Config = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the reference of all settings as Markdown instead.")
+    ] = False,
+    everything: Everything = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all settings as JSON.")] = False,
+) -> None:
+    """Check the configuration and print the settings of a start, each with its source. Secrets are hidden. `fairlane config show`
+    asks a running gateway.
+    """
+    from fairlane.gateway.settings import load_settings, settings_table, without_secrets  # noqa: PLC0415 (slow)
+
+    if markdown:
+        typer.echo(settings_table(), nl=False)
+        return
+    settings, warnings = load_settings(config, {}, os.environ)
+    from msgspec import to_builtins  # noqa: PLC0415 (for this command alone)
+
+    from fairlane.gateway.accounts.openmode import who_gets_in  # noqa: PLC0415
+    from fairlane.gateway.cli import database  # noqa: PLC0415 (SQLAlchemy)
+    from fairlane.gateway.operator.effective import of_file  # noqa: PLC0415
+
+    held, unknown = database.held(settings)
+    for warning in [*warnings, *unknown, *who_gets_in(settings, held)]:
+        warn(warning)
+    if as_json:
+        typer.echo(json.dumps(without_secrets(settings), indent=2))
+        return
+    rows: list[dict[str, Any]] = [to_builtins(row) for row in of_file(settings)]
+    _print([row for row in rows if everything or row["differs"]])
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A part of the settings' names. [default: all]")] = "",
+    everything: Everything = False,
+    gateway: Url = LOCAL_GATEWAY,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings in effect at a running gateway: source, since when, and the operator's key that changed them.
+
+    fairlane config show paid_stream --all
+    """
+    query: dict[str, object] = {"name": name, "changed": "" if everything else "true"}
+    response = request(gateway, api_key, "/api/admin/settings", query=query)
+    if as_json:
+        typer.echo(response.text)
+        return
+    answer = decoded(response)
+    if reason := answer["storeAway"]:
+        warn(f"Redis is unavailable: changes at run time are unknown ({reason})")
+    if rejected := answer["reloadRefused"]:
+        warn(f"the configuration of {time_of(rejected['at'])} was rejected: {rejected['why']}")
+    for other in answer["replicas"]:
+        if other["differs"]:
+            warn(f"replica {other['replica']} has another configuration: {', '.join(other['differs'])}")
+    file = answer["file"]
+    read = f"{file['path']} of {time_of(file['modifiedAt'])}" if file else "no file"
+    typer.echo(
+        f"replica {answer['replica']}, {answer['version']}, since {time_of(answer['startedAt'])}; {read}"
+    )
+    _print(answer["settings"])
+    if answer["more"]:
+        typer.echo("there are more: give a part of their names")
+
+
+def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        typer.echo("no setting differs from its default (--all)")
+        return
+    print_table(
+        ("setting", "value", "default", "source", "since", "by", "note"),
+        [
+            (
+                *(row["name"], shown(row["value"]), shown(row["default"]), _source(row)),
+                *(time_of(row["since"]), row["by"] or "-", _note(row)),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    if row.get("follows"):
+        return f"as {row['follows']}"
+    return (
+        row["where"] or str(row["source"])
+        if row["source"] != "changed"
+        else f"changed {row['where']}".strip()
+    )
+
+
+def _note(row: Mapping[str, Any]) -> str:
+    notes = []
+    if below := row["otherwise"]:
+        notes.append(f"else {shown(below['value'])} ({_source(below)})")
+    if waits := row["afterRestart"]:
+        notes.append(f"{shown(waits['value'])} after a restart ({_source(waits)})")
+    return "; ".join(notes) or "-"

@@ -1,0 +1,156 @@
+"""The command `fairlane`.
+
+Mistakes of the user end in one message on stderr and exit code 2. The module of a command is imported when the command is used:
+`fairlane worker` stays small.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fairlane import __version__
+from fairlane.gateway.cli.client import USAGE_EXIT
+
+INTERRUPTED_EXIT = 130
+
+_HERE = "fairlane.gateway.cli"
+FIRST = {
+    "serve": (f"{_HERE}.serve", "serve"),
+    "demo": (f"{_HERE}.serve", "demo"),
+    "status": (f"{_HERE}.status", "status"),
+    "worker": ("fairlane.workers.cli", "app"),
+    "key": (f"{_HERE}.commands", "key"),
+    "config": (f"{_HERE}.commands", "config"),
+}
+"""The commands that help shows first, with their module and their name in it."""
+_TABLE = [
+    "queue",
+    "model",
+    "user",
+    "task",
+    "endpoint",
+    "batch",
+    "webhook",
+    "breaker",
+    "override",
+    "quota",
+    "usage",
+    "audit",
+]
+COMMANDS = {
+    **FIRST,
+    **{name: (f"{_HERE}.commands", name) for name in _TABLE},
+    "template": (f"{_HERE}.template", "app"),
+    "db": (f"{_HERE}.database", "app"),
+}
+
+
+class _Loaded(Mapping[str, Any]):
+    """Commands by name, each loaded when it is used."""
+
+    def __getitem__(self, name: str) -> Any:
+        module_name, attribute = COMMANDS[name]
+        module = importlib.import_module(module_name)
+        found = module.group(name) if hasattr(module, "GROUPS") else getattr(module, attribute)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        if isinstance(found, typer.Typer):
+            if name == "worker":
+                found = _with_drain(found)
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+        return typer.main.get_group(app).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+def _with_drain(worker: typer.Typer) -> typer.Typer:
+    """Return the commands of a worker, which import no gateway, and the one that asks it to drain one."""
+    from fairlane.gateway.cli.drain import drain  # noqa: PLC0415 (for this group alone)
+
+    both = typer.Typer(no_args_is_help=True, help=worker.info.help)
+    both.registered_commands = list(worker.registered_commands)
+    both.command("drain")(drain)
+    return both
+
+
+class _Commands(TyperGroup):
+    """The commands of `fairlane`."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Loaded()  # type: ignore[assignment]  # it is only read
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Write the commands in two sections."""
+        for title, names in (("Commands", [*FIRST]), ("Operator commands", sorted({*COMMANDS} - {*FIRST}))):
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(60)) for name in names])
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="fairlane",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="""Fair queueing for shared LLMs: a gateway that queues requests instead of rejecting them.
+
+Try it with simulated models:  fairlane demo
+
+Serve, and connect a worker in a second terminal:
+
+  fairlane serve
+
+  fairlane worker start --provider echo
+""",
+)
+
+
+def main() -> None:
+    """The console command. Ends the process."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
+    except Exception as error:
+        # The edge of the program: nothing is running any more.
+        from fairlane.gateway.settings import SettingsError  # noqa: PLC0415 (slow to import)
+
+        if isinstance(error, SettingsError):
+            for problem in error.problems:
+                typer.echo(f"fairlane: {problem}", err=True)
+            sys.exit(USAGE_EXIT)
+        if os.environ.get("FAIRLANE_TRACEBACK"):
+            raise
+        hint = "set FAIRLANE_TRACEBACK=1 to see where"
+        typer.echo(f"fairlane: unexpected {error.__class__.__name__}: {error} ({hint})", err=True)
+        sys.exit(USAGE_EXIT)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fairlane {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Tables for people and pipes: names are never broken, and a pipe gets one line per row."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from fairlane.gateway.durations import duration
+
+MAX_CELL_CHARS = 120
+_NUMBER = re.compile(r"-|-?[0-9][0-9.]*\*?%?")
+
+
+def time_of(ms: int | None) -> str:
+    """Return a point in time as 2026-11-23 16:00Z."""
+    return "-" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def shown(value: Any) -> str:
+    """Return a value of an answer for a table: `-` for none, `a b` for a list, `name=value …` for an object."""
+    if value in (None, "", [], {}):
+        return "-"
+    if isinstance(value, Decimal | float):
+        return f"{Decimal(str(value)).normalize():f}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={shown(one)}" for name, one in value.items() if one is not None) or "-"
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
+    return str(value)
+
+
+FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "": shown,
+    "time": lambda ms: time_of(ms and int(ms)),
+    "duration": lambda ms: "-" if ms is None else duration(round(ms)),
+    "percent": lambda share: "-" if share is None else f"{share:.0%}",
+    "json": lambda value: "-" if value is None else msgspec.json.encode(value).decode(),
+}
+
+
+class Column:
+    """One column, written `title=member.path:format`; the title alone where the member has its name."""
+
+    def __init__(self, text: str) -> None:
+        title, _, source = text.partition("=")
+        path, _, kind = (source or title).partition(":")
+        self.title = title.partition(":")[0].replace("_", " ")
+        self._path = path.split(".")
+        self._format = FORMATS[kind]
+
+    def cell(self, row: Mapping[str, Any]) -> str:
+        """Return this column's text of a row; `*` marks a setting that is overridden at run time."""
+        value: Any = row
+        for name in self._path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        setting = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self._path[-1])
+        overridden = {setting, self.title} & set(row.get("overrides", ()))
+        return self._format(value) + ("*" if overridden else "")
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table without a broken cell. In a pipe each row is one line; a terminal that is too narrow breaks the line."""
+    cells = [[plain(cell) for cell in row] for row in rows]
+    table = Table(box=None, pad_edge=False)
+    for number, title in enumerate(titles):
+        column = [row[number] for row in cells]
+        numeric = bool(column) and all(_NUMBER.fullmatch(cell.plain) for cell in column)
+        width = max([cell.cell_len for cell in column] + [len(word) for word in title.split()])
+        table.add_column(
+            title,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            min_width=width,
+            no_wrap=width >= len(title),
+        )
+    for row in cells:
+        table.add_row(*row)
+    console = Console()
+    measured = Measurement.get(console, console.options.update(width=1_000_000), table)
+    needed = measured.minimum if console.is_terminal else measured.maximum
+    Console(width=max(console.width, needed)).print(table)
+
+
+def plain(text: str, style: str = "", *, whole: bool = False) -> Text:
+    """Return text of clients and workers without control characters and markup, cut to a cell's size unless `whole`."""
+    text = "".join(char for char in text if char.isprintable())
+    return Text(
+        text if whole or len(text) <= MAX_CELL_CHARS else f"{text[: MAX_CELL_CHARS - 1]}…", style=style
+    )
+
+
+def details(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return an object as rows of name and value, with dotted names for its parts."""
+    rows: list[tuple[str, str]] = []
+    for name, value in answer.items():
+        if isinstance(value, Mapping) and value:
+            rows += details(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+            for number, one in enumerate(value, 1):
+                rows += details(one, f"{prefix}{name}.{number}.")
+        else:
+            is_time = name in _TIMES and isinstance(value, int) and not isinstance(value, bool)
+            rows.append((prefix + name, time_of(value) if is_time else shown(value)))
+    return rows
+
+
+_TIMES = frozenset(
+    {"created", "changed", "expires", "revoked", "lastUsed", "at", "until", "began", "ended", "validUntil"}
+    | {"beganAt", "endedAt", "createdAt", "since"}
+)
