@@ -63,8 +63,8 @@ from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.records import Records
 from fairlane.gateway.responses.ends import ResponseEnds
 from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.quota import StorageQuota
 from fairlane.gateway.responses.store import ResponseStore
-from fairlane.gateway.responses.trimming import Trimming
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.configuration import ConfigurationWatch
@@ -218,8 +218,8 @@ class Gateway:
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
-        trimming = Trimming(self.database, lambda: current.settings.responses.max_bytes_per_caller)
-        keeping = Keeping(self.database, records.forgotten.of, trimming.wrote, self._stored_response)
+        response_quota = StorageQuota(self.database, lambda: current.settings.responses.max_bytes_per_caller)
+        keeping = Keeping(self.database, records.forgotten.of, response_quota.wrote, self._stored_response)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -245,7 +245,7 @@ class Gateway:
             self.scheduler,
             poll,
             records.forgotten,
-            ResponseEnds(self.database, kept, self.hub.page, trimming.wrote).keep,
+            ResponseEnds(self.database, kept, self.hub.page, response_quota.wrote).keep,
         )
         responses = Responses(
             current,
@@ -401,7 +401,7 @@ class Gateway:
             self.replicas,
             *records.parts,
             keeping,
-            trimming,
+            response_quota,
             archive,
             sender,
             files,

@@ -84,7 +84,7 @@ class ResponseEnds:
         database: Database,
         store: ResponseStore,
         page: Callable[[str, int, int], Awaitable[list[Event]]],
-        wrote: Callable[[Owner, int], None],
+        wrote: Callable[[Owner], None],
     ) -> None:
         """`wrote`: as of `Keeping`."""
         self._database = database
@@ -108,7 +108,7 @@ class ResponseEnds:
             async with self._database.writing() as connection:
                 await _write(connection, collected)
             for found in collected:
-                self._wrote(found.row.owner, found.size)
+                self._wrote(found.row.owner)
         return early
 
     async def _whole(self, row: Row, ended: int, turns: asyncio.Semaphore) -> Collected | None:

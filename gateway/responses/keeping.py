@@ -50,10 +50,10 @@ class Keeping:
         self,
         database: Database,
         forgotten: Callable[[AsyncConnection, Collection[str]], Awaitable[Mapping[str, int]]],
-        wrote: Callable[[Owner, int], None],
+        wrote: Callable[[Owner], None],
         told: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`forgotten`: `Forgotten.of`. `wrote`: is told whose content was written, and of how many bytes (`Trimming.wrote`);
+        """`forgotten`: `Forgotten.of`. `wrote`: `StorageQuota.wrote`;
         `told` counts responses by their size, 0 if one could not be stored."""
         self._database = database
         self._forgotten = forgotten
@@ -193,7 +193,7 @@ class Keeping:
                 insert = _INSERT[connection.dialect.name]
                 await connection.execute(insert, [_values(new) for new in wanted])
         for new in wanted:
-            self._wrote(new.row.owner, new.size)
+            self._wrote(new.row.owner)
 
     async def _remove(self) -> None:
         page = [self._taken_back[at] for at in range(min(len(self._taken_back), AT_ONCE))]

@@ -1,0 +1,34 @@
+"""Callers that store more than they can: their oldest responses are deleted."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.quota import StorageQuota
+
+from .test_keeping import NOON, new, tasks_in
+
+pytestmark = pytest.mark.anyio
+ANN, BOB = Owner("site", "ann"), Owner("site", "bob")
+
+
+def of(owner: Owner, n: int, size: int = 1000) -> Any:
+    return new(f"{owner.user}-{n}", key_id=owner.key_id, user=owner.user, created=NOON + n, size=size)
+
+
+async def test_a_caller_above_the_limit_loses_the_oldest(database: Database) -> None:
+    quota = StorageQuota(database, lambda: 3500)
+    keeping = Keeping(database, Forgotten(database).of, quota.wrote)
+    keeping.start()
+    await asyncio.gather(*(keeping.keep(of(ANN, n)) for n in range(200)))
+    for n in range(5):
+        await keeping.keep(of(BOB, n, size=10))
+    await quota.check()
+    left = ["ann-197", "ann-198", "ann-199", *(f"bob-{n}" for n in range(5))]
+    assert await tasks_in(database) == sorted(left)
+    await keeping.close()
