@@ -63,14 +63,6 @@ def test_a_caller_in_a_hurry_is_refused_at_once_and_a_patient_one_is_not(world: 
     assert isinstance(pool.submit("patient", user="p"), Submitted)
 
 
-def test_one_user_fills_the_queue_for_himself_only(world: World) -> None:
-    pool, _ = adaptive(world)
-    let_in, refused = admitted(pool, 40, users=1)
-    assert 8 <= let_in <= 11
-    assert {r.reason for r in refused} <= {"full", "too_long"}
-    assert isinstance(pool.submit("other", user="other"), Submitted)
-
-
 def test_a_lane_that_holds_as_much_as_can_leave_is_full_for_those_in_line(world: World) -> None:
     """Many users of one task each: a second one of theirs is refused, a newcomer is let in while his own wait fits."""
     pool, _ = adaptive(world)
@@ -96,14 +88,6 @@ def test_while_no_pace_is_known_the_fixed_length_holds(world: World) -> None:
     assert (let_in, {r.reason for r in refused}) == (3, {"full"})
 
 
-def test_a_queue_without_a_longest_wait_has_its_fixed_length(world: World) -> None:
-    pool = Pool(world, limit=1)
-    pool.set_queue("free", admission="adaptive", max_length=3)
-    flowing(pool, number=4)
-    let_in, refused = admitted(pool, 5, users=1)
-    assert (let_in, {r.reason for r in refused}) == (3, {"full"})
-
-
 @pytest.mark.parametrize("idle_ms", [30_000, 600_000, 7_200_000])
 def test_time_without_anybody_waiting_is_no_stall(world: World, idle_ms: int) -> None:
     """After a quiet night the first that has to wait is let in: nobody left because nobody was there."""
@@ -118,20 +102,6 @@ def test_time_without_anybody_waiting_is_no_stall(world: World, idle_ms: int) ->
     assert answer.place.wait_ms == pool.place("first").wait_ms
 
 
-def test_the_wait_that_a_full_queue_names_counts_no_idle_time(world: World) -> None:
-    pool = Pool(world, limit=1)
-    pool.offer("m", "m2")
-    (grant,) = flowing(pool, number=4)
-    pool.finish(grant)
-    world.advance(3_600_000)
-    pool.offer("m", "m2")
-    pool.set_queue("free", max_length=1)
-    pool.submit("there", "m2")
-    refused = pool.submit("here")
-    assert isinstance(refused, Refused)
-    assert 0 < refused.retry_ms < 10_000
-
-
 def test_a_lane_that_stalls_is_measured_as_slower_and_slower(world: World) -> None:
     pool, _ = adaptive(world)
     pool.submit("a")
@@ -142,20 +112,6 @@ def test_a_lane_that_stalls_is_measured_as_slower_and_slower(world: World) -> No
     assert waits == sorted(waits)
     assert waits[-1] > 2 * waits[0] > 0
     assert isinstance(pool.submit("c", user="v", wait_ms=1500), Refused)
-
-
-def test_pace_recovers_when_a_lane_moves_again(world: World) -> None:
-    pool = Pool(world, limit=1)
-    (grant,) = flowing(pool, every_ms=10_000, number=30)
-    pool.set_queue("free", max_length=100)
-    for n in range(80):
-        pool.submit(f"t{n}", user=f"u{n}")
-    slow = pool.place("t79").wait_ms
-    running = [grant]
-    for _ in range(40):
-        world.advance(100)
-        running = pool.finish(running[0], want=1).grants
-    assert pool.place("t79").wait_ms < slow / 4
 
 
 def test_whose_time_would_be_over_in_any_case_is_told_at_once_in_every_queue(world: World) -> None:
@@ -175,13 +131,6 @@ def test_whose_time_would_be_over_in_any_case_is_told_at_once_in_every_queue(wor
     assert isinstance(pool.submit("other", user="v", timeout_ms=8000), Submitted), (
         "the flooder's wait is his own"
     )
-
-
-def test_without_a_pace_nobody_is_refused_for_a_short_time(world: World) -> None:
-    pool = Pool(world, limit=1)
-    pool.run("runs")
-    for n in range(30):
-        assert isinstance(pool.submit(f"t{n}", timeout_ms=5000), Submitted)
 
 
 def failing(pool: Pool, running: Grant, number: int, *, users: int) -> Grant:
@@ -227,17 +176,6 @@ def test_one_users_failures_do_not_shut_out_others(world: World) -> None:
     assert all(isinstance(pool.submit(f"n{n}", user=f"u{n}"), Submitted) for n in range(5))
 
 
-def test_tasks_that_are_given_back_have_not_left(world: World) -> None:
-    pool, running = adaptive(world)
-    pool.submit("other", user="v")
-    pool.submit("waits")
-    for _ in range(30):
-        world.advance(500)
-        pool.requeue(running, "declined")
-        (running,) = pool.take()
-    assert isinstance(pool.submit("more"), Refused)
-
-
 # ---- where a task stands ----------
 
 
@@ -272,21 +210,6 @@ def test_waits_are_told_in_two_digits(world: World) -> None:
         pool.submit(f"t{n}", user=f"u{n}")
         for told in pool.place(f"t{n}")[1:]:
             assert len(str(told).rstrip("0")) <= 2, told
-
-
-def test_waits_shrink_as_others_leave(world: World) -> None:
-    pool = Pool(world, limit=1)
-    running = flowing(pool)
-    for n in range(8):
-        pool.submit(f"t{n}", user=f"u{n}")
-    seen = []
-    for _ in range(8):
-        place = pool.place("t7")
-        seen.append((place.position, place.wait_ms))
-        world.advance(1000)
-        running = pool.finish(running[0], want=1).grants
-    assert [position for position, _ in seen] == [8, 7, 6, 5, 4, 3, 2, 1]
-    assert [wait for _, wait in seen] == sorted((wait for _, wait in seen), reverse=True)
 
 
 @pytest.mark.parametrize("state", ["cold", "measured", "parked", "paused", "held"])
@@ -356,17 +279,6 @@ def test_every_refusal_says_when_to_come_back(world: World) -> None:
         assert 0 < refused.retry_ms <= 120_000, (name, refused)
 
 
-def test_a_burst_that_leaves_in_one_moment_still_says_when_to_come_back(world: World) -> None:
-    pool = Pool(world)
-    for n in range(60):
-        pool.submit(f"t{n}", user=f"u{n}")
-    pool.take(want=30)
-    pool.set_queue("free", max_length=1)
-    refused = pool.submit("x")
-    assert isinstance(refused, Refused)
-    assert refused.retry_ms > 0
-
-
 @pytest.mark.parametrize("grace", [0, 2000])
 def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_was(
     world: World, grace: int
@@ -382,20 +294,6 @@ def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_wa
         assert refused.reason == "no_worker"
         assert not refused.others_offered, "nobody offers anything"
         assert 0 < refused.retry_ms <= 6001
-
-
-def test_a_worker_of_any_model_counts_as_a_worker_of_each(world: World) -> None:
-    pool = Pool(world)
-    pool.offer("other")
-    pool.offer("*")
-    world.advance(1000)
-    pool.offer(withdrawn=["*"])
-    for away in (0, 2000, 3000):
-        world.advance(away)
-        refused = pool.submit("a", "anything")
-        assert isinstance(refused, Refused)
-        assert (refused.reason, refused.others_offered) == ("no_worker", False)
-    assert refused.retry_ms == 5000
 
 
 def test_a_model_whose_worker_has_just_left_is_known_although_others_are_offered(world: World) -> None:
@@ -414,15 +312,3 @@ def test_a_refused_task_is_no_part_of_the_books(world: World) -> None:
     accepted = [f"warmfree{n}" for n in range(25)]
     accepted += [f"t{n}" for n in range(30) if pool.record(f"t{n}")]
     audit(world, accepted)
-
-
-def test_a_task_that_needs_not_wait_is_not_refused_where_rules_hold_either(world: World) -> None:
-    pool = Pool(world)
-    pool.configure(max_length=1)
-    pool.offer("m", "m2")
-    pool.set_queue("paid", max_running=5)
-    pool.submit("a", "m")
-    answer = pool.submit("b", "m2", want=1)
-    assert isinstance(answer, Submitted), answer
-    assert [grant.task_id for grant in answer.grants] == ["b"]
-    audit(world, "ab")

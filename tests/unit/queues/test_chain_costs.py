@@ -102,22 +102,6 @@ def test_a_chain_that_cannot_pay_for_its_next_stage_is_told_and_pays_what_it_had
     audit(account.world, "c")
 
 
-def test_whose_balance_is_not_known_any_more_is_asked_for(account: Account) -> None:
-    pool = account.pool
-    pool.start("c", **PAID)
-    (grant,) = pool.take()
-    account.world.call("DEL", account.world.keys("balance", subject="k:acme"))
-    answer = pool.advance(grant, pool.entry(1, **PAID), used=(80, 10))
-    assert (answer.outcome, answer.unknown) == ("no_balance", ("k:acme", ""))
-    account.fund(1000)
-    assert pool.advance(grant, pool.entry(1, **PAID), used=(80, 10)).outcome == "moved"
-    assert account.stands == (1000, 107 + 207)
-    (grant,) = pool.take()
-    pool.advance(grant, pool.end(), 3, used=(90, 40))
-    assert account.stands == (1000 - 107 - 177, 0)
-    audit(account.world, "c")
-
-
 @pytest.mark.parametrize("ends", ["moved", "ended", "failed", "cancelled"])
 def test_parts_are_held_together_and_pay_each_what_it_used(account: Account, ends: str) -> None:
     pool = account.pool
@@ -177,35 +161,11 @@ def test_who_stops_a_stage_whose_usage_nobody_tells_pays_the_most_that_it_may_co
     audit(account.world, "c")
 
 
-def test_a_chain_that_ends_before_anything_ran_pays_nothing(account: Account) -> None:
-    pool = account.pool
-    pool.start("c", parts=[b"0", b"1"], **PAID)
-    pool.cancel("c")
-    assert account.stands == (1000, 0)
-    (charge,) = account.pool.charges()
-    assert (charge.held, charge.charged) == (234, 0)
-    audit(account.world, "c")
-
-
 def test_a_chain_is_refused_that_cannot_pay_for_all_its_stages(account: Account) -> None:
     refused = account.pool.start("c", reserve=800, **PAID)
     assert isinstance(refused, Refused)
     assert (refused.reason, refused.short) == ("quota", Short(1007, 1000))
     audit(account.world, ())
-
-
-def test_a_later_stage_may_be_the_first_with_a_price(account: Account) -> None:
-    pool = account.pool
-    pool.start("c", **{**PAID, "price": ""})
-    assert account.stands == (1000, 0)
-    (grant,) = pool.take()
-    pool.advance(grant, pool.entry(1, **PAID), used=(80, 10))
-    assert account.stands == (1000, 207)
-    (grant,) = pool.take()
-    pool.advance(grant, pool.end(), 3, used=(90, 40))
-    assert account.stands == (1000 - 177, 0)
-    assert account.costs() == {"c.0": None, "c.1": 177}
-    audit(account.world, "c")
 
 
 def test_a_hold_that_grows_may_move_to_the_next_window(account: Account) -> None:

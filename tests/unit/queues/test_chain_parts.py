@@ -90,18 +90,6 @@ def test_parts_are_no_tasks_that_a_caller_may_know() -> None:
     assert not could_be_ours(part_id(chain, 0, 63), 1_800_000_000_000)
 
 
-def test_a_part_is_tried_again_for_itself(world: World, pool: Pool) -> None:
-    grants = begun(pool)
-    assert pool.requeue(grants[1], "failed", begun=True).outcome == "queued"
-    audit(world, "c")
-    (again,) = pool.take(want=3)
-    assert (again.task_id, again.attempt) == (grants[1].task_id, 2)
-    known = pool.chain("c")
-    assert known is not None
-    assert known.begun == 3
-    audit(world, "c")
-
-
 def test_a_part_that_fails_for_good_ends_the_chain_and_the_other_parts(
     world: World, pool: Pool, any_server: Server
 ) -> None:
@@ -161,29 +149,6 @@ def test_a_chain_is_cancelled_while_parts_wait_and_run(world: World, pool: Pool,
     assert world.call("PTTL", world.keys("chain", id="c")) > 0
 
 
-def test_an_operator_who_cancels_a_part_cancels_its_chain(world: World, pool: Pool) -> None:
-    begun(pool, 2)
-    assert pool.cancel(part_id("c", 0, 2)).outcome == "ended"
-    assert pool.state("c") == "cancelled"
-    audit(world, "c")
-    pool.pass_time(GRACE + 1000)
-    assert pool.slots() == {}
-    audit(world, "c")
-
-
-def test_parts_whose_holder_is_lost_run_again_and_the_chain_goes_on(world: World, pool: Pool) -> None:
-    grants = begun(pool)
-    pool.advance(grants[0])
-    pool.advance(grants[1])
-    pool.pass_time(5000)  # nobody renews the last one, which was about to take the chain on
-    audit(world, "c")
-    assert pool.advance(grants[2], pool.entry(1)).outcome == "stale"
-    pool.offer("m")
-    (again,) = pool.take(want=3)
-    assert pool.advance(again, pool.entry(1), 3).outcome == "moved"
-    audit(world, "c")
-
-
 def test_the_chains_deadline_and_the_wait_of_parts(world: World, pool: Pool) -> None:
     pool.start("c", parts=PARTS, timeout_ms=5000)
     pool.start("d", parts=PARTS, wait_ms=3000)
@@ -198,25 +163,6 @@ def test_the_chains_deadline_and_the_wait_of_parts(world: World, pool: Pool) -> 
     pool.pass_time(GRACE + 1000)
     assert pool.slots() == {}
     audit(world, "cd")
-
-
-def test_who_left_the_chain_ends_its_parts(world: World, pool: Pool) -> None:
-    begun(pool, 1, linger_ms=3000)
-    pool.pass_time(2000)
-    pool.renew(read=["c"])
-    pool.pass_time(2500)
-    assert pool.state("c") == "queued"
-    pool.pass_time(1000)
-    assert pool.state("c") == "cancelled"
-    audit(world, "c")
-
-
-def test_parts_fall_to_another_model_each_for_itself(world: World, pool: Pool) -> None:
-    grants = begun(pool, fallbacks="n\t", asked="a route")
-    assert pool.requeue(grants[0], "falls", begun=True, why="X").outcome == "queued"
-    audit(world, "c")
-    assert pool.taken("n", want=3) == [grants[0].task_id]
-    audit(world, "c")
 
 
 def test_parts_share_the_age_and_the_limits_of_their_chain(world: World, pool: Pool) -> None:
@@ -278,17 +224,6 @@ def test_a_part_cannot_be_finished_as_if_it_were_a_task(world: World, pool: Pool
     with pytest.raises(Exception, match="completes by advance"):
         pool.finish(grant)
     audit(world, "c")
-
-
-def test_what_is_kept_of_an_ended_chain_is_forgotten_with_its_user(world: World, pool: Pool) -> None:
-    grants = begun(pool, user="who")
-    for grant in grants[:2]:
-        pool.advance(grant)
-    pool.advance(grants[2], pool.end())
-    pool.sweep()
-    assert drive(pool.scheduler.forget("who", world.now_ms)) == (4, 0)
-    for key in ("task", "log", "chain"):
-        assert not world.call("KEYS", world.keys(key, id="c*"))
 
 
 def test_parts_of_one_user_leave_others_their_part_of_a_queue(world: World, pool: Pool) -> None:

@@ -5,7 +5,7 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Grant, State
+from fairlane.queues.tasks import State
 
 
 def lane_tag(pool: Pool, queue: str = "free", model: str = "m") -> int:
@@ -59,21 +59,6 @@ def test_slot_seconds_are_settled_by_the_time_the_slot_was_held(world: World) ->
     assert pool.charged() == 2 * 2345, "the next is expected to take as long"
 
 
-def test_slot_seconds_of_a_user_come_before_those_of_the_model(world: World) -> None:
-    pool = Pool(world)
-    pool.configure(unit="slot_seconds")
-    for task, user, ms in (("a", "u", 10_000), ("b", "v", 1000)):
-        grant = pool.run(task, user=user)
-        world.advance(ms)
-        pool.finish(grant)
-    before = pool.charged()
-    pool.run("c", user="v")
-    assert pool.charged() - before == 1000
-    before = pool.charged()
-    pool.run("d", user="new")
-    assert 1000 < pool.charged() - before < 10_000, "the model's mean"
-
-
 @pytest.mark.parametrize("how", ["failed", "late finish", "stop over", "after output"])
 def test_slot_seconds_are_paid_however_the_task_ends(world: World, how: str) -> None:
     pool = Pool(world)
@@ -95,18 +80,6 @@ def test_slot_seconds_are_paid_however_the_task_ends(world: World, how: str) -> 
         case _:
             pool.pass_time(58_000)
     assert pool.charged() == (60_000 if how == "stop over" else 2000)
-
-
-@pytest.mark.parametrize("unit", ["tokens", "slot_seconds", "requests"])
-def test_what_comes_back_unserved_is_not_charged(world: World, unit: str) -> None:
-    pool = Pool(world)
-    pool.configure(unit=unit)
-    grant = pool.run("a", estimated_input=50)
-    world.advance(1500)
-    pool.renew(grant, output=5000)
-    pool.requeue(grant)
-    assert (pool.charged(), lane_tag(pool), flow_tag(pool)) == (0, 0, 0)
-    audit(world, "a")
 
 
 # ---- while running ----------
@@ -158,19 +131,6 @@ def test_it_pays_ahead_for_no_more_than_is_likely_to_come(world: World, most: in
     assert pool.charged() - before == 2 * due
 
 
-def test_what_runs_teaches_nothing_of_what_comes_next(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a", estimated_input=1)
-    pool.renew(grant, output=10)
-    before = pool.charged()
-    pool.run("b", estimated_input=1)
-    assert pool.charged() - before == 1 + 2 * 256
-    pool.renew(grant, output=1000)
-    before = pool.charged()
-    pool.run("c", estimated_input=1)
-    assert pool.charged() - before == 1 + 2 * 256
-
-
 def test_a_lift_forgives_a_stream_once(world: World) -> None:
     """Others were served while its user was idle; from where they are it pays for all that it goes on to write."""
     pool = Pool(world, limit=2)
@@ -204,50 +164,6 @@ def test_all_charges_of_a_task_together_are_its_cost(
     audit(world, "a")
 
 
-def test_charges_while_running_follow_a_flow_wherever_it_stands(world: World) -> None:
-    """Idle, in line, parked; and a lane that is idle or waits."""
-    pool = Pool(world)
-    pool.set_model(max_running_per_user=1)
-    grant = pool.run("a", estimated_input=100, max_output=50)
-    pool.renew(grant, output=100)
-    pool.submit("b")
-    pool.renew(grant, output=200)
-    assert pool.take() == []
-    pool.renew(grant, output=300)
-    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (956, 956, 956)
-    pool.cancel("b")
-    pool.renew(grant, output=400)
-    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (1156, 1156, 1156)
-    audit(world, "ab")
-
-
-def test_a_long_stream_makes_room_for_others_before_it_ends(world: World) -> None:
-    pool = Pool(world, limit=2)
-    stream = pool.run("stream", user="long", estimated_input=1, max_output=10)
-    for n in range(4):
-        pool.submit(f"l{n}", user="long", estimated_input=1, max_output=10)
-        pool.submit(f"s{n}", user="short", estimated_input=1, max_output=10)
-    pool.renew(stream, output=100_000)
-    running = pool.take()
-    users = []
-    for _ in range(4):
-        users.append(running[0].user)
-        running = pool.finish(running[0], used=(1, 10), want=1).grants
-    assert users == ["short"] * 4
-
-
-def test_an_ended_task_is_charged_no_more_by_renewals(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a", estimated_input=100, max_output=50)
-    pool.cancel("a")
-    assert pool.renew(grant, output=9000) == [2]
-    assert pool.charged() == 200
-    pool.finish(grant, used=(100, 9000))
-    assert pool.charged() == 18_100
-    assert pool.renew(grant, output=99_000) == [2]
-    assert pool.charged() == 18_100
-
-
 def test_absurd_usage_is_cut(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
@@ -255,27 +171,6 @@ def test_absurd_usage_is_cut(world: World) -> None:
     assert pool.charged() == 2 * 4_194_304
     pool.finish(grant, used=(10**15, 10**15))
     assert pool.charged() == 3 * 4_194_304
-
-
-@pytest.mark.parametrize("unit", ["tokens", "requests", "slot_seconds"])
-def test_what_a_lane_was_charged_is_what_its_tasks_cost(world: World, unit: str) -> None:
-    pool = Pool(world, limit=3)
-    pool.configure(3, unit)
-    cost = {"free": 0, "paid": 0}
-    for n in range(30):
-        queue = "free" if n % 3 else "paid"
-        pool.submit(f"t{n}", queue=queue, user=f"u{n % 4}", estimated_input=7 * n, max_output=13 * n)
-    running: list[Grant] = pool.take(want=3)
-    for n in range(30):
-        grant = running.pop(0)
-        world.advance(17 * n)
-        pool.renew(*running, output=n)
-        pool.finish(grant, used=(n, 3 * n), want=0)
-        ran = world.now_ms - grant.granted_ms
-        cost[grant.queue] += {"tokens": n + 6 * n, "requests": 1, "slot_seconds": ran}[unit]
-        running += pool.take()
-    assert running == []
-    assert {queue: pool.charged(queue) for queue in cost} == cost
 
 
 # ---- another unit ----------
@@ -319,24 +214,6 @@ def test_another_unit_of_cost_leaves_nobody_behind(world: World, before: str, af
         for user in ("u", "v"):
             assert 9 <= served.count((queue, user)) <= 13, (queue, user)
     audit(world, [f"{q}{u}{n}" for n in range(60) for q in ("free", "paid") for u in "uv"])
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "cost"),
-    [("tokens", "requests", 1), ("requests", "tokens", 130), ("tokens", "slot_seconds", 2500)],
-)
-def test_a_task_that_runs_while_the_unit_changes_costs_what_it_costs_in_the_new_one(
-    world: World, before: str, after: str, cost: int
-) -> None:
-    pool = Pool(world)
-    pool.configure(unit=before)
-    grant = pool.run("a", estimated_input=100, max_output=50)
-    pool.submit("b")
-    pool.set_model(cost=after)
-    world.advance(2500)
-    pool.finish(grant, used=(100, 15))
-    assert (pool.charged(), lane_tag(pool), flow_tag(pool)) == (cost, cost, cost)
-    audit(world, "ab")
 
 
 # ---- a cold start ----------

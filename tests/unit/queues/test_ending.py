@@ -55,21 +55,6 @@ def test_a_running_task_ends_at_once_and_its_owner_is_told(world: World, any_ser
     audit(world, "a")
 
 
-def test_a_worker_that_never_confirms_loses_its_slot_after_the_grace(world: World) -> None:
-    pool = Pool(world, limit=1)
-    pool.sweep()
-    grant = pool.run("a")
-    pool.cancel("a")
-    for _ in range(GRACE // 1000 - 1):
-        assert pool.renew(grant) == [2], "a renewal does not prolong it"
-        pool.pass_time(1000)
-    assert "a" in pool.slots()
-    pool.pass_time(1000)
-    assert pool.slots() == {}
-    assert pool.finish(grant).outcome == "late"
-    audit(world, "a")
-
-
 # ---- sweep: time ----------
 
 
@@ -115,15 +100,6 @@ def test_a_running_task_ends_at_its_deadline_and_its_worker_is_stopped(
         assert pool.slots() == {"a": GRACE}
     finally:
         ears.close()
-
-
-def test_a_limit_of_the_wait_does_not_end_a_running_task(world: World) -> None:
-    pool = Pool(world)
-    pool.sweep()
-    grant = pool.run("a", wait_ms=1000)
-    pool.renew(grant)
-    pool.pass_time(5000)
-    assert pool.state("a") == "executing"
 
 
 # ---- sweep: leases ----------
@@ -214,20 +190,6 @@ def test_time_that_redis_was_down_is_not_lease_time(world: World) -> None:
     assert pool.state("unknown") == "queued"
     assert pool.finish(stopping).outcome == "late"
     audit(world, ["running", "unknown", "stopping", "read", "late", "new"])
-
-
-def test_what_was_renewed_before_the_first_sweep_is_not_prolonged(world: World) -> None:
-    pool = Pool(world)
-    pool.sweep()
-    grant = pool.run("a")
-    pool.renew(grant)
-    world.advance(60_000)
-    pool.offer("m")
-    pool.renew(grant)
-    pool.sweep()
-    assert pool.slots() == {"a": 15_000}
-    score = world.call("ZSCORE", world.keys("offers", model="m"), "r1")
-    assert float(score) - world.now_ms == 15_000
 
 
 def test_a_long_stop_survives_in_its_record_as_long_as_its_slot(world: World) -> None:

@@ -1,6 +1,6 @@
 """Tasks that go on to another model: which, when, and what they keep."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.support.audit import audit
@@ -8,7 +8,6 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.credits import Funds
-from fairlane.queues.metrics import FALLBACKS, TASKS_RETURNED, Recorder
 from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted
 
 END = Fragment(b'"error":"no","code":"UPSTREAM_AUTH","retryable":false', "UPSTREAM_AUTH")
@@ -144,24 +143,6 @@ def test_those_that_have_nowhere_to_go_do_not_hold_up_those_behind_them(world: W
     audit(world, [*stuck, "goes"])
 
 
-def test_those_that_may_go_do_not_wait_a_second_for_each_batch_in_which_some_may_not(world: World) -> None:
-    pool = pool_of(world, "a", "b")
-    go = [f"g{n}" for n in range(150)]
-    for task in go:
-        pool.submit(f"stuck-{task}", "a", fallbacks="nobody\t", fallback_after_ms=0)
-        world.advance(1)
-        pool.submit(task, "a", **FALLS)
-        world.advance(1)
-    pool.set_model("a", paused=True)
-    passes = 1
-    while pool.sweep()[0] == 0:
-        passes += 1
-        assert passes <= 5, "a hundred are looked at in each pass"
-    assert {model_of(pool, task) for task in go} == {"b"}
-    assert {model_of(pool, f"stuck-{task}") for task in go} == {"a"}
-    audit(world, [*go, *(f"stuck-{task}" for task in go)])
-
-
 def test_a_record_says_which_models_a_task_left_and_why(world: World) -> None:
     pool = pool_of(world, "a", "b", "c")
     pool.requeue(pool.run("failed", "a", **FALLS), "failed", begun=True, end=END)
@@ -182,37 +163,11 @@ def test_a_record_says_which_models_a_task_left_and_why(world: World) -> None:
     audit(world, ["failed", "held", "unserved"])
 
 
-def test_a_task_whose_lease_ran_out_is_told_of_the_model_that_lost_it(world: World) -> None:
-    pool = pool_of(world, "a", "b")
-    pool.renew(pool.run("t", "a", **FALLS))
-    pool.pass_time(14_000)
-    pool.offer("a", "b")
-    pool.pass_time(3000)
-    assert moves_of(pool, "t") == [("a", "lease over")]
-    metrics = cast(Recorder, pool.scheduler.metrics)
-    assert metrics.values[FALLBACKS.name] == {("a", "b", "failed"): 1}
-    assert [model for _, model, _ in metrics.values[TASKS_RETURNED.name]] == ["a"]
-
-
 def test_after_output_nothing_goes_on(world: World) -> None:
     pool = pool_of(world, "a", "b")
     grant = pool.run("t", "a", **FALLS)
     pool.append(grant, 2)
     assert pool.requeue(grant, "failed", begun=True, end=END).outcome == "ended"
-    audit(world, ["t"])
-
-
-def test_a_model_on_workers_of_every_name_keeps_its_name(world: World) -> None:
-    pool = Pool(world, set_up=False)
-    pool.offer("*")
-    answer = pool.submit("t", "a", **FALLS)
-    assert isinstance(answer, Submitted)
-    (grant,) = pool.take("*")
-    assert grant.asked == "a"
-    pool.requeue(grant, "failed", begun=True, end=END)
-    assert (model_of(pool, "t"), pool.record("t")["m"]) == ("b", "*")
-    (again,) = pool.take("*")
-    assert again.asked == "b"
     audit(world, ["t"])
 
 
@@ -229,18 +184,4 @@ def test_the_most_that_any_model_may_cost_is_held_and_the_one_that_answered_is_p
     pool.finish(granted(pool, "b"), used=(10, 5))
     balance = drive(pool.scheduler.balance("k:acme"))
     assert (balance.held, balance.balance) == (0, 1000 - 30)
-    audit(world, ["t"])
-
-
-def test_a_free_model_that_is_fallen_to_costs_nothing(world: World) -> None:
-    pool = pool_of(world, "b")
-    pool.sweep()
-    drive(pool.scheduler.fund("k:acme", Funds(1000, 1), ""))
-    paid: dict[str, Any] = {"user": "acme/ann", "quota": "k", "estimated_input": 100, "max_output": 50}
-    price = "1000000 1000000 1000000 1000000 0"
-    pool.submit("t", "a", price=price, fallbacks="b\t", fallback_after_ms=0, **paid)
-    assert "pc" not in pool.record("t")
-    pool.finish(granted(pool, "b"), used=(10, 5))
-    balance = drive(pool.scheduler.balance("k:acme"))
-    assert (balance.held, balance.balance) == (0, 1000)
     audit(world, ["t"])

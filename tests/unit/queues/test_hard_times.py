@@ -9,8 +9,6 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-HOUR_MS = 3_600_000
-
 
 @contextlib.contextmanager
 def full(world: World) -> Iterator[None]:

@@ -8,7 +8,7 @@ from tests.support.audit import Snapshot, audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.limits import Allowed, Left, pack, tightest
+from fairlane.queues.limits import Allowed, Left, pack
 from fairlane.queues.tasks import Reached, Refused, State, Submitted
 
 MINUTE, DAY = 60_000, 86_400_000
@@ -74,15 +74,6 @@ def test_so_many_are_accepted_at_once_and_one_more_as_each_part_of_the_period_is
     callers.check()
 
 
-def test_one_decision_over_all_replicas_also_of_one_that_joins_late(world: World) -> None:
-    callers = Callers(world, requests_per_day=100)
-    others = [Pool(world, f"r{number}", set_up=False) for number in (2, 3)]
-    assert sum(callers.burst(20, pool=pool) for pool in (callers.pool, *others)) == 60
-    late = Pool(world, "r9", set_up=False)
-    assert callers.burst(500, pool=late) == 40
-    assert callers.burst(500) == 0
-
-
 def test_every_limit_of_key_and_user_holds_and_the_longest_wait_is_told(world: World) -> None:
     callers = Callers(world, users={"requests_per_minute": 2}, requests_per_minute=5, requests_per_day=6)
     assert callers.burst(9, user="acme/bob") == 2
@@ -101,16 +92,6 @@ def test_every_limit_of_key_and_user_holds_and_the_longest_wait_is_told(world: W
     assert (answer.reached.setting, answer.reached.of_user) == ("requests_per_day", False)
     assert DAY / 6 - MINUTE - 1 <= answer.retry_ms <= DAY / 6
     assert isinstance(Callers(world, requests_per_day=6).submit("acme2/bob"), Submitted), "another key"
-
-
-def test_a_refusal_uses_up_nothing_and_leaves_nothing(world: World) -> None:
-    callers = Callers(world, users={"requests_per_minute": 1}, requests_per_minute=3, tokens_per_day=10_000)
-    callers.submit("acme/bob")
-    before = Snapshot(world).by_kind
-    assert callers.burst(50, user="acme/bob") == 0
-    assert Snapshot(world).by_kind == before
-    assert callers.burst(9, user="acme/eve") == 1
-    assert callers.burst(9, user="acme/joe") == 1, "the key's limit lost nothing to the refused ones"
 
 
 @pytest.mark.parametrize("why", ["full", "full_bytes", "no_worker", "too_long", "user_full"])
@@ -145,13 +126,6 @@ def test_what_is_refused_for_another_reason_uses_up_nothing_and_is_told_what_is_
     assert answer.standing.requests == Left(5, 5, 0)
     assert answer.standing.tokens == Left(5000, 5000, 0)
     assert Snapshot(world).by_kind["limit"] == {}
-
-
-def test_the_repeated_submit_of_a_lost_reply_is_charged_once(world: World) -> None:
-    callers = Callers(world, requests_per_minute=2)
-    for _ in range(5):
-        assert isinstance(callers.submit(task="same", nonce="n", want=1), Submitted)
-    assert callers.left() == {"requests_per_minute": 1}
 
 
 def test_what_a_caller_is_told_is_what_is_left_of_the_tighter_limit(world: World) -> None:
@@ -223,22 +197,6 @@ def test_a_wrong_count_of_a_worker_shuts_nobody_out_for_longer_than_two_periods(
         assert answer.standing.tokens.reset_ms <= 2 * DAY
 
 
-def test_an_operator_who_raises_a_limit_lets_in_who_has_a_debt(world: World) -> None:
-    callers = Callers(world, tokens_per_day=1000)
-    answer = callers.submit(want=1, estimated_input=1, max_output=1)
-    assert isinstance(answer, Submitted)
-    callers.pool.finish(answer.grants[0], used=(10, 4_194_304))
-    assert refused(callers.submit()).retry_ms > DAY
-    callers.limits = pack({"tokens_per_day": 10_000})
-    assert callers.left() == {"tokens_per_day": 8000}
-    assert isinstance(callers.submit(estimated_input=500, max_output=100), Submitted)
-    callers.limits = pack({"tokens_per_day": 1000})
-    assert callers.left() == {"tokens_per_day": 0}
-    refused(callers.submit())
-    world.advance(DAY)
-    assert callers.left() == {"tokens_per_day": 1000}, "and not what it had used before, twice over"
-
-
 def test_what_was_not_used_comes_back_as_far_as_time_has_not_brought_it_back(world: World) -> None:
     callers = Callers(world, tokens_per_minute=6000)
     callers.submit(estimated_input=1000, max_output=2000)
@@ -249,14 +207,6 @@ def test_what_was_not_used_comes_back_as_far_as_time_has_not_brought_it_back(wor
     assert callers.left() == {"tokens_per_minute": 3000}
     callers.pool.finish(grant, used=(0, 500))
     assert callers.left() == {"tokens_per_minute": 4000}, "1,000 come back, not the 2,500 that it did not use"
-
-
-def test_with_no_usage_the_estimate_stands(world: World) -> None:
-    callers = Callers(world, tokens_per_day=10_000)
-    callers.submit(estimated_input=100, max_output=400)
-    (grant,) = callers.pool.take()
-    callers.pool.finish(grant, used=(-1, -1))
-    assert callers.left() == {"tokens_per_day": 9500}
 
 
 def test_a_task_that_is_guessed_to_be_larger_than_the_limit_waits_until_all_of_it_is_there(
@@ -274,15 +224,6 @@ def test_a_task_that_is_guessed_to_be_larger_than_the_limit_waits_until_all_of_i
     (image,) = [grant for grant in grants if grant.task_id == "image"]
     callers.pool.finish(image, used=(300, 200))
     assert callers.left() == {"tokens_per_minute": 500}, "it used much less"
-
-
-def test_what_is_only_guessed_keeps_nobody_out_for_ever(world: World) -> None:
-    callers = Callers(world, tokens_per_minute=1000)
-    assert isinstance(callers.submit(estimated_input=900, max_output=4000), Submitted)
-    assert callers.left() == {"tokens_per_minute": 0}
-    (grant,) = callers.pool.take()
-    callers.pool.finish(grant, used=(900, 4100))
-    assert refused(callers.submit(estimated_input=900)).retry_ms == 120_000
 
 
 # ---- given back ----------
@@ -318,30 +259,6 @@ def test_what_came_to_nothing_is_given_back_whole_and_once(world: World, how: st
     callers.check()
 
 
-def test_of_two_limits_each_gets_back_its_own(world: World) -> None:
-    callers = Callers(world, requests_per_minute=100, requests_per_day=12)
-    callers.submit(want=1)
-    world.advance(700)
-    callers.submit()
-    callers.pool.cancel("t2")
-    assert callers.left() == {"requests_per_minute": 100, "requests_per_day": 11}
-
-
-def test_a_task_that_is_queued_again_is_charged_once(world: World) -> None:
-    callers = Callers(world, requests_per_day=5, tokens_per_day=10_000)
-    callers.submit(estimated_input=100, max_output=100)
-    for _ in range(3):
-        (grant,) = callers.pool.take()
-        callers.pool.requeue(grant, "declined")
-    (grant,) = callers.pool.take()
-    assert callers.left() == {"requests_per_day": 4, "tokens_per_day": 9800}
-    for _ in range(3):
-        callers.pool.finish(grant, used=(100, 50), nonce="same")
-    callers.pool.requeue(grant)
-    assert callers.left() == {"requests_per_day": 4, "tokens_per_day": 9850}
-    callers.check()
-
-
 @pytest.mark.parametrize("then", ["finish", "requeue", "nothing more"])
 def test_a_running_task_that_is_cancelled_is_settled_when_its_worker_has_stopped(
     world: World, then: str
@@ -363,31 +280,6 @@ def test_a_running_task_that_is_cancelled_is_settled_when_its_worker_has_stopped
     callers.check()
 
 
-def test_a_late_refund_forgets_nothing_that_others_took(world: World) -> None:
-    callers = Callers(world, requests_per_minute=6)
-    callers.submit(wait_ms=50_000)
-    world.advance(30_000)
-    assert callers.burst(3) == 3
-    world.advance(20_000)
-    callers.pool.sweep()
-    assert callers.pool.state("t1") == State.FAILED
-    assert callers.left() == {"requests_per_minute": 5}
-
-
-def test_a_debt_counts_also_when_all_else_has_come_back_meanwhile(world: World) -> None:
-    callers = Callers(world, tokens_per_minute=6000)
-    callers.submit(estimated_input=900, max_output=100)
-    (grant,) = callers.pool.take()
-    for _ in range(30):
-        world.advance(10_000)
-        callers.pool.renew(grant)
-        callers.pool.sweep()
-    world.call("DEL", world.keys("limit", subject="k:acme"))  # as it does by itself then
-    callers.pool.finish(grant, used=(1000, 7000))
-    assert callers.left() == {"tokens_per_minute": 0}
-    assert refused(callers.submit(estimated_input=1000, max_output=1)).retry_ms == 20_010
-
-
 # ---- other limits ----------
 
 
@@ -407,45 +299,7 @@ def test_under_another_limit_as_much_is_used_as_before(world: World, then: int, 
     assert callers.left() == {"requests_per_minute": 80}, "one that was taken away begins anew"
 
 
-@pytest.mark.parametrize("then", [1, 1_000_000])
-@pytest.mark.parametrize("before", [100_000_000, 10**12])
-def test_a_lowered_limit_is_used_up_at_most(world: World, before: int, then: int) -> None:
-    callers = Callers(world, tokens_per_day=before)
-    share = before * 6 // 10
-    assert isinstance(callers.submit(estimated_input=share, max_output=1), Submitted)
-    callers.limits = pack({"tokens_per_day": then})
-    assert callers.left() == {"tokens_per_day": 0}
-    answer = refused(callers.submit(estimated_input=then, max_output=1))
-    assert answer.reached == Reached("tokens_per_day", then, then, then)
-    assert answer.retry_ms == DAY
-    world.advance(DAY / 2)
-    assert callers.left() == {"tokens_per_day": then // 2}, (
-        "it comes back from the first call on, also from a refused one"
-    )
-    world.advance(DAY / 2)
-    assert callers.left() == {"tokens_per_day": then}
-
-
-def test_a_debt_stays_one_of_a_period_under_a_lowered_limit(world: World) -> None:
-    callers = Callers(world, tokens_per_minute=1000)
-    answer = callers.submit(want=1, estimated_input=1, max_output=1)
-    assert isinstance(answer, Submitted)
-    callers.pool.finish(answer.grants[0], used=(1, 1499))
-    callers.limits = pack({"tokens_per_minute": 10})
-    answer = refused(callers.submit(estimated_input=10, max_output=1))
-    assert answer.reached == Reached("tokens_per_minute", 10, 20, 10)
-    assert answer.retry_ms == 2 * MINUTE
-
-
 # ---- the clock ----------
-
-
-def test_what_is_all_back_is_kept_no_longer(world: World) -> None:
-    callers = Callers(world, requests_per_day=100, requests_per_minute=2)
-    callers.submit()
-    assert Snapshot(world).ttl("limit", "k:acme") <= DAY / 100 + MINUTE
-    callers.pool.cancel("t1")
-    assert Snapshot(world).by_kind["limit"] == {}
 
 
 # ---- waiting ----------
@@ -478,20 +332,3 @@ def test_who_need_not_wait_is_not_refused_for_those_who_do(world: World) -> None
     assert isinstance(callers.submit(model="m2", want=1), Submitted)
     assert isinstance(callers.submit(model="m2"), Refused)
     callers.check()
-
-
-def test_users_have_limits_of_their_own(world: World) -> None:
-    callers = Callers(world, users={"max_waiting": 1}, max_waiting=3)
-    assert [callers.burst(5, user=f"acme/{name}") for name in ("a", "b", "c", "d")] == [1, 1, 1, 0]
-    answer = refused(callers.submit("acme/a"))
-    assert answer.reached is not None
-    callers.check()
-
-
-def test_what_is_left_without_a_task_is_told_as_beside_one(world: World) -> None:
-    callers = Callers(world, users={"requests_per_day": 7, "tokens_per_minute": 900}, requests_per_minute=9)
-    for user in ("acme/a", "acme/a", "acme/b"):
-        answer = callers.submit(user)
-        assert isinstance(answer, Submitted)
-        allowed = drive(world.scheduler("r1").allowance(user, callers.limits, callers.user_limits))
-        assert tightest(allowed) == answer.standing

@@ -9,7 +9,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.keys import ANY_MODEL
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import State, Submitted
 
 ANY = ANY_MODEL
 
@@ -60,18 +60,6 @@ def test_a_model_that_is_configured_no_longer_shares_the_line_from_then_on(world
     assert scheduled_as(pool, "a") == ANY
 
 
-def test_a_name_within_the_grace_of_its_last_worker_keeps_its_line(world: World) -> None:
-    pool = any_pool(world)
-    other = Pool(world, "r2", set_up=False)
-    other.offer("x")
-    other.offer(withdrawn=["x"], grace_ms=2000)
-    pool.submit("a", "x")
-    assert scheduled_as(pool, "a") == "x"
-    world.advance(2001)
-    pool.submit("b", "x")
-    assert scheduled_as(pool, "b") == ANY
-
-
 def test_a_slot_of_a_worker_that_names_the_model_is_never_given_a_task_of_every_model(world: World) -> None:
     """Its offer may have lapsed, or not have come yet: the slot itself vouches for the name."""
     pool = any_pool(world)
@@ -82,14 +70,6 @@ def test_a_slot_of_a_worker_that_names_the_model_is_never_given_a_task_of_every_
     answer = named.scheduler.submitted(reply)
     assert isinstance(answer, Submitted)
     assert [(grant.task_id, grant.model) for grant in answer.grants] == [("a", "x")]
-
-
-def test_without_a_worker_for_every_model_an_unknown_name_is_refused_as_ever(world: World) -> None:
-    pool = Pool(world)
-    refused = pool.submit("a", "invented")
-    assert isinstance(refused, Refused)
-    assert (refused.reason, refused.others_offered) == ("no_worker", True)
-    assert world.call("EXISTS", world.keys("model", model=ANY)) == 0
 
 
 def test_one_who_invents_names_gets_no_more_than_with_one_name(world: World) -> None:
@@ -132,37 +112,6 @@ def test_the_shared_line_has_settings_of_its_own(world: World) -> None:
     assert len(pool.take(ANY, want=4)) == 1
 
 
-def test_a_worker_of_every_model_serves_named_lines_and_the_shared_one(world: World) -> None:
-    pool = any_pool(world)
-    Pool(world, "r2", set_up=False).offer("offered")
-    pool.submit("a", "offered")
-    pool.submit("b", "invented")
-    assert {grant.task_id for grant in pool.take(ANY, want=2)} == {"a", "b"}
-
-
-def test_a_worker_that_names_its_models_gets_nothing_of_the_shared_line(world: World) -> None:
-    pool = any_pool(world)
-    pool.submit("a", "invented")
-    named = Pool(world, "r2", set_up=False)
-    named.offer("x", "y")
-    assert named.take("x", "y", want=2) == []
-
-
-def test_a_task_that_went_back_keeps_its_name(world: World) -> None:
-    pool = any_pool(world)
-    pool.submit("a", "invented")
-    (first,) = pool.take(ANY)
-    assert pool.requeue(first, "declined").outcome == "queued"
-    (second,) = pool.take(ANY)
-    assert (second.model, second.asked) == (ANY, "invented")
-    nonce = pool.scheduler.nonce()
-    pool.submit("b", "invented 2")
-    assert [g.asked for g in pool.take(ANY, nonce=nonce)] == ["invented 2"]
-    assert [g.asked for g in pool.take(ANY, nonce=nonce)] == ["invented 2"], (
-        "so does a reply that is repeated"
-    )
-
-
 def test_tasks_whose_worker_of_every_model_left_go_to_the_line_of_the_model_they_asked_for(
     world: World,
 ) -> None:
@@ -181,27 +130,6 @@ def test_tasks_whose_worker_of_every_model_left_go_to_the_line_of_the_model_they
     assert {scheduled_as(pool, f"x{n}") for n in range(150)} == {"x"}
     assert (scheduled_as(pool, "y"), pool.state("y")) == (ANY, "queued"), "nobody offers it: it waits"
     assert all(grant.asked == grant.model == "x" for grant in named.take("x", want=64))
-
-
-@pytest.mark.parametrize("how", ["requeue", "lease"])
-def test_a_task_that_goes_back_joins_the_line_of_a_worker_that_names_its_model_now(
-    world: World, how: str
-) -> None:
-    """As when a worker connects, is given a task at once, and only then says which models it runs."""
-    pool = any_pool(world)
-    pool.sweep()
-    pool.submit("a", "x", waiting=True)
-    (grant,) = pool.take(ANY)
-    pool.offer("x", withdrawn=[ANY])
-    assert pool.take("x") == []
-    if how == "requeue":
-        assert pool.requeue(grant, "declined").outcome == "queued"
-    else:
-        pool.pass_time(4000)
-    (again,) = pool.take("x")
-    assert (again.task_id, again.model, again.asked) == ("a", "x", "x")
-    assert pool.slots(ANY) == {}
-    audit(world, "a")
 
 
 @pytest.mark.parametrize("wanted", ["invented", ANY])
@@ -238,19 +166,6 @@ def test_a_name_that_is_held_holds_nobody_else_of_the_shared_line(world: World) 
     audit(world, "abcd")
 
 
-def test_a_task_that_stands_aside_can_be_cancelled_and_expires(world: World) -> None:
-    pool = any_pool(world)
-    pool.sweep()
-    for task in "abc":
-        pool.submit(task, "busy", wait_ms=2000 if task == "b" else 0, user=task)
-    for grant in pool.take(ANY, want=3):
-        pool.requeue(grant, "declined", hold_ms=60_000)
-    pool.cancel("a")
-    pool.pass_time(3000)
-    assert [pool.state(task) for task in "abc"] == ["cancelled", "failed", "queued"]
-    audit(world, "abc")
-
-
 def test_tasks_that_stand_aside_count_among_those_of_their_user(world: World) -> None:
     pool = any_pool(world)
     pool.configure(max_length=4)
@@ -267,18 +182,6 @@ def test_tasks_that_stand_aside_count_among_those_of_their_user(world: World) ->
     assert len(let_in) == 4, "as many as of one user whose tasks stand in line"
     assert isinstance(pool.submit("b", "other", user="bob"), Submitted)
     audit(world, [*let_in, "b"])
-
-
-def test_a_task_alone_in_the_line_does_not_start_while_its_name_is_held(world: World) -> None:
-    pool = any_pool(world)
-    pool.submit("a", "busy")
-    (grant,) = pool.take(ANY)
-    pool.requeue(grant, "declined", hold_ms=2000)
-    answer = pool.submit("b", "busy", want=1)
-    assert isinstance(answer, Submitted)
-    assert (answer.state, answer.grants) == (State.QUEUED, [])
-    due_ms, _ = pool.sweep()
-    assert due_ms <= 2000
 
 
 def test_a_provider_that_refuses_a_named_model_holds_that_model_as_ever(world: World) -> None:
@@ -325,18 +228,6 @@ def test_after_a_gap_the_offers_of_many_names_move_in_portions(world: World) -> 
     assert world.call("ZCOUNT", world.keys("offered"), world.now_ms, "+inf") == 4001
     for number in (0, 1234, 3999):
         assert isinstance(pool.submit(f"t{number}", f"name-{number}"), Submitted)
-
-
-def test_a_second_gap_before_all_offers_have_moved_loses_none(world: World) -> None:
-    pool = Pool(world)
-    pool.sweep()
-    offer_many(pool, 4000)
-    for _ in range(2):
-        world.advance(20_000)
-        pool.sweep()
-    while pool.sweep()[0] == 0:
-        continue
-    assert world.call("ZCOUNT", world.keys("offered"), world.now_ms, "+inf") == 4001
 
 
 def test_the_pool_knows_so_many_names_and_takes_others_when_it_has_forgotten_some(world: World) -> None:

@@ -4,19 +4,18 @@ from typing import Any
 
 import pytest
 from tests.support.audit import Snapshot, audit
-from tests.support.direct import World, drive
+from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.failures import FAILURES
 from fairlane.queues.limits import pack as pack_limits
 from fairlane.queues.naming import MAY_DO_BETTER, name_of, pack
-from fairlane.queues.tasks import End, Ended, Fragment, Grant, Known, Refused, State, Submitted, Used
+from fairlane.queues.tasks import End, Grant, Known, Refused, State, Submitted, Used
 
 DAY_MS = 86_400_000
 NAME = name_of("key", "user", "order-7")
 ASKED = pack(NAME, "print", DAY_MS)
 OTHERWISE = pack(NAME, "other", DAY_MS)
-LEFT = Fragment(b'"by":"client"', "CANCELLED")
 
 
 def ready(world: World) -> Pool:
@@ -85,25 +84,6 @@ def test_each_user_and_each_callers_key_has_keys_of_its_own() -> None:
     assert name_of("a", "bc", "d") != name_of("ab", "c", "d")
 
 
-def test_a_submit_whose_reply_was_lost_answers_as_before_when_it_is_repeated(world: World) -> None:
-    pool = ready(world)
-    first = submit(pool, "first", nonce="n", want=1)
-    assert isinstance(first, Submitted)
-    repeated = submit(pool, "first", nonce="n", want=1)
-    assert isinstance(repeated, Submitted)
-    assert [grant.token for grant in repeated.grants] == [grant.token for grant in first.grants]
-
-
-def test_a_submit_of_unknown_outcome_that_never_came_leaves_no_key(world: World) -> None:
-    pool = ready(world)
-    assert pool.cancel("first", tombstone_ms=60_000).outcome == "unknown"
-    late = submit(pool, "first")
-    assert isinstance(late, Refused)
-    assert late.reason == "cancelled"
-    assert named(world) == {}
-    assert isinstance(submit(pool, "second"), Submitted)
-
-
 def test_a_submit_of_unknown_outcome_that_came_is_left_to_who_comes_again(world: World) -> None:
     pool = ready(world)
     submit(pool, "first", linger_ms=36_000)
@@ -114,18 +94,6 @@ def test_a_submit_of_unknown_outcome_that_came_is_left_to_who_comes_again(world:
     assert pool.record("first")["st"] == "cancelled"
     assert isinstance(submit(pool, "second"), Submitted)
     audit(world, ["first", "second"])
-
-
-def test_a_refused_task_leaves_no_key(world: World) -> None:
-    pool = ready(world)
-    assert isinstance(submit(pool, "t", model="unknown"), Refused)
-    limits = pack_limits({"requests_per_day": 1})
-    whose = {"user": "k/a", "key_limits": limits}
-    assert isinstance(pool.submit("first", **whose), Submitted)
-    assert isinstance(submit(pool, "t", **whose), Refused)
-    pool.configure(max_length=1)
-    assert isinstance(submit(pool, "t", user="k/a"), Refused)
-    assert named(world) == {}
 
 
 def test_a_repetition_takes_nothing_of_limits_and_uses_and_needs_no_worker(world: World) -> None:
@@ -198,15 +166,6 @@ def test_all_time_outs_let_a_key_go_and_no_fault_of_a_request_does() -> None:
     assert not final & MAY_DO_BETTER
 
 
-def test_a_time_out_of_the_wait_lets_the_key_go(world: World) -> None:
-    pool = ready(world)
-    submit(pool, "first", wait_ms=1000)
-    world.advance(1001)
-    pool.sweep()
-    assert pool.record("first")["co"] == "QUEUE_TIMEOUT"
-    assert isinstance(submit(pool, "second"), Submitted)
-
-
 def test_whose_readers_left_begins_anew_also_while_its_worker_still_stops(world: World) -> None:
     pool = ready(world)
     submit(pool, "first", linger_ms=36_000)
@@ -221,13 +180,6 @@ def test_whose_readers_left_begins_anew_also_while_its_worker_still_stops(world:
     pool.finish(grant, 3)
     assert named(world) == {NAME: "second"}, "the late end of the first is none of the second's"
     audit(world, ["first", "second"])
-
-
-def test_a_caller_who_cancels_is_answered_so_again(world: World) -> None:
-    pool = ready(world)
-    submit(pool, "first")
-    assert pool.cancel("first").outcome == "ended"
-    assert again(pool).state is State.CANCELLED
 
 
 def test_record_and_log_are_kept_as_long_as_the_key_and_that_from_the_submission_on(world: World) -> None:
@@ -262,30 +214,12 @@ def test_a_task_that_was_dropped_for_want_of_room_is_known_all_the_same(world: W
     assert (known.task_id, known.state) == ("first", None)
 
 
-def test_a_user_who_is_forgotten_is_not_known_by_keys_either(world: World) -> None:
-    pool = ready(world)
-    submit(pool, "first", user="u")
-    pool.finish(pool.take()[0])
-    assert drive(pool.scheduler.forget("u", world.now_ms)) == (1, 0)
-    assert named(world) == {}
-
-
 def test_who_polls_does_not_make_a_named_task_go_before_the_archive_has_it(world: World) -> None:
     pool = ready(world)
     submit(pool, "first", archive_ms=3_600_000, keep_ms=300_000)
     pool.finish(pool.take()[0])
     assert Snapshot(world).ttl("task", "first") > 3_600_000
     assert again(pool).state is State.COMPLETED
-
-
-def test_an_attempt_that_is_given_up_lets_the_key_go_in_the_same_step(world: World) -> None:
-    pool = ready(world)
-    submit(pool, "first", waiting=True)
-    (grant,) = pool.take()
-    pool.offer(withdrawn=["m"])
-    ended: Ended = pool.requeue(grant, begun=True)
-    assert ended.outcome == "ended"
-    assert named(world) == {}
 
 
 def brought(pool: Pool, number: int, *, user: str = "acme", ttl_ms: int = 60_000, task: str = "") -> str:
@@ -311,12 +245,6 @@ def test_a_user_has_so_many_keys_and_others_have_their_own(world: World) -> None
     assert brought(pool, 5) == "idempotency_keys 15000"
     world.advance(60_000)
     assert [brought(pool, n) for n in range(5, 10)] == ["Submitted"] * 4 + ["idempotency_keys 15000"]
-
-
-def test_keys_that_are_remembered_for_less_time_take_less(world: World) -> None:
-    pool = ready(world)
-    assert [brought(pool, n, ttl_ms=6000) for n in range(40)] == ["Submitted"] * 40
-    assert brought(pool, 40, ttl_ms=6000) == "idempotency_keys 1500"
 
 
 def test_what_was_refused_takes_no_key(world: World) -> None:

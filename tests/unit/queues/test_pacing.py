@@ -9,7 +9,7 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Grant, State, Submitted
+from fairlane.queues.tasks import Grant, Submitted
 
 
 def fill(pool: Pool, number: int, **more: int) -> None:
@@ -61,15 +61,6 @@ def test_no_window_of_any_length_holds_more_than_its_rate(world: World, rate: in
     windows_hold(starts, rate)
 
 
-def test_a_quiet_minute_allows_no_burst(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(requests_per_minute=60)
-    world.advance(600_000)
-    pool.offer("m")
-    fill(pool, 5)
-    assert len(pool.take(want=5)) == 1
-
-
 def test_a_submit_that_could_take_at_once_is_paced_too_and_told_when(world: World) -> None:
     pool = Pool(world)
     pool.set_model(requests_per_minute=60)
@@ -95,18 +86,6 @@ def test_every_call_that_could_start_a_task_names_the_instant(world: World) -> N
     assert pool.ask("m", "other").later == (("m", 1000),)
 
 
-def test_of_several_models_only_the_paced_one_waits(world: World) -> None:
-    pool = Pool(world)
-    pool.offer("m", "m2")
-    pool.set_model("m", requests_per_minute=60)
-    for n in range(3):
-        pool.submit(f"a{n}", "m")
-        pool.submit(f"b{n}", "m2")
-    asked = pool.ask("m", "m2", want=6)
-    assert sorted(grant.model for grant in asked.grants) == ["m", "m2", "m2", "m2"]
-    assert asked.later == (("m", 1000),)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "wait"), [(1, 600, 100), (600, 1, 60_000), (60, 60, 1000), (1, None, 0)]
 )
@@ -121,16 +100,6 @@ def test_a_new_rate_holds_from_the_next_start_on(
     pool.set_model(requests_per_minute=after)
     asked = pool.ask()
     assert (len(asked.grants), asked.later) == ((0, (("m", wait),)) if wait else (1, ()))
-
-
-def test_a_raised_token_rate_shortens_a_long_wait(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(tokens_per_minute=100)
-    fill(pool, 3, estimated_input=900, max_output=100)
-    pool.take()
-    assert pool.ask().later == (("m", 600_000),)
-    pool.set_model(tokens_per_minute=10_000)
-    assert pool.ask().later == (("m", 6000),)
 
 
 def test_a_rate_from_the_configuration_is_scaled_like_one_set_while_running(world: World) -> None:
@@ -210,33 +179,6 @@ def test_what_was_used_corrects_the_pace_both_ways(world: World, used: tuple[int
         assert len(finished.grants) == 1
 
 
-def test_a_correction_frees_the_minute_for_others(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(tokens_per_minute=600)
-    pool.submit("a", estimated_input=599, max_output=1)
-    (grant,) = pool.take()
-    pool.submit("b", user="v", estimated_input=499, max_output=1)
-    world.advance(15_000)
-    pool.renew(grant)
-    finished = pool.finish(grant, used=(99, 1), want=1)
-    assert [grant.task_id for grant in finished.grants] == ["b"]
-
-
-def test_tokens_that_were_not_counted_are_not_given_back(world: World) -> None:
-    """A task that began under another rule did not take from the minute: what it used less than expected frees nothing of it."""
-    pool = Pool(world)
-    pool.set_model(requests_per_minute=600_000)
-    pool.submit("before", estimated_input=999, max_output=1)
-    (grant,) = pool.take()
-    pool.set_model(requests_per_minute=None, tokens_per_minute=1000)
-    pool.submit("a", user="v", estimated_input=999, max_output=1)
-    pool.submit("b", user="w", estimated_input=999, max_output=1)
-    assert len(pool.take()) == 1
-    world.advance(1)
-    finished = pool.finish(grant, used=(0, 0), want=1)
-    assert (finished.grants, finished.later) == ([], (("m", 60_999),))
-
-
 def test_a_paced_model_learns_how_much_its_tasks_write_whatever_its_cost(world: World) -> None:
     pool = Pool(world)
     pool.set_model(tokens_per_minute=6000, cost="requests")
@@ -265,19 +207,6 @@ def test_a_refusal_by_the_provider_holds_the_model_and_costs_no_try(world: World
     audit(world, "ab")
 
 
-def test_a_held_model_starts_nothing_by_any_call(world: World) -> None:
-    pool = Pool(world)
-    grants = [pool.run(f"r{n}", user=f"r{n}") for n in range(2)]
-    pool.requeue(grants[0], "declined", hold_ms=3000)
-    answer = pool.submit("b", want=1, user="v")
-    assert isinstance(answer, Submitted)
-    assert (answer.grants, answer.later) == ([], (("m", 3000),))
-    finished = pool.finish(grants[1], want=1)
-    assert (finished.grants, finished.later) == ([], (("m", 3000),))
-    assert answer.place.wait_ms >= 3000, "and whoever waits is told so"
-    assert pool.place("b").low_ms >= 3000
-
-
 def test_the_longest_hold_wins(world: World) -> None:
     pool = Pool(world)
     grants = [pool.run(f"r{n}", user=f"r{n}") for n in range(3)]
@@ -293,30 +222,6 @@ def test_whoever_says_that_a_model_is_not_paused_ends_its_hold(world: World) -> 
     assert pool.take() == [], "another change does not"
     pool.set_model(paused=False)
     assert pool.taken() == ["a"]
-
-
-def test_a_hold_of_a_grant_that_is_over_holds_nothing(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    pool.cancel("a")
-    assert pool.requeue(grant, "declined", hold_ms=60_000).outcome == "stale"
-    assert pool.submit("b", want=1).grants  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(("hold_ms", "most"), [(0, 100), (1000, 1000)])
-def test_a_task_that_is_refused_for_ever_ends_at_last(world: World, hold_ms: int, most: int) -> None:
-    pool = Pool(world)
-    pool.submit("a")
-    world.call("HSET", world.keys("task", id="a"), "at", most - 10)
-    for _ in range(9):
-        (grant,) = pool.take()
-        assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "queued"
-        pool.pass_time(hold_ms * 6)  # it waits by itself from the fourth refusal on
-    (grant,) = pool.take()
-    assert grant.attempt == most
-    assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "ended"
-    assert (pool.state("a"), pool.code("a")) == (State.FAILED, "WORKER_LOST")
-    audit(world, "a")
 
 
 def test_a_task_that_is_refused_again_and_again_waits_by_itself(world: World) -> None:
@@ -343,13 +248,3 @@ def test_a_task_that_is_refused_again_and_again_waits_by_itself(world: World) ->
     assert pool.place("bad").wait_ms == 300_000
     pool.cancel("bad")
     audit(world, ["bad", "good1", "good2", "good3"])
-
-
-def test_a_hold_also_stands_when_its_task_ends(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    pool.append(grant, 2)
-    assert pool.requeue(grant, "declined", hold_ms=5000).outcome == "ended"
-    answer = pool.submit("b", want=1)
-    assert isinstance(answer, Submitted)
-    assert (answer.grants, answer.later) == ([], (("m", 5000),))

@@ -144,20 +144,6 @@ def test_what_is_not_enough_is_refused_and_takes_nothing(account: Account) -> No
     assert isinstance(account.submit("e", estimated_input=1, max_output=1, **limits), Submitted)
 
 
-def test_a_refusal_by_a_limit_or_a_full_queue_holds_nothing(account: Account) -> None:
-    assert isinstance(account.submit("a", key_limits="1 0 0 0 0 0"), Submitted)
-    assert account.submit("b", key_limits="1 0 0 0 0 0").reason == "rate_limited"  # type: ignore[union-attr]
-    account.pool.configure(max_length=1)
-    assert account.submit("c", user="acme/ann").reason == "full"  # type: ignore[union-attr]
-    assert account.stands == (1000, 207)
-
-
-def test_a_submit_whose_reply_was_lost_holds_once(account: Account) -> None:
-    for _ in range(3):
-        assert isinstance(account.submit("a", nonce="same"), Submitted)
-    assert account.stands == (1000, 207)
-
-
 def test_what_nobody_has_told_of_is_asked_for(world: World) -> None:
     account = Account(world)
     assert account.submit("a", user="other") == Refused("no_balance", unknown=("k:other", ""))
@@ -165,13 +151,6 @@ def test_what_nobody_has_told_of_is_asked_for(world: World) -> None:
     assert account.submit("a", quota=account.budget(500)) == Refused("no_balance", unknown=("k:acme", window))
     assert account.fund(1000, window=window, windows={window: 450}) is False
     assert account.submit("a", quota=account.budget(500), estimated_input=1000).short == Short(1107, 1050)  # type: ignore[union-attr]
-
-
-def test_a_model_without_a_price_costs_nothing_and_asks_nobody(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a", **{**PAID, "price": ""})
-    pool.finish(grant)
-    assert world.call("EXISTS", world.keys("balance", subject="k:acme")) == 0
 
 
 def test_more_than_was_held_becomes_a_debt_that_a_grant_pays(account: Account) -> None:
@@ -276,35 +255,6 @@ def test_a_budget_is_used_before_what_was_granted_and_comes_anew(account: Accoun
     audit(account.world, "ab")
 
 
-def test_what_comes_back_goes_to_the_window_that_it_came_from(account: Account) -> None:
-    windows = [account.today]
-    account.fund(0, 2, window=windows[0])
-    for day, name in enumerate("abc"):
-        assert isinstance(account.submit(name, quota=account.budget(1000)), Submitted)
-        account.world.advance(DAY_MS)
-        account.pool.offer("m")
-        windows.append(account.today)
-        assert account.window(windows[day]) == (0, 207)
-    for name in "abc":
-        account.pool.cancel(name)
-    assert [account.window(window) for window in windows[1:3]] == [(0, 0), (0, 0)]
-    assert windows[0] not in str(drive(account.pool.scheduler.balance("k:acme")).fields)
-    assert [charge.window for charge in account.pool.charges()] == windows[:3]
-    audit(account.world, "abc")
-
-
-def test_what_a_task_uses_beyond_its_hold_ends_with_its_window(account: Account) -> None:
-    account.fund(1000, window=account.today)
-    account.pool.finish(account.run("a", quota=account.budget(500)), used=(300, 0))
-    assert account.window(account.today) == (307, 0)
-    account.pool.finish(account.run("b", quota=account.budget(500)), used=(3000, 0))
-    assert account.window(account.today) == (500 + 3007 - 193 - 1000, 0)
-    assert account.stands == (0, 0)
-    account.world.advance(DAY_MS)
-    account.pool.offer("m")
-    assert isinstance(account.submit("c", quota=account.budget(500)), Submitted)
-
-
 def test_the_clock_of_the_store_says_which_window_it_is(account: Account) -> None:
     text = account.budget(500)
     _, _, _, before, this, following = text.split()
@@ -322,18 +272,6 @@ def test_the_clock_of_the_store_says_which_window_it_is(account: Account) -> Non
     account.world.advance(-DAY_MS)
     account.pool.offer("m")
     assert account.submit("d", quota=text) == Refused("no_balance", unknown=("k:acme", f"d{before}"))
-
-
-def test_a_budget_of_another_kind_asks_what_was_used_of_it(account: Account) -> None:
-    account.fund(0, 2, window=account.today)
-    account.submit("a", quota=account.budget(500))
-    month = f"m{account.today[1:]}"
-    assert account.submit("b", quota=account.budget(500, "m")) == Refused(
-        "no_balance", unknown=("k:acme", month)
-    )
-    account.fund(0, 2, window=month, windows={month: 290})
-    refused = account.submit("b", quota=account.budget(500, "m"), estimated_input=200)
-    assert refused.short == Short(307, 210)  # type: ignore[union-attr]
 
 
 # ---- ends ----------
@@ -538,16 +476,6 @@ def whole(account: Account) -> tuple[int, int]:
     )
 
 
-def test_an_end_that_is_repeated_pays_once(account: Account) -> None:
-    grant = account.run("a")
-    for _ in range(3):
-        account.pool.finish(grant, used=(10, 5), nonce="same")
-        account.pool.cancel("a")
-        account.pool.requeue(grant)
-    assert account.stands == (1000 - COST, 0)
-    assert len(account.pool.charges()) == 1
-
-
 def test_a_task_of_a_key_without_a_quota_tells_what_it_costs(world: World) -> None:
     pool = Pool(world)
     pool.finish(pool.run("a", user="acme", price=PRICE), used=(10, 5))
@@ -561,15 +489,6 @@ def test_a_task_of_a_key_without_a_quota_tells_what_it_costs(world: World) -> No
 
 
 # ---- what SQL and the store say of each other ----------
-
-
-def test_a_balance_that_is_gone_is_charged_in_sql_alone(account: Account) -> None:
-    grant = account.run("a")
-    account.world.call("DEL", account.world.keys("balance", subject="k:acme"), account.world.keys("balances"))
-    account.pool.finish(grant, used=(10, 5))
-    (charge,) = account.pool.charges()
-    assert (charge.number, charge.charged) == (0, COST)
-    assert drive(account.pool.scheduler.balance("k:acme")) is None
 
 
 def test_balances_are_due_in_turn(account: Account) -> None:

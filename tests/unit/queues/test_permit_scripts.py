@@ -112,34 +112,10 @@ def test_a_holder_takes_permits_and_nobody_else_does(line: Line) -> None:
     line.audit()
 
 
-def test_what_is_next_in_line_waits_for_whom_it_is_for(line: Line) -> None:
-    """The order stays fair among permits and calls: neither overtakes the other because its taker asked first."""
-    line.offer(IMAGE)
-    line.submit("call", IMAGE, task_type="http")
-    line.ask_for("permit", user="v")
-    assert line.hold() == []
-    assert line.record("call").get("at") is None, "nobody was granted it for nothing"
-    assert line.taken(IMAGE) == ["call"]
-
-
 def test_a_permit_needs_no_worker_of_its_endpoint(line: Line) -> None:
     answer = line.ask_for("a")
     assert answer.state is State.QUEUED
     assert [grant.task_id for grant in line.hold()] == ["a"]
-
-
-def test_a_task_that_only_calls_itself_a_permit_is_an_ordinary_one(world: World) -> None:
-    pool = Pool(world)
-    pool.submit("a", "m", task_type=PERMIT)
-    assert pool.take("m", worker=PERMIT_HOLDER) == []
-    assert pool.taken("m") == ["a"]
-
-
-def test_the_slots_of_a_submitting_worker_get_no_permit(line: Line) -> None:
-    line.offer(IMAGE)
-    answer = line.submit("a", IMAGE, task_type=PERMIT, want=1)
-    assert isinstance(answer, Submitted)
-    assert (answer.state, answer.grants) == (State.QUEUED, [])
 
 
 def test_one_replica_that_lives_is_told_of_a_permit(line: Line, ear: Subscription) -> None:
@@ -168,13 +144,6 @@ def test_whoever_frees_a_slot_tells_the_right_one(line: Line, ear: Subscription)
     assert line.leave(grant) is Left.ENDED
     assert ear.drain() == [b"w\nhttp:image"]
     line.audit()
-
-
-def test_the_sweep_repeats_what_was_told_in_vain(line: Line, ear: Subscription) -> None:
-    line.ask_for("a")
-    ear.drain()
-    line.pass_time(1000)
-    assert b"p\nhttp:image" in ear.drain()
 
 
 # ---- out ----------
@@ -207,15 +176,6 @@ def test_a_permit_does_not_outlast_the_deadline_of_its_task(line: Line) -> None:
     assert json.loads(data)["expiresAt"] == line.world.now_ms + 10_000
 
 
-def test_nobody_who_is_gone_ends_a_permit_that_is_out(line: Line) -> None:
-    """Neither the replica that gave it out nor its readers need to be there any more."""
-    grant = line.out("a", linger_ms=5000)
-    line.pass_time(UNUSED_MS - 1000)
-    assert line.state("a") == "executing"
-    assert line.renew(grant, read=["a"]) == [0], "its former holder has nothing to keep"
-    assert line.enter(grant) is Admitted.IN
-
-
 def test_a_replica_that_dies_before_it_gives_a_permit_out_costs_nothing(line: Line) -> None:
     line.ask_for("a")
     (lost,) = line.hold()
@@ -243,16 +203,6 @@ def test_a_permit_lets_in_once(line: Line) -> None:
     assert line.slots(IMAGE) == {"a": USED_MS}
     assert drive(line.scheduler.payload("a")) is None
     line.audit()
-
-
-def test_nobody_is_let_in_before_a_permit_is_out_or_for_another_attempt(line: Line) -> None:
-    line.ask_for("a")
-    (grant,) = line.hold()
-    assert line.enter(grant) is Admitted.OVER
-    line.give_out(grant)
-    assert line.enter(grant._replace(epoch=grant.epoch + 1)) is Admitted.OVER
-    assert line.enter(grant._replace(task_id="nobody")) is Admitted.UNKNOWN
-    assert line.enter(grant) is Admitted.IN
 
 
 def test_a_used_permit_holds_its_slot_until_its_end_is_reported(line: Line) -> None:
@@ -285,13 +235,6 @@ def test_or_until_its_time_is_over(line: Line) -> None:
     line.audit()
 
 
-def test_an_end_that_comes_before_the_beginning_is_none(line: Line) -> None:
-    grant = line.out("a")
-    assert line.leave(grant) is Left.UNUSED
-    assert line.leave(grant._replace(task_id="nobody")) is Left.UNKNOWN
-    assert line.enter(grant) is Admitted.IN
-
-
 def test_the_end_is_told_to_readers_and_counted(line: Line, ear: Subscription) -> None:
     line.ask_for("a", follow=True)
     (grant,) = line.hold()
@@ -316,17 +259,6 @@ def test_an_unused_permit_gives_its_slot_back_and_fails(line: Line) -> None:
     assert [grant.task_id for grant in line.hold()] == ["b"]
     assert line.enter(grant) is Admitted.OVER
     line.audit()
-
-
-def test_a_permit_is_over_at_its_instant_though_nobody_has_swept(line: Line) -> None:
-    grant = line.out("a")
-    line.world.advance(UNUSED_MS - 1)
-    late = line.out("b")
-    line.world.advance(1)
-    assert line.enter(grant) is Admitted.OVER
-    assert line.enter(late) is Admitted.IN
-    line.sweep()
-    assert line.code("a") == "PERMIT_EXPIRED"
 
 
 @pytest.mark.parametrize("uses_late", [False, True])
@@ -394,22 +326,6 @@ def test_a_permit_counts_in_a_window_until_it_is_used_and_a_window_longer(
     line.audit()
 
 
-def test_a_used_permit_counts_until_its_end_where_that_is_reported_sooner(line: Line) -> None:
-    line.configure(0, "requests", model=IMAGE)
-    line.set_model(IMAGE, windows="1/1s")
-    first = line.out("a")
-    line.ask_for("c")
-    assert line.enter(first) is Admitted.IN
-    line.world.advance(10)
-    assert line.leave(first) is Left.ENDED
-    line.world.advance(999)
-    assert line.hold() == []
-    line.world.advance(1)
-    (grant,) = line.hold()
-    assert grant.task_id == "c"
-    line.audit()
-
-
 def test_an_unused_permit_counts_in_no_window(line: Line) -> None:
     line.configure(0, "requests", model=IMAGE)
     line.set_model(IMAGE, windows="2/1h")
@@ -463,16 +379,6 @@ def test_a_call_that_is_under_way_keeps_its_slot_though_its_task_is_cancelled(
         line.pass_time(USED_MS // 2)
     assert [grant.task_id for grant in line.hold()] == ["b"]
     assert list(line.recorded()) == ["a"]
-    line.audit()
-
-
-def test_a_task_that_is_cancelled_before_its_permit_is_out_frees_its_slot(line: Line) -> None:
-    line.ask_for("a")
-    (grant,) = line.hold()
-    line.cancel("a")
-    assert line.give_out(grant) is None
-    assert line.slots(IMAGE) == {}
-    assert line.kinds("a") == ["start", "cancelled"]
     line.audit()
 
 

@@ -1,20 +1,16 @@
 """What the outbox is told of tasks that end: one entry each, whoever ends them, with what their ends say."""
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane import queues
 from fairlane.gateway.records.entries import MOST_TOKENS, AnnouncedEnd, UsageRow, read_announced, read_usage
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Refused, State, Submitted
 
-LUA = Path(queues.__file__).parent / "lua"
 GRACE = Limits().stop_grace_ms
 
 
@@ -85,32 +81,6 @@ def test_a_task_that_ran_is_recorded_with_all_that_is_known_of_it(world: World) 
     assert (only(world).waited_ms, only(world).ran_ms) == (300, 100)
 
 
-@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
-def test_a_first_output_that_comes_with_the_end_is_recorded_as_one(world: World, state: State) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    world.advance(70)
-    pool.finish(grant, state=state, code="WORKER_LOST", chunks=[b"{}", b"{}"])
-    assert only(world).first_output == world.now_ms
-    audit(world, "a")
-
-
-@pytest.mark.parametrize("price", ["", "1 1 1 1 1"])
-def test_the_route_and_the_template_are_recorded_with_and_without_a_price(world: World, price: str) -> None:
-    pool = Pool(world)
-    pool.finish(pool.run("a", asked="summary", template="brief\nv2\nde", price=price))
-    pool.finish(pool.run("b", asked="summary", price=price))
-    pool.finish(pool.run("c", template="brief\nv2\n", price=price))
-    a, b, c = rows(world)
-    assert [row.route for row in (a, b, c)] == ["summary", "summary", ""]
-    assert [(row.template, row.template_version) for row in (a, b, c)] == [
-        ("brief", "v2"),
-        ("", ""),
-        ("brief", "v2"),
-    ]
-    assert [(row.model, row.cost is not None) for row in (a, b, c)] == [("m", price != "")] * 3
-
-
 def test_what_is_not_known_is_none_and_an_estimate_is_marked(world: World) -> None:
     pool = Pool(world)
     pool.finish(pool.run("a"), used=(12, 3, -1, -1, True))
@@ -130,11 +100,6 @@ def test_a_worker_is_believed_no_more_tokens_than_can_be(world: World) -> None:
     assert (a.input, a.output, a.cached, a.reasoning) == (12, 3, 12, 3)
     assert (b.input, b.output, b.cached, b.reasoning) == (MOST_TOKENS, MOST_TOKENS, MOST_TOKENS, 7)
     assert (c.input, c.output, c.cached, c.reasoning) == (None, None, 5, 6)
-
-
-def test_no_more_tokens_are_recorded_than_are_settled() -> None:
-    settled = re.findall(r"math\.min\((?:input|output), (\d+)\)", (LUA / "shared" / "ending.lua").read_text())
-    assert max(int(most) for most in settled) == MOST_TOKENS  # (less where a cost is learned)
 
 
 def test_a_task_that_never_ran_is_recorded_too(world: World) -> None:
@@ -233,16 +198,6 @@ def test_however_a_task_ends_it_is_recorded_once(
     audit(world, "a")
 
 
-def test_a_call_that_is_repeated_records_nothing_more(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    for _ in range(3):
-        assert pool.finish(grant, nonce="same").outcome == "ok"
-        pool.cancel("a")
-        pool.requeue(grant)
-    assert only(world).state == "completed"
-
-
 def test_a_task_that_is_stopped_is_recorded_with_what_it_used_until_then(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
@@ -254,30 +209,6 @@ def test_a_task_that_is_stopped_is_recorded_with_what_it_used_until_then(world: 
     assert pool.finish(grant, used=(9, 40)).outcome == "late"
     row = only(world)
     assert (row.state, row.ended, row.input, row.output) == ("cancelled", ended, 9, 40)
-
-
-@pytest.mark.parametrize("later", [(9, 40), (-1, -1)])
-def test_a_failure_whose_worker_is_still_to_stop_is_recorded_with_what_was_told_last(
-    world: World, later: tuple[int, int]
-) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    pool.finish(grant, state=State.FAILED, used=(9, 30, -1, -1, True), slot_ms=1000)
-    assert rows(world) == []
-    pool.finish(grant, used=later)
-    row = only(world)
-    assert (row.state, row.code, row.input, row.output) == ("failed", "X", 9, 40 if later[1] > 0 else 30)
-    assert row.estimated == (later[1] < 0)
-
-
-def test_what_was_told_is_recorded_also_when_the_sweep_gives_the_slot_back(world: World) -> None:
-    pool = Pool(world)
-    pool.sweep()
-    grant = pool.run("a")
-    pool.finish(grant, state=State.FAILED, used=(9, 30, 4, -1, True), slot_ms=1000)
-    pool.pass_time(1000)
-    row = only(world)
-    assert (row.input, row.output, row.cached, row.reasoning, row.estimated) == (9, 30, 4, None, True)
 
 
 def test_a_refused_task_leaves_no_record(world: World) -> None:
@@ -343,14 +274,6 @@ def test_an_end_is_announced_once_its_slot_is_free(world: World) -> None:
     pool.finish(grant)
     assert [(end.task, end.state) for end in announced(world)] == [("a", "cancelled")]
     audit(world, "a")
-
-
-def test_one_that_waits_is_announced_as_it_is_cancelled(world: World) -> None:
-    pool = Pool(world)
-    pool.submit("a", "m", announced=True)
-    pool.cancel("a")
-    pool.cancel("a")
-    assert [(end.task, end.state) for end in announced(world)] == [("a", "cancelled")]
 
 
 @pytest.mark.parametrize("ends", ["well", "by a part", "by its caller"])

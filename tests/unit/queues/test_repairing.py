@@ -68,23 +68,6 @@ def test_it_costs_no_try(world: World, pool: Pool) -> None:
     audit(world, ["a"])
 
 
-def test_it_happens_once_however_often_it_is_said(world: World, pool: Pool) -> None:
-    grant = pool.run("a", **REPAIRS)
-    assert pool.repair(grant, AGAIN).outcome == "queued"
-    charged = pool.charged()
-    assert pool.repair(grant, b'{"other":1}').outcome == "stale", "its reply was lost, and it is said again"
-    assert (pool.payload("a"), pool.charged()) == (AGAIN, charged)
-    again = granted(pool)
-    assert pool.repair(grant, b'{"other":1}').outcome == "stale"
-    assert pool.repair(again, b'{"other":1}', (30, 6)).outcome == "ended"
-    assert pool.repair(again, b'{"other":1}', (30, 6)).outcome == "ended", "as it was answered"
-    assert pool.code("a") == "JSON_PARSE_FAILED"
-    row = pool.recorded()["a"]
-    assert (row.state, row.input, row.output) == ("failed", 40, 11)
-    assert pool.charged() == 10 + 2 * 5 + 30 + 2 * 6
-    audit(world, ["a"])
-
-
 def test_not_without_leave_nor_behind_output_nor_out_of_time_nor_where_nobody_is(
     world: World, pool: Pool
 ) -> None:
@@ -105,18 +88,6 @@ def test_not_without_leave_nor_behind_output_nor_out_of_time_nor_where_nobody_is
     rows = pool.recorded()
     assert (rows["plain"].input, rows["plain"].output, rows["shown"].output) == (10, 5, 7)
     audit(world, ["plain", "shown", "late", "alone"])
-
-
-@pytest.mark.parametrize("sizes", [(100, 30_000), (30_000, 100), (20_000, 40_000), (10, 20)])
-def test_bytes_are_counted_as_they_are(world: World, pool: Pool, sizes: tuple[int, int]) -> None:
-    before, after = sizes
-    grant = pool.run("a", payload=b"x" * before, **REPAIRS)
-    pool.repair(grant, b"y" * after)
-    audit(world, ["a"])
-    again = granted(pool)
-    audit(world, ["a"])
-    pool.finish(again, seq=3)
-    audit(world, ["a"])
 
 
 def test_the_archive_gets_the_request_as_it_came(world: World, pool: Pool) -> None:
@@ -146,18 +117,6 @@ def test_what_the_first_answer_used_is_recorded_whatever_ends_the_task(
     row = pool.recorded()["a"]
     used = (10, 5) if when == "waits" else (30, 8)
     assert (row.state, row.input, row.output, row.cost) == ("cancelled", *used, 0)
-    audit(world, ["a"])
-
-
-def test_a_task_that_ended_while_its_answer_was_looked_at_is_settled_with_what_it_used(
-    world: World, pool: Pool
-) -> None:
-    grant = pool.run("a", **REPAIRS)
-    pool.cancel("a")
-    assert pool.repair(grant, AGAIN, (10, 5)).outcome == "stale"
-    row = pool.recorded()["a"]
-    assert (row.state, row.input, row.output) == ("cancelled", 10, 5)
-    assert pool.charged() == 20
     audit(world, ["a"])
 
 
@@ -229,22 +188,6 @@ def test_limits_of_tokens_take_both_once(world: World, pool: Pool) -> None:
     pool.cancel("b")
     assert left() == [9, 4500], "the request comes back, and what the second answer might have taken"
     audit(world, ["a", "b"])
-
-
-def test_requests_and_seconds_of_slots_are_charged_for_each_answer(world: World) -> None:
-    for unit, charge in (("requests", 1), ("slot_seconds", 400)):
-        world.empty()
-        pool = Pool(world)
-        pool.configure(unit=unit)
-        grant = pool.run("a", **REPAIRS)
-        world.advance(400)
-        pool.repair(grant)
-        assert pool.charged() == charge
-        again = granted(pool)
-        world.advance(400)
-        pool.finish(again, seq=3)
-        assert pool.charged() == 2 * charge
-        audit(world, ["a"])
 
 
 def test_it_is_counted_and_remembered(world: World, pool: Pool) -> None:

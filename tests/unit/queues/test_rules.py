@@ -8,7 +8,7 @@ from tests.support.audit import audit
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Grant, State, Submitted
+from fairlane.queues.tasks import Grant
 
 
 def backlog(pool: Pool, queue: str, number: int, *, user: str = "", model: str = "m") -> list[str]:
@@ -49,17 +49,6 @@ def test_a_paused_queue_starts_nothing_and_others_go_on(world: World) -> None:
     audit(world, ["a", "b"])
 
 
-def test_a_task_of_a_paused_queue_or_model_does_not_start_in_its_own_submit(world: World) -> None:
-    pool = Pool(world)
-    pool.offer("m", "m2")
-    pool.set_queue("free", paused=True)
-    pool.set_model("m2", paused=True)
-    for task, model, queue in (("a", "m", "free"), ("b", "m2", "paid")):
-        answer = pool.submit(task, model, queue=queue, want=1)
-        assert isinstance(answer, Submitted)
-        assert (answer.state, answer.grants, answer.later) == (State.QUEUED, [], ())
-
-
 @pytest.mark.parametrize("what", ["queue", "model"])
 def test_resuming_wakes_an_idle_replica_and_pausing_nobody(
     world: World, ears: Callable[[Pool], Subscription], what: str
@@ -78,30 +67,6 @@ def test_resuming_wakes_an_idle_replica_and_pausing_nobody(
     assert other.taken() == ["a"]
 
 
-def test_what_runs_goes_on_while_its_queue_and_model_are_paused(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    pool.submit("b")
-    pool.set_queue("free", paused=True)
-    pool.set_model(paused=True)
-    assert pool.append(grant, 2) == ("ok", 0)
-    assert pool.renew(grant) == [1]
-    assert pool.finish(grant, 3, want=1).grants == []
-    audit(world, ["a", "b"])
-
-
-def test_tasks_of_a_paused_queue_expire_and_are_cancelled_as_ever(world: World) -> None:
-    pool = Pool(world)
-    pool.set_queue("free", paused=True)
-    pool.submit("late", wait_ms=1000)
-    pool.submit("left")
-    pool.sweep()
-    pool.pass_time(1000)
-    pool.cancel("left")
-    assert [pool.state(task) for task in ("late", "left")] == [State.FAILED, State.CANCELLED]
-    audit(world, ["late", "left"])
-
-
 def test_a_paused_queue_saves_no_turns(world: World) -> None:
     """Two queues of one weight; one is paused for a while. Resumed, it gets half, not everything."""
     pool = Pool(world, limit=1)
@@ -115,20 +80,6 @@ def test_a_paused_queue_saves_no_turns(world: World) -> None:
     pool.set_queue("paid", paused=None)
     after = queues_of(serve(pool, running, 40))
     assert 19 <= after.count("paid") <= 21
-
-
-def test_a_queue_paused_beside_another_rule_saves_no_turns_either(world: World) -> None:
-    pool = Pool(world, limit=1)
-    pool.set_queue("paid", weight=1.0)
-    pool.set_queue("free", max_running=50)
-    backlog(pool, "paid", 60)
-    backlog(pool, "free", 120)
-    running = pool.take()
-    serve(pool, running, 10)
-    pool.set_queue("paid", paused=True)
-    serve(pool, running, 40)
-    pool.set_queue("paid", paused=None)
-    assert 19 <= queues_of(serve(pool, running, 40)).count("paid") <= 21
 
 
 # ---- running tasks of a queue ----------
@@ -152,17 +103,6 @@ def test_a_queue_runs_so_many_over_all_models(world: World) -> None:
     audit(world, ["a", "b", "c", "d", "p"])
 
 
-def test_a_stopping_task_still_counts_as_running(world: World) -> None:
-    pool = Pool(world)
-    pool.set_queue("free", max_running=1)
-    grant = pool.run("a")
-    pool.submit("b")
-    pool.cancel("a")
-    assert pool.take() == []
-    assert pool.finish(grant).outcome == "late"
-    assert pool.taken() == ["b"]
-
-
 def test_tasks_that_ran_before_a_rule_was_set_count_for_it(world: World) -> None:
     pool = Pool(world)
     first = pool.run("a")
@@ -173,22 +113,6 @@ def test_tasks_that_ran_before_a_rule_was_set_count_for_it(world: World) -> None
     pool.finish(first)
     assert pool.taken() == ["b"]
     audit(world, ["a", "b"])
-
-
-def test_rules_switched_off_and_on_again_count_what_began_between(world: World) -> None:
-    pool = Pool(world)
-    pool.set_queue("free", max_running=5)
-    first = pool.run("a")
-    pool.set_queue("free", max_running=None)
-    second = pool.run("b")
-    pool.submit("c")
-    pool.set_queue("free", max_running=2)
-    assert pool.take() == []
-    audit(world, ["a", "b", "c"])
-    pool.finish(second)
-    assert pool.taken() == ["c"]
-    pool.finish(first)
-    audit(world, ["a", "b", "c"])
 
 
 def test_a_slot_that_ends_lets_its_queue_start_on_another_model_at_once(
@@ -206,35 +130,6 @@ def test_a_slot_that_ends_lets_its_queue_start_on_another_model_at_once(
     assert hears.drain() == []
     pool.finish(grant, want=1)
     assert hears.drain() == [b"w\nm2"]
-
-
-@pytest.mark.parametrize(
-    "how", ["finish", "late finish", "requeue", "late requeue", "lease over", "stop over"]
-)
-def test_however_a_task_ends_its_queue_may_start_on_another_model(
-    world: World, ears: Callable[[Pool], Subscription], how: str
-) -> None:
-    pool, other = Pool(world), Pool(world, "r2", set_up=False)
-    pool.offer("m")
-    other.offer("m2")
-    hears = ears(other)
-    pool.set_queue("free", max_running=1)
-    grant = pool.run("a", "m")
-    pool.submit("b", "m2")
-    assert other.take("m2") == []
-    pool.sweep()
-    hears.drain()
-    if "late" in how or "stop" in how:
-        pool.cancel("a")
-    if "finish" in how:
-        pool.finish(grant)
-    elif "requeue" in how:
-        pool.requeue(grant)
-    else:
-        for _ in range(61 if how == "stop over" else 3):
-            world.call("HSET", world.keys("pool"), "woke", world.now_ms + 1000)
-            pool.pass_time(1000)
-    assert b"w\nm2" in hears.drain()
 
 
 def test_a_queue_at_its_cap_saves_no_turns(world: World) -> None:
@@ -283,17 +178,6 @@ def test_a_reserve_holds_against_a_larger_weight(world: World) -> None:
         assert queues_of(running).count("free") == 2
 
 
-def test_a_reserve_smaller_than_the_fair_share_changes_no_share(world: World) -> None:
-    pool = Pool(world, limit=10)
-    pool.set_queue("paid", weight=1.0)
-    pool.set_queue("free", reserved=2)
-    backlog(pool, "free", 130)
-    backlog(pool, "paid", 130)
-    running = pool.take(want=10)
-    started = queues_of(serve(pool, running, 200))
-    assert 95 <= started.count("free") <= 105
-
-
 @pytest.mark.parametrize(("lendable", "others"), [(None, 4), (2, 4), (1, 3), (0, 2)])
 def test_what_is_not_lent_stays_free_for_its_queue(world: World, lendable: int | None, others: int) -> None:
     pool = Pool(world, limit=4)
@@ -337,31 +221,6 @@ def test_turns_out_of_a_reserve_push_nobody_else_back(world: World) -> None:
     backlog(pool, "free", 100)
     started = queues_of(serve(pool, running, 40))
     assert 15 <= started.count("free") <= 25
-
-
-def test_a_reserve_taken_back_leaves_no_debt_behind(world: World) -> None:
-    """Slots had by reserve beyond the fair share are not paid for later: equal weights mean equal shares again."""
-    pool = Pool(world, limit=4)
-    pool.set_queue("paid", weight=1.0, reserved=3)
-    backlog(pool, "paid", 200)
-    backlog(pool, "free", 200)
-    running = pool.take(want=4)
-    assert queues_of(serve(pool, running, 80)).count("paid") >= 55
-    pool.set_queue("paid", reserved=None)
-    serve(pool, running, 4)
-    after = queues_of(serve(pool, running, 40))
-    assert 17 <= after.count("paid") <= 23
-
-
-def test_a_new_limit_counts_for_reserves_from_the_next_decision_on(world: World) -> None:
-    pool = Pool(world, limit=0)
-    pool.set_queue("paid", reserved=2, lendable=0)
-    backlog(pool, "free", 10)
-    assert len(pool.take(want=3)) == 3, "a model without a limit has no slots to reserve"
-    pool.set_model(concurrency=6)
-    assert len(pool.take(want=9)) == 1
-    pool.set_queue("paid", lendable=None)
-    assert len(pool.take(want=9)) == 2
 
 
 def test_raising_a_limit_wakes_for_every_rule(world: World, ears: Callable[[Pool], Subscription]) -> None:

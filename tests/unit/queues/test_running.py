@@ -121,19 +121,6 @@ def test_a_finish_with_lost_events_says_where_the_log_ends_and_changes_nothing(w
     assert pool.finish(grant, 2, chunks=[b"1", b"2"]).outcome == "ok"
 
 
-def test_a_late_finish_is_told_it_was_late_and_still_takes(world: World) -> None:
-    pool = Pool(world, limit=1)
-    grant = pool.run("a")
-    pool.submit("b")
-    pool.cancel("a")
-    assert pool.take() == [], "the model is still busy with it"
-    answer = pool.finish(grant, want=1, nonce="n")
-    assert (answer.outcome, names(answer.grants)) == ("late", ["b"])
-    assert pool.finish(grant, want=1, nonce="n") == answer, "repeated"
-    assert pool.events("a") == [("1-1", "start"), ("2-2", "cancelled")]
-    audit(world, ["a", "b"])
-
-
 def test_a_finish_of_an_old_attempt_is_stale_and_still_takes(world: World) -> None:
     pool = Pool(world)
     old = pool.run("a")
@@ -145,14 +132,6 @@ def test_a_finish_of_an_old_attempt_is_stale_and_still_takes(world: World) -> No
     assert (answer.outcome, names(answer.grants)) == ("stale", ["b"])
     assert pool.finish(old, want=1, nonce="n") == answer, "repeated"
     assert pool.state("a") == "executing"
-
-
-def test_a_second_finish_by_another_call_is_late(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    assert pool.finish(grant).outcome == "ok"
-    assert pool.finish(grant, state=State.FAILED).outcome == "late"
-    assert pool.state("a") == "completed"
 
 
 def test_an_ended_task_is_kept_as_long_as_it_asked(world: World) -> None:
@@ -280,20 +259,6 @@ def test_a_follower_gets_the_record_and_the_events_to_come(world: World) -> None
     assert record.fields["rd"] == "r1", "an ended task takes no more readers"
 
 
-def test_a_follower_who_does_not_own_the_task_changes_nothing_of_it(world: World) -> None:
-    pool = Pool(world)
-    pool.sweep()
-    pool.submit("a", user="alice", key="k1", linger_ms=2000)
-    before = pool.record("a")
-    pool.pass_time(1500)
-    for owner in (("k2", "alice"), ("k1", "mallory"), ("", "alice")):
-        assert drive(pool.scheduler.follow("a", keep_alive=True, owner=owner)) is None
-    assert pool.record("a") == before
-    assert drive(pool.scheduler.follow("a", owner=("k1", "alice"))).fields["u"] == "alice"
-    pool.pass_time(1500)
-    assert pool.state("a") == "cancelled"
-
-
 # ---- pages ----------
 
 
@@ -310,33 +275,6 @@ def test_a_page_ends_with_the_event_that_reaches_its_size(world: World) -> None:
         after = f"{page[-1].epoch}-{page[-1].seq}"
     assert [event.seq for event in seen] == list(range(1, len(sizes) + 2))
     assert [len(event.data) for event in seen[1:]] == sizes
-
-
-def test_of_large_events_behind_a_small_one_no_more_are_read_than_the_page_holds(world: World) -> None:
-    """Each log begins with a small one: a mean of its size would make hundreds of what follows."""
-    pool = Pool(world)
-    grant = pool.run("a")
-    for at in range(30):
-        pool.append(grant, at + 2, b"x" * 500_000)
-    world.call("CONFIG", "SET", "slowlog-log-slower-than", 0)
-    try:
-        world.call("SLOWLOG", "RESET")
-        page = drive(pool.scheduler.page("a", "-", 128 * 1024))
-        logged = world.call("SLOWLOG", "GET", 100)
-    finally:
-        world.call("CONFIG", "SET", "slowlog-log-slower-than", 10_000)
-    assert [event.seq for event in page] == [1, 2]
-    counts = [int(command[-1]) for _, _, _, command, *_ in logged if command[0] == b"XRANGE"]
-    assert len(counts) == 2, "as the slow log tells what a script calls"
-    assert sum(counts) <= 3
-
-
-def test_whether_a_log_holds_an_event_is_told_without_the_events_behind_it(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    pool.append(grant, 2, b"1", b"2")
-    assert drive(pool.scheduler.page("a", id_of(grant, 2), 0)) == []
-    assert drive(pool.scheduler.page("a", id_of(grant, 4), 0)) is None
 
 
 def test_a_page_behind_an_event_that_the_log_does_not_hold_is_refused(world: World) -> None:
@@ -421,30 +359,6 @@ def test_a_task_that_two_workers_died_of_is_given_to_no_third(world: World) -> N
     assert pool.code("a") == "WORKER_LOST"
 
 
-def test_one_worker_lost_twice_and_a_lease_that_ran_out_do_not_count_as_two_workers(world: World) -> None:
-    pool = Pool(world)
-    pool.submit("a")
-    (grant,) = pool.take(worker="first connection")
-    assert pool.requeue(grant, "lost", begun=True, who="key/one").outcome == "queued"
-    (grant,) = pool.take(worker="second connection")
-    assert pool.requeue(grant, "lost", begun=True, who="key/one").outcome == "queued"
-    pool.submit("b")
-    for _ in range(2):  # its gateway is killed twice
-        (grant,) = [grant for grant in pool.take(want=2) if grant.task_id == "b"]
-        pool.renew(grant)
-        pool.pass_time(20_000)
-        assert pool.state("b") == "queued"
-
-
-def test_a_renewal_of_what_has_not_begun_costs_no_try(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    assert pool.renew(grant, begun=False) == [1]
-    assert "tr" not in pool.record("a")
-    assert pool.renew(grant, begun=True) == [1]
-    assert pool.record("a")["tr"] == "1"
-
-
 def test_a_slot_that_is_kept_at_the_end_is_free_when_the_worker_has_stopped(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
@@ -476,14 +390,6 @@ def test_with_no_worker_left_a_waiting_caller_is_told_and_an_async_task_waits(wo
     audit(world, ["waiting", "alone"])
 
 
-def test_a_task_out_of_time_is_not_queued_again(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a", timeout_ms=1000)
-    world.advance(1000)
-    assert pool.requeue(grant).outcome == "ended"
-    assert pool.code("a") == "TOTAL_TIMEOUT"
-
-
 def test_running_is_not_waiting(world: World) -> None:
     """The limit of the wait goes on where it stopped at the grant."""
     pool = Pool(world)
@@ -498,16 +404,6 @@ def test_running_is_not_waiting(world: World) -> None:
     assert pool.state("a") == "queued"
     pool.pass_time(1000)
     assert (pool.state("a"), pool.code("a")) == ("failed", "QUEUE_TIMEOUT")
-
-
-def test_a_stopped_task_whose_worker_is_lost_frees_its_slot(world: World) -> None:
-    pool = Pool(world, limit=1)
-    grant = pool.run("a")
-    pool.cancel("a")
-    assert pool.requeue(grant).outcome == "stale"
-    assert pool.slots() == {}
-    assert pool.state("a") == "cancelled"
-    audit(world, "a")
 
 
 def test_the_history_of_attempts_can_be_read_whatever_the_worker_is_called(world: World) -> None:

@@ -7,10 +7,9 @@ import pytest
 from tests.support.audit import Snapshot, audit
 from tests.support.direct import World
 from tests.support.pool import Pool
-from tests.support.servers import Server
 
 from fairlane.queues.limits import pack
-from fairlane.queues.tasks import Grant, State, Submitted
+from fairlane.queues.tasks import State, Submitted
 
 FAR_MS = 10**12
 
@@ -74,52 +73,6 @@ def test_a_submit_with_a_free_slot_waits_at_the_limit(world: World) -> None:
     audit(world, "ab")
 
 
-HOWS = [
-    "finish",
-    "cancel, then finish",
-    "cancel, then requeue",
-    "requeue",
-    "lease over",
-    "deadline over",
-    "stop over",
-]
-
-
-@pytest.mark.parametrize("where", ["m", "m2"])
-@pytest.mark.parametrize("how", HOWS)
-def test_who_is_held_goes_on_however_the_task_ends_and_is_woken_for(
-    world: World, any_server: Server, how: str, where: str
-) -> None:
-    """Also on another model, whose workers are at another replica."""
-    pool, other = pool_of(world), Pool(world, "r2", set_up=False)
-    other.offer(where, hold_ms=FAR_MS)
-    grant = pool.run("a", timeout_ms=5000 if how == "deadline over" else 0, user="acme/a", **of(1))
-    pool.submit("b", where, user="acme/b", **of(1))
-    assert other.take(where, want=2) == []
-    assert held(world) == {("free", where): ["acme/b"]}
-    pool.sweep()
-    hears = other.ears(any_server.socket_path)
-    if "cancel" in how or "stop" in how:
-        pool.cancel("a")
-        assert other.take(where, want=2) == [], "its worker still runs it"
-    if "finish" in how:
-        pool.finish(grant)
-    elif "requeue" in how:
-        pool.requeue(grant)
-    else:
-        if how == "deadline over":
-            pool.renew(grant)
-        pool.pass_time({"lease over": 3000, "deadline over": 66_000, "stop over": 61_000}[how])
-        assert pool.slots() == {}
-    assert f"w\n{where}".encode() in hears.drain()
-    hears.close()
-    assert held(world) == {}
-    other.offer(where, hold_ms=FAR_MS)
-    granted = other.taken(where, want=2)
-    assert len(granted) == 1
-    audit(world, "ab")
-
-
 def test_when_the_first_of_the_held_goes_away_the_next_one_follows(world: World) -> None:
     pool = pool_of(world)
     running = pool.run("a", user="acme/a", **of(1))
@@ -138,24 +91,6 @@ def test_when_the_first_of_the_held_goes_away_the_next_one_follows(world: World)
     pool.pass_time(70_000)
     assert held(world) == {}
     audit(world, "abcd")
-
-
-def test_one_that_cannot_start_keeps_back_nobody_on_another_model(world: World) -> None:
-    """A key's tasks wait for two models; one of them has no slot left, and nothing of the key runs there."""
-    pool = pool_of(world, "full", "m2", limit=0)
-    pool.set_model("full", concurrency=1)
-    pool.submit("x", "full", user="x")
-    pool.take("full")
-    running = pool.run("a", "m2", user="acme/a", **of(1))
-    pool.submit("b", "full", user="acme/b", **of(1))
-    pool.submit("c", "m2", user="acme/c", **of(1))
-    pool.submit("d", "m2", user="acme/d", **of(1))
-    assert pool.take("full", "m2", want=4) == []
-    granted = pool.finish(running, want=1, models=["m2"]).grants
-    assert len(granted) == 1
-    granted = pool.finish(granted[0], want=1, models=["m2"]).grants
-    assert len(granted) == 1
-    audit(world, "xabcd")
 
 
 def test_held_users_of_a_key_have_their_turns_by_lane_and_user(world: World) -> None:
@@ -194,38 +129,6 @@ def test_many_users_of_a_key_at_its_limit_stop_nobody_else(world: World) -> None
     assert len(held(world)["free", "m"]) >= 1490, "each is looked at once, not all again"
 
 
-def test_a_model_whose_cap_is_lifted_lets_go_of_nobody_whom_the_key_holds(world: World) -> None:
-    pool = pool_of(world)
-    pool.set_model(max_running_per_user=1)
-    pool.run("a", user="acme/a", **of(1))
-    for name in "bc":
-        pool.submit(name, user=f"acme/{name}", **of(1))
-    assert pool.take(want=3) == []
-    pool.set_model(max_running_per_user=None)
-    audit(world, "abc")
-    assert pool.take(want=3) == []
-    audit(world, "abc")
-
-
-def test_a_task_that_stands_aside_does_not_keep_back_others_of_its_key(world: World) -> None:
-    pool = Pool(world)
-    pool.offer("*", withdrawn=["m"], hold_ms=FAR_MS)
-    running = _run_named(pool, "a", "x1", "acme/a")
-    for name, model in (("b", "x2"), ("c", "x3")):
-        pool.submit(name, model, user=f"acme/{name}", **of(1))
-    assert pool.take("*", want=3) == []
-    pool.requeue(running, "declined", hold_ms=5000)
-    granted = pool.take("*", want=3)
-    assert len(granted) == 1, "one of the others"
-    audit(world, "abc")
-
-
-def _run_named(pool: Pool, task: str, model: str, user: str) -> Grant:
-    pool.submit(task, model, user=user, **of(1))
-    (grant,) = pool.take("*")
-    return grant
-
-
 def test_tasks_from_before_a_limit_do_not_count_and_are_not_lost(world: World) -> None:
     pool = pool_of(world)
     pool.submit("a", user="acme")
@@ -238,17 +141,3 @@ def test_tasks_from_before_a_limit_do_not_count_and_are_not_lost(world: World) -
     pool.finish(grants[1])
     assert pool.taken(want=9) == ["d"]
     audit(world, "abcd")
-
-
-def test_a_task_without_the_limit_does_not_overtake_those_of_its_user_that_are_held(world: World) -> None:
-    pool = pool_of(world)
-    running = pool.run("a", user="acme", **of(1))
-    pool.submit("b", user="acme", **of(1))
-    assert pool.take() == []
-    answer = pool.submit("c", want=1, user="acme")
-    assert isinstance(answer, Submitted)
-    assert answer.grants == []
-    audit(world, "abc")
-    assert [grant.task_id for grant in pool.finish(running, want=1).grants] == ["b"]
-    assert pool.taken() == ["c"]
-    audit(world, "abc")

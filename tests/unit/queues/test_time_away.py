@@ -1,8 +1,5 @@
 """Redis was away for some seconds, or its clock moved: nobody loses what he could not renew, and nothing dead lives for ever."""
 
-import re
-from collections.abc import Callable
-
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import World
@@ -123,11 +120,3 @@ def test_a_grant_of_a_lost_reply_is_repeated_after_redis_was_away(world: World) 
     world.advance(4000)
     pool.sweep()
     assert pool.finish(grant, want=1, nonce="n").grants == answer.grants
-
-
-def commands_of(world: World, call: Callable[[], object]) -> int:
-    """How many commands the server carries out for a call, those of its script included."""
-    world.call("CONFIG", "RESETSTAT")
-    call()
-    text = world.call("INFO", "commandstats").decode()
-    return sum(int(number) for number in re.findall(r"calls=(\d+)", text))

@@ -133,19 +133,6 @@ def test_what_no_upstream_is_to_blame_for_does_not_count(world: World, code: str
     assert pool.known() == {}
 
 
-@pytest.mark.parametrize("cause", ["failed", "falls", "declined"])
-def test_failures_that_go_back_count_as_well(world: World, cause: Any) -> None:
-    pool = Through(world)
-    pool.offers("b")
-    for n in range(FAILURES):
-        grant = pool.run(f"t{n}", fallbacks="b\t", fallback_after_ms=0)
-        pool.requeue(grant, cause, begun=True, why="CONNECT_TIMEOUT")
-        assert pool.record(f"t{n}")["m"] == ("b" if cause != "declined" or n == FAILURES - 1 else "m")
-        pool.cancel(f"t{n}")
-    assert "till" in pool.known()
-    pool.audit()
-
-
 def test_tasks_with_fallbacks_go_on_at_once_while_all_upstreams_of_their_model_are_open(world: World) -> None:
     pool = Through(world)
     pool.offers("b")
@@ -179,23 +166,6 @@ def test_one_upstream_that_fails_leaves_the_others_of_its_model_alone(world: Wor
     pool.finish(probe)
     pool.succeed(upstream="bad")
     assert pool.known("bad") == {}
-    pool.audit()
-
-
-def test_a_task_that_finds_a_slot_of_an_open_upstream_waits_for_another(world: World) -> None:
-    pool = Through(world)
-    pool.offers("m", upstreams=["bad", "good"])
-    pool.open(upstream="bad")
-    reply = pool.scheduler.submit(pool.spec("t"), 1, pool.scheduler.nonce(), "w1", named=True, upstream="bad")
-    answer = pool.scheduler.submitted(reply.result())
-    assert isinstance(answer, Submitted)
-    assert (answer.state, answer.grants, answer.shut) == (State.QUEUED, [], (("m", OPEN_MS),))
-    reply = pool.scheduler.submit(
-        pool.spec("u"), 1, pool.scheduler.nonce(), "w2", named=True, upstream="good"
-    )
-    answer = pool.scheduler.submitted(reply.result())
-    assert isinstance(answer, Submitted)
-    assert [grant.task_id for grant in answer.grants] == ["t"]
     pool.audit()
 
 
@@ -248,26 +218,6 @@ def test_what_began_before_it_opened_counts_for_nothing(world: World) -> None:
     for grant in early[3:]:
         pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
     assert pool.run("probe").task_id == "probe"
-    pool.audit()
-
-
-@pytest.mark.parametrize("how", ["cancelled", "lost", "lease over", "declined"])
-def test_a_probe_that_tells_nothing_gives_its_place_back(world: World, how: str) -> None:
-    pool = Through(world)
-    pool.open()
-    world.advance(OPEN_MS)
-    probes = [pool.run(f"p{n}") for n in range(PROBES)]
-    assert pool.submit("next").state is State.QUEUED  # type: ignore[union-attr]
-    assert pool.taken("m") == []
-    if how == "cancelled":
-        pool.cancel("p0")
-        pool.finish(probes[0], seq=0, state=State.CANCELLED)
-    elif how == "lease over":
-        pool.renew(*probes[1:])
-        pool.pass_time(4000)
-    else:
-        pool.requeue(probes[0], "lost" if how == "lost" else "declined")
-    assert len(pool.take("m", want=5)) == 1
     pool.audit()
 
 
@@ -363,20 +313,6 @@ def test_replicas_are_notified_when_a_breaker_opens_and_closes(world: World, any
     ]
 
 
-def test_an_upstream_whose_workers_have_left_keeps_no_task_waiting(world: World) -> None:
-    pool, other = Through(world), Through(world, "r2", set_up=False)
-    pool.offers("m", upstreams=["bad", "good"])
-    other.offers("m", upstreams=["good"])
-    pool.open(upstream="bad")
-    assert isinstance(pool.submit("t"), Submitted)
-    pool.offers("m", upstreams=["bad"])
-    assert isinstance(pool.submit("u"), Submitted), "the other replica has workers of the good one"
-    other.offer(withdrawn=["m"])
-    assert refused(pool, "v").reason == "unavailable"
-    pool.offers("m")
-    pool.audit()
-
-
 @pytest.mark.parametrize("waits", [True, False])
 def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
     world: World, waits: bool
@@ -388,22 +324,6 @@ def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
     outcome = pool.requeue(grant, "failed", begun=True, end=end, why="UPSTREAM_ERROR")
     assert outcome.outcome == ("ended" if waits else "queued")
     assert pool.record("t").get("co") == ("UPSTREAM_ERROR" if waits else None)
-    pool.audit()
-
-
-def test_a_probe_that_goes_well_never_opens_it_again(world: World) -> None:
-    pool = Through(world)
-    pool.open()
-    world.advance(OPEN_MS)
-    for grant in [pool.run(f"bad{n}") for n in range(PROBES)]:
-        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
-    before = pool.known()
-    world.advance(2 * OPEN_MS)
-    for _ in range(PROBES):
-        pool.succeed()
-        assert pool.known() == before
-    pool.succeed()
-    assert pool.known() == {}, "more of them went well than not"
     pool.audit()
 
 
@@ -423,27 +343,6 @@ def test_a_caller_who_waits_gets_an_error_when_probes_have_failed_too(world: Wor
     assert left == {"async"}
     ended = {task for task in ("waits", "falls") if pool.state(task) == "failed"}
     assert {pool.code(task) for task in ended} == {"MODEL_UNAVAILABLE"}
-    pool.audit()
-
-
-def test_who_waits_goes_on_waiting_while_it_was_not_probed_or_another_model_may_do(world: World) -> None:
-    pool = Through(world)
-    pool.offers("b")
-    waits = pool.run("running")
-    pool.submit("waits", waiting=True)
-    pool.finish(waits)
-    early = pool.take("m")
-    for _ in range(FAILURES):
-        pool.fail()
-    pool.sweep()
-    pool.requeue(early[0], "declined")
-    world.advance(1000)
-    pool.sweep()
-    assert pool.state("waits") == "queued", "it has opened only now"
-    pool.force("open")
-    world.advance(1000)
-    pool.sweep()
-    assert pool.code("waits") == "MODEL_UNAVAILABLE", "an operator gave it up"
     pool.audit()
 
 
@@ -489,15 +388,4 @@ def test_a_probe_tells_that_its_upstream_works_by_its_first_output(world: World)
         pool.finish(grant, 3)
     pool.finish(probes[1], state=State.FAILED, code="UPSTREAM_ERROR")
     assert pool.known() == {}
-    pool.audit()
-
-
-def test_a_probe_that_breaks_off_behind_its_first_output_counts_as_a_failure_too(world: World) -> None:
-    pool = Through(world)
-    pool.open()
-    world.advance(OPEN_MS)
-    probe = pool.run("p")
-    pool.append(probe, 2)
-    pool.finish(probe, 3, state=State.FAILED, code="STREAM_STALLED")
-    assert (pool.known()["number"], pool.known()["why"]) == ("2", "STREAM_STALLED")
     pool.audit()

@@ -1,14 +1,11 @@
 """Limits per user of a model: running tasks beyond the cap wait, parked; waiting ones beyond theirs are refused."""
 
-from collections.abc import Callable
-
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
-from tests.support.servers import Server
 
-from fairlane.queues.tasks import Grant, Refused, State, Submitted
+from fairlane.queues.tasks import Refused, State, Submitted
 
 
 def parked(pool: Pool, queue: str = "free", model: str = "m") -> list[str]:
@@ -49,64 +46,6 @@ def test_the_cap_counts_over_all_queues_of_a_model_and_for_each_model_alone(worl
     assert (parked(pool, "free", "m2"), parked(pool, "paid", "m2")) == (["u"], ["u"])
 
 
-HOWS = [
-    "finish",
-    "cancel, then finish",
-    "cancel, then requeue",
-    "requeue",
-    "lease over",
-    "deadline over",
-    "stop over",
-]
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_a_parked_user_returns_however_the_task_ends(world: World, any_server: Server, how: str) -> None:
-    pool, other = Pool(world), Pool(world, "r2", set_up=False)
-    pool.set_model(max_running_per_user=1)
-    grant = pool.run("a", timeout_ms=5000 if how == "deadline over" else 0)
-    for queue in ("free", "paid"):
-        pool.submit(f"b-{queue}", queue=queue)
-    other.offer("m")
-    assert other.take(want=2) == []
-    assert parked(pool, "free") == parked(pool, "paid") == ["u"]
-    pool.sweep()
-    hears = other.ears(any_server.socket_path)
-    if "cancel" in how or "stop" in how:
-        pool.cancel("a")
-        assert other.take(want=2) == [], "its worker still runs it"
-    if "finish" in how:
-        pool.finish(grant)
-    elif "requeue" in how:
-        pool.requeue(grant)
-    else:
-        if how == "deadline over":
-            pool.renew(grant)
-        pool.pass_time({"lease over": 3000, "deadline over": 66_000, "stop over": 61_000}[how])
-        assert pool.slots() == {}
-    assert b"w\nm" in hears.drain()
-    hears.close()
-    assert parked(pool, "free") == parked(pool, "paid") == []
-    assert len(other.take(want=2)) == 1
-    audit(world, ["a", "b-free", "b-paid"])
-
-
-def test_a_parked_user_whose_last_waiting_task_goes_is_parked_no_more(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(max_running_per_user=1)
-    grant = pool.run("a")
-    pool.submit("b")
-    assert pool.take() == []
-    pool.cancel("b")
-    assert parked(pool) == []
-    audit(world, "ab")
-    pool.submit("c")
-    assert pool.take() == []
-    pool.finish(grant)
-    assert pool.taken() == ["c"]
-    audit(world, "abc")
-
-
 def test_a_task_of_a_parked_user_waits_its_time_and_no_longer(world: World) -> None:
     pool = Pool(world)
     pool.set_model(max_running_per_user=1)
@@ -117,19 +56,6 @@ def test_a_task_of_a_parked_user_waits_its_time_and_no_longer(world: World) -> N
     pool.sweep()
     pool.pass_time(2000)
     assert (pool.state("b"), pool.code("b"), parked(pool)) == (State.FAILED, "QUEUE_TIMEOUT", [])
-    audit(world, "ab")
-
-
-def test_a_task_given_back_by_its_parked_user_goes_to_its_old_place(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(max_running_per_user=1)
-    grant = pool.run("a")
-    world.advance(1)
-    pool.submit("b")
-    assert pool.take() == []
-    pool.requeue(grant, "declined")
-    assert pool.taken() == ["a"]
-    assert pool.take() == []
     audit(world, "ab")
 
 
@@ -144,24 +70,6 @@ def test_a_cap_raised_or_removed_brings_parked_users_back(world: World, cap: int
     assert parked(pool) == []
     assert len(pool.take(want=9)) == then
     audit(world, "abcd")
-
-
-def test_a_cap_set_or_lowered_counts_what_runs_already(world: World) -> None:
-    pool = Pool(world)
-    for task in "abcde":
-        pool.submit(task)
-    first: list[Grant] = pool.take(want=3)
-    pool.set_model(max_running_per_user=2)
-    assert pool.take() == []
-    pool.finish(first[0])
-    assert pool.take() == [], "two run still"
-    audit(world, "abcde")
-    pool.finish(first[1])
-    assert pool.taken() == ["d"]
-    pool.set_model(max_running_per_user=1)
-    pool.finish(first[2])
-    assert pool.take() == []
-    audit(world, "abcde")
 
 
 def test_a_parked_user_saves_no_turns_and_loses_none(world: World) -> None:
@@ -208,54 +116,6 @@ def test_a_user_has_so_many_waiting_tasks_and_others_are_let_in(world: World) ->
     pool.take()
     assert isinstance(pool.submit("e", queue="free"), Submitted)
     audit(world, "abde")
-
-
-def test_a_task_given_back_is_never_refused_by_its_users_own_limit(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(max_waiting_per_user=1)
-    grant = pool.run("a")
-    pool.submit("b")
-    assert pool.requeue(grant).outcome == "queued"
-    refused = pool.submit("c")
-    assert isinstance(refused, Refused)
-    assert (refused.waiting, refused.limit) == (2, 1)
-
-
-def test_a_lowered_limit_of_waiting_tasks_drops_none(world: World) -> None:
-    pool = Pool(world)
-    for task in "abc":
-        pool.submit(task)
-    pool.set_model(max_waiting_per_user=1)
-    assert isinstance(pool.submit("d"), Refused)
-    pool.set_model(max_waiting_per_user=None)
-    assert isinstance(pool.submit("d"), Submitted)
-    audit(world, "abcd")
-
-
-Change = Callable[[Pool], object]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda pool: pool.set_model(max_running_per_user=None, paused=True),
-        lambda pool: pool.set_queue("free", paused=True),
-        lambda pool: pool.set_model(concurrency=1),
-    ],
-)
-def test_other_changes_leave_parked_users_countable(world: World, change: Change) -> None:
-    pool = Pool(world)
-    pool.set_model(max_running_per_user=1)
-    grant = pool.run("a")
-    pool.submit("b")
-    assert pool.take() == []
-    change(pool)
-    audit(world, "ab")
-    pool.finish(grant)
-    audit(world, "ab")
-    pool.set_model(paused=None)
-    pool.set_queue("free", paused=None)
-    assert pool.taken() == ["b"]
 
 
 @pytest.mark.parametrize("cap", [None, 1])

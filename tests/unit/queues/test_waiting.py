@@ -38,15 +38,6 @@ def test_a_task_that_can_start_at_once_is_granted_by_its_own_submit(world: World
     audit(world, ["a"])
 
 
-def test_a_submit_may_bring_an_older_task(world: World) -> None:
-    pool = Pool(world)
-    pool.submit("old")
-    world.advance(1)
-    answer = pool.submit("new", want=1)
-    assert ids(answer) == ["old"]
-    assert answer.state is State.QUEUED  # type: ignore[union-attr]
-
-
 def test_a_repeated_submit_gives_the_same_grants_while_they_hold(world: World) -> None:
     pool = Pool(world)
     first = pool.submit("a", want=1, nonce="n")
@@ -89,14 +80,6 @@ def test_a_queue_is_full_over_all_models_and_counts_waiting_tasks_only(world: Wo
     audit(world, ["running", "a", "b", "d", "e"])
 
 
-def test_a_task_that_needs_not_wait_is_not_refused_by_a_full_queue(world: World) -> None:
-    pool = Pool(world)
-    pool.configure(max_length=1)
-    pool.offer("m", "m2")
-    pool.submit("a", "m")
-    assert ids(pool.submit("b", "m2", want=1)) == ["b"]
-
-
 def test_bytes_of_payloads_are_limited_too(world: World) -> None:
     world.limits = Limits(max_queued_bytes=100)
     pool = Pool(world)
@@ -128,14 +111,6 @@ def test_priority_is_bounded_to_five_steps_of_two_seconds(world: World) -> None:
     pool.submit("late", priority=1000)
     pool.submit("negative", priority=-1000)
     assert [grant.task_id for grant in pool.take(want=3)] == ["second", "late", "negative"]
-
-
-def test_tasks_of_one_user_go_in_the_order_of_their_coming_within_a_millisecond(world: World) -> None:
-    pool = Pool(world)
-    for name in ("z", "y", "x"):
-        pool.submit(name)
-        world.advance(0.05)
-    assert [grant.task_id for grant in pool.take(want=3)] == ["z", "y", "x"]
 
 
 def test_a_limit_holds_and_is_counted_in_slots(world: World) -> None:
@@ -172,18 +147,6 @@ def test_a_worker_of_several_models_serves_the_least_recently_served_first(world
     assert order[4] == "m3"
 
 
-def test_a_wildcard_worker_finds_the_one_model_that_is_not_at_its_limit(world: World) -> None:
-    pool = Pool(world, set_up=False)
-    models = [f"m{n:03d}" for n in range(100)]
-    drive(pool.scheduler.configure({}, {model: {"concurrency": 1} for model in models}))
-    pool.offer(ANY_MODEL)
-    for model in models:
-        pool.submit(f"run-{model}", model, want=1)
-        pool.submit(f"wait-{model}", model)
-    drive(pool.scheduler.configure({}, {m: {"concurrency": 1 if m != "m099" else 2} for m in models}))
-    assert [grant.task_id for grant in pool.take(ANY_MODEL)] == ["wait-m099"]
-
-
 @pytest.mark.parametrize("limit", ["timeout_ms", "wait_ms"])
 def test_a_task_whose_time_is_over_is_not_granted_any_more(world: World, limit: str) -> None:
     pool = Pool(world)
@@ -197,16 +160,6 @@ def test_a_task_whose_time_is_over_is_not_granted_any_more(world: World, limit: 
     pool.sweep()
     assert pool.state("late") == "failed"
     audit(world, ["late", "good"])
-
-
-def test_time_left_is_never_told_as_unlimited(world: World) -> None:
-    pool = Pool(world)
-    assert pool.run("free").left_ms == 0, "no limit"
-    pool.submit("a", timeout_ms=1000)
-    world.advance(999)
-    assert pool.take()[0].left_ms == 1
-    assert pool.run("b", timeout_ms=9000, run_ms=500).left_ms == 500
-    assert pool.run("c", timeout_ms=9000, run_ms=50_000).left_ms == 9000
 
 
 def test_a_task_whose_record_was_destroyed_does_not_block_its_lane(world: World) -> None:
@@ -252,16 +205,6 @@ def test_a_task_that_cannot_start_here_wakes_one_idle_replica(
     assert third_hears.drain() == [b"w\nm"], "it was left with a free slot"
 
 
-def test_a_replica_that_is_gone_is_passed_over(world: World, ears: Callable[[Pool], Subscription]) -> None:
-    here, gone, wild = Pool(world), Pool(world, "gone", set_up=False), Pool(world, "wild", set_up=False)
-    wild_hears = ears(wild)
-    for _ in range(3):
-        gone.take("m")
-    wild.take(ANY_MODEL)
-    here.submit("a")
-    assert wild_hears.drain() == [b"w\nm"]
-
-
 def test_a_filled_take_wakes_the_next_for_what_is_left(
     world: World, ears: Callable[[Pool], Subscription]
 ) -> None:
@@ -275,22 +218,6 @@ def test_a_filled_take_wakes_the_next_for_what_is_left(
     other.take("m2", want=2)
     hears.drain()
     here.submit("e", "m2")
-    assert hears.drain() == [b"w\nm2"]
-
-
-def test_a_worker_filled_by_one_model_wakes_others_for_its_other_models(
-    world: World, ears: Callable[[Pool], Subscription]
-) -> None:
-    here, other = Pool(world), Pool(world, "r2", set_up=False)
-    hears = ears(other)
-    here.configure(1, model="m2")
-    here.offer("m", "m2")
-    running = here.run("running", "m2")
-    assert other.take("m2") == []
-    here.submit("waits", "m2")
-    here.submit("a", "m")
-    assert hears.drain() == []
-    assert [g.task_id for g in here.finish(running, want=1, models=("m", "m2")).grants] == ["a"]
     assert hears.drain() == [b"w\nm2"]
 
 
@@ -357,41 +284,6 @@ def test_offers_end_by_themselves_and_a_withdrawal_may_have_a_grace(world: World
     assert isinstance(pool.submit("c"), Submitted)
     world.advance(1)
     assert pool.submit("d") == Refused("no_worker", retry_ms=1000)
-
-
-@pytest.mark.parametrize("was_offered", [True, False])
-def test_behind_the_grace_none_is_accepted_and_what_was_accepted_waits_on(
-    world: World, was_offered: bool
-) -> None:
-    """Also behind that of a start, in which nobody has come."""
-    pool = Pool(world, set_up=False)
-    pool.configure()
-    if was_offered:
-        pool.offer("m")
-    pool.offer(withdrawn=["m"], grace_ms=10_000)
-    spare = {"waiting": True, "timeout_ms": 60_000}
-    assert isinstance(pool.submit("in_time", **spare), Submitted)
-    assert isinstance(pool.submit("too_long", **spare), Submitted)
-    pool.pass_time(11_000)
-    answer = pool.submit("late", **spare)
-    assert isinstance(answer, Refused)
-    assert answer.reason == "no_worker"
-    assert pool.record("in_time")["st"] == "queued"
-    pool.offer("m")
-    assert [grant.task_id for grant in pool.take(want=1)] == ["in_time"]
-    pool.offer(withdrawn=["m"], grace_ms=10_000)
-    pool.pass_time(50_000)
-    assert pool.record("too_long")["st"] == "failed", "as long as its own time-out allows"
-
-
-def test_a_withdrawn_model_is_offered_no_more_unless_by_another(world: World) -> None:
-    pool, other = Pool(world), Pool(world, "r2", set_up=False)
-    other.offer("m")
-    pool.offer(withdrawn=["m"])
-    assert isinstance(pool.submit("a"), Submitted)
-    other.offer(withdrawn=["m"])
-    world.advance(7000)
-    assert pool.submit("b") == Refused("no_worker", retry_ms=7000), "as long again as it has been away"
 
 
 def test_a_dead_replica_leaves_nothing(world: World) -> None:

@@ -10,7 +10,7 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Grant, Refused, State, Submitted
+from fairlane.queues.tasks import Refused, Submitted
 from fairlane.queues.windows import MOST_REQUESTS, Window, read_windows
 
 
@@ -112,16 +112,6 @@ def test_an_attempt_that_says_nothing_counts_until_it_has_ended(world: World) ->
     assert pool.taken() == ["b"]
 
 
-def test_what_is_told_by_the_end_of_an_attempt_that_has_left_changes_nothing(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/2s")
-    grant = pool.run("a")
-    pool.submit("b")
-    pool.sent(grant)
-    world.advance(1500)
-    assert pool.finish(grant, want=1).later == (("m", 500),)
-
-
 def test_each_of_three_windows_holds(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="2/100ms, 3/1s, 4/1m")
@@ -137,58 +127,6 @@ def test_each_of_three_windows_holds(world: World) -> None:
     seen_at_most(starts, "2/100ms, 3/1s, 4/1m")
     pool.submit("later", user="somebody else")
     assert pool.ask().later == (("m", 60_000 - 10_000),)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_whenever_requests_arrive_no_window_is_passed_and_nothing_waits_for_nothing(
-    world: World, seed: int
-) -> None:
-    """Requests arrive at any time before they are known to have left; of some nothing is said, some are lost, some given back."""
-    chance = random.Random(seed)
-    text = chance.choice(["5/1s", "3/1s, 8/5s", "1/300ms", "10/2s, 12/3s"])
-    pool, other = Pool(world), Pool(world, "r2", set_up=False)
-    pool.set_model(windows=text)
-    fill(pool, 80)
-    arrivals: list[int] = []
-    under_way: dict[str, tuple[Grant, bool, bool]] = {}
-    ended = 0
-
-    def arrive(grant: Grant, arrived: bool) -> None:
-        if not arrived:
-            arrivals.append(world.now_us)
-
-    for _ in range(10_000):
-        if ended == 80:
-            break
-        for grant in chance.choice([pool, other]).take(want=chance.choice((1, 3, 20))):
-            under_way[grant.task_id] = (grant, False, False)
-        for grant, arrived, told in list(under_way.values()):
-            match chance.choice(["wait", "wait", "arrive", "sent", "end", "back", "lose"]):
-                case "arrive":
-                    arrive(grant, arrived)
-                    under_way[grant.task_id] = (grant, True, told)
-                case "sent":
-                    arrive(grant, arrived)
-                    pool.sent(grant)
-                    under_way[grant.task_id] = (grant, True, True)
-                case "end":
-                    arrive(grant, arrived)
-                    assert chance.choice([pool, other]).finish(grant).outcome == "ok"
-                    del under_way[grant.task_id]
-                    ended += 1
-                case "back" if not arrived:
-                    pool.requeue(grant, "declined", unsent=True)
-                    del under_way[grant.task_id]
-                case "lose" if grant.attempt < 3:
-                    arrive(grant, arrived)
-                    pool.requeue(grant, "declined")
-                    del under_way[grant.task_id]
-        world.advance(chance.choice((0.5, 7, 40, 120)))
-        if under_way:
-            pool.renew(*(grant for grant, *_ in under_way.values()))
-    assert ended == 80
-    seen_at_most(arrivals, text)
-    audit(world, [f"t{n:04d}" for n in range(80)])
 
 
 def test_who_asks_at_the_instant_told_gets_as_many_as_there_are_and_a_millisecond_before_nobody(
@@ -222,30 +160,6 @@ def test_who_asks_at_the_instant_told_gets_as_many_as_there_are_and_a_millisecon
 # ---- what does not count, and what does ----------
 
 
-def test_an_attempt_that_was_never_begun_does_not_count(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/1m")
-    grant = pool.run("a")
-    assert pool.requeue(grant, "declined", unsent=True).outcome == "queued"
-    (again,) = pool.take()
-    assert again.task_id == "a"
-    assert pool.requeue(again, "declined").later == (("m", 60_000),), "it may have left"
-
-
-def test_a_lost_lease_counts_from_its_end(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/5s")
-    pool.run("a")
-    pool.pass_time(3000)
-    assert pool.state("a") == "queued"
-    ended = world.now_ms
-    assert pool.ask().later == (("m", 5000),)
-    pool.pass_time(5000)
-    (grant,) = pool.take()
-    assert grant.granted_ms >= ended + 5000
-    audit(world, ["a"])
-
-
 def test_a_task_that_is_cancelled_counts_until_its_worker_has_stopped(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="1/1s")
@@ -256,50 +170,6 @@ def test_a_task_that_is_cancelled_counts_until_its_worker_has_stopped(world: Wor
     assert pool.ask().later == ()
     assert pool.finish(grant, 0, want=1).later == (("m", 1000),)
     audit(world, ["a", "b"])
-
-
-def test_what_is_said_late_of_an_attempt_that_was_lost_counts(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/5s")
-    grant = pool.run("a")
-    pool.pass_time(3000)
-    assert pool.ask().later == (("m", 5000),)
-    world.advance(1000)
-    assert pool.sent(grant) == (("m", 5000),), "its request left after all"
-
-
-def test_other_models_are_told_nothing_and_count_nothing(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a")
-    assert not grant.tell_sent
-    assert pool.sent(grant) == ()
-    pool.set_model(requests_per_minute=60)
-    pool.finish(grant)
-    assert not audit(world, ["a"]).by_kind["windows"]
-
-
-def test_a_grant_whose_reply_was_lost_is_still_asked_to_tell(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="2/1s")
-    fill(pool, 2)
-    first = pool.ask(want=2, nonce="n")
-    assert pool.ask(want=2, nonce="n") == first
-    pool.sent(first.grants[0])
-    assert [grant.tell_sent for grant in pool.ask(want=2, nonce="n").grants] == [False, True]
-
-
-def test_the_submit_that_finds_room_starts_at_once_and_counts(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/1s")
-    first, second = pool.submit("a", want=1), pool.submit("b", want=1)
-    assert isinstance(first, Submitted)
-    assert isinstance(second, Submitted)
-    assert (first.state, second.state) == (State.EXECUTING, State.QUEUED)
-    assert first.grants[0].tell_sent
-    pool.sent(first.grants[0])
-    third = pool.submit("c", want=1)
-    assert isinstance(third, Submitted)
-    assert third.later == (("m", 1000),)
 
 
 # ---- changes ----------
@@ -315,45 +185,6 @@ def test_windows_that_are_set_while_tasks_run_count_these(world: World) -> None:
     audit(world, [f"t{n:04d}" for n in range(6)])
 
 
-def test_what_has_output_when_windows_are_set_has_left(world: World) -> None:
-    pool = Pool(world)
-    fill(pool, 6)
-    first, second, third = pool.take(want=3)
-    pool.append(first, 2)
-    world.advance(600)
-    pool.append(second, 2)
-    world.advance(600)
-    pool.set_model(windows="3/1s")
-    assert len(pool.ask(want=6).grants) == 1, "one has left long ago, one just now, of one it is not known"
-    world.advance(401)
-    assert len(pool.ask(want=6).grants) == 1
-    pool.finish(third)
-    audit(world, [f"t{n:04d}" for n in range(6)])
-
-
-def test_windows_that_are_taken_back_hold_nobody_and_leave_nothing(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/1h")
-    fill(pool, 5)
-    (grant,) = pool.take(want=5)
-    pool.set_model(windows=None)
-    assert len(pool.take(want=5)) == 4
-    pool.sent(grant)
-    pool.finish(grant)
-    assert not audit(world, [f"t{n:04d}" for n in range(5)]).by_kind["windows"]
-
-
-def test_a_longer_window_counts_what_is_still_known(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="2/1s")
-    fill(pool, 9)
-    pool.sent(*pool.take(want=9))
-    pool.set_model(windows="2/10s")
-    assert pool.ask().later == (("m", 10_000),)
-    pool.set_model(windows="3/10s")
-    assert len(pool.take(want=9)) == 1
-
-
 def test_a_smaller_window_lets_nobody_start_until_all_but_so_many_have_left(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="5/1s")
@@ -365,20 +196,6 @@ def test_a_smaller_window_lets_nobody_start_until_all_but_so_many_have_left(worl
     assert pool.ask(want=5).later == (("m", 800),), "when the fourth is over"
     world.advance(800)
     assert len(pool.take(want=5)) == 1
-
-
-def test_an_unrelated_change_counts_nothing_again(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/1s")
-    fill(pool, 3)
-    (grant,) = pool.take()
-    pool.sent(grant)
-    world.advance(1000)
-    (other,) = pool.take()
-    pool.sent(other)
-    world.advance(1000)
-    pool.set_model(concurrency=50)
-    assert len(pool.take()) == 1
 
 
 # ---- hard times ----------
@@ -420,17 +237,6 @@ def test_a_place_in_line_tells_when_the_windows_have_room(world: World) -> None:
     assert 59_000 <= pool.place("t0015").wait_ms < 61_500
 
 
-def test_operators_see_when_the_next_may_start(world: World) -> None:
-    pool = Pool(world)
-    pool.set_model(windows="1/10s")
-    grant = pool.run("a")
-    pool.sent(grant)
-    world.advance(4000)
-    pool.submit("b")
-    reply = pool.scheduler._link.run("survey", "m", 10, 10).result()  # type: ignore[attr-defined]
-    assert reply[4] == world.now_ms + 6000
-
-
 def test_a_task_goes_on_to_another_model_whose_window_is_full_for_longer_than_it_waits(world: World) -> None:
     pool = Pool(world)
     pool.offer("m", "other")
@@ -463,21 +269,3 @@ def test_whose_time_is_over_before_the_windows_have_room_is_refused(world: World
     assert isinstance(pool.submit("e", timeout_ms=15_999), Refused), "two of this user's go first"
     assert isinstance(pool.submit("e", user="another", timeout_ms=6001), Submitted), "who may be first"
     assert isinstance(pool.submit("f", timeout_ms=16_001), Submitted)
-
-
-def test_adaptive_admission_knows_the_windows(world: World) -> None:
-    pool = Pool(world)
-    pool.set_queue("free", admission="adaptive", max_wait_ms=20_000)
-    pool.set_model(windows="30/1m", cost="requests")
-    fill(pool, 20)
-    while grants := pool.take(want=2):
-        pool.sent(*grants)
-        world.advance(100)
-        for grant in grants:
-            pool.finish(grant)
-    fill(pool, 10, first=20)
-    pool.sent(*pool.take(want=10))
-    refused = pool.submit("t0030", user="another")
-    assert isinstance(refused, Refused)
-    assert refused.reason == "too_long"
-    assert refused.waiting > 55_000
