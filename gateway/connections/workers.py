@@ -11,7 +11,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import ProtocolError
 from websockets.frames import Frame, Opcode
 
-from fairlane.workers.protocol import CLOSE_FLOOD
 from fairlane.workers.server.sessions.socket import SOCKET, Receiver
 from fairlane.workers.server.signals import Signal
 
@@ -63,46 +62,28 @@ class OneWrite:
 
 
 REFUSALS = ("websocket.close", "websocket.http.response.body")
-FRAMES_AT_ONCE = 64
-BYTES_AT_ONCE = 4096
-"""Frames, and bytes of them, after which others may run before more are parsed."""
-LEAST_HELD = 64 * 1024
-"""Bytes of a message that is not whole from which on it counts."""
-ROOM_AGAIN_S, ROOM_S = 0.5, 15.0
-"""A message for which there is no room yet is not read on: how often it is asked for, and for how long. Pongs stand behind it."""
-MOST_BEHIND = 1 << 20
-"""Bytes that may come behind the close beside one largest message: a peer that had no time to hear of it sends no more."""
-MOST_UNREAD = 128 << 20
-"""Bytes that may wait to be written beside one message: beyond them a worker that reads nothing is given up at once."""
 _TEXT, _CONTROL, _FIN, _RESERVED = 0x81, 0x08, 0x80, 0x70
 
 
 class WorkerProtocol(WebSocketsSansIOProtocol):
-    """A worker's WebSocket: bounded in what it costs at a time, and in what it keeps.
+    """A worker's WebSocket. A message has a maximum size, and the session's rate limit pauses the reading.
 
-    Some frames are parsed at a time, the next ones when others have run; meanwhile the socket is not read. The parts of a message
-    are joined as they come. Frames that are no message yet, and control frames, are counted for the session's limits; of a
-    message that came in parts it is told the size of what was not counted before. A peer that is silent, or does not read what
-    it is told, is cut off: waiting for its buffer to drain would take for ever.
+    The parts of a message are joined as they come. A peer that is silent, or does not read what is sent, is disconnected: waiting
+    for its buffer to drain would take for ever.
     """
 
     # as slots, so that uvicorn's own attributes stay few enough to share their names between instances
     __slots__ = (
         "_ahead",
         "_asked",
-        "_behind",
         "_deaf",
         "_ended",
-        "_held",
-        "_held_up",
         "_lost",
         "_message",
         "_most",
         "_mute",
         "_need",
         "_over",
-        "_part_bytes",
-        "_parts",
         "_receiver",
         "_running",
         "_stuck",
@@ -131,18 +112,10 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         """When parsing goes on, if it is not to go on with the next bytes."""
         self._deaf = False
         """Nothing that comes is parsed any more."""
-        self._behind = 0
-        """Bytes that came behind the close."""
         self._message: bytearray | None = None
         """The parts of a message so far, behind a byte that tells text or binary."""
         self._most = self.config.ws_max_size
         """Bytes that a frame may have: less behind parts of a message."""
-        self._parts = 0
-        self._part_bytes = 0
-        self._held = 0
-        """Bytes of a message that is not whole, as the session was told."""
-        self._held_up: float | None = None
-        """Since when it has waited for room."""
         self._stuck: asyncio.TimerHandle | None = None
         self._stuck_s = 5.0
         self._running = False
@@ -176,10 +149,6 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         elif size < 65536:
             self.transport.write(b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text))
         else:
-            if self._waiting > MOST_UNREAD:
-                self._give_up()
-                self.transport.abort()  # what waits is let go at once
-                return
             self.transport.write(b"\x81\x7f" + size.to_bytes(8, "big"))
             self.transport.write(text)
 
@@ -203,11 +172,6 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             super().data_received(data)
             return
-        if self.close_sent:
-            self._behind += len(data)
-            if self._behind > self.config.ws_max_size + MOST_BEHIND:
-                self._deaf = True
-                self.transport.abort()
         if self._deaf:
             return
         if not self._ahead:
@@ -220,16 +184,13 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._read_no_further()
         elif len(self._ahead) >= self._need:
             self._parse()
-        elif self._message is not None or self._need > LEAST_HELD:
-            self._tell_held()
 
     def _parse(self) -> None:
-        """Parse some frames, and go on later if there are more."""
+        """Parse the frames that have come, until the session wants a pause."""
         self._turn = None
         self._need = 2
-        data, at, frames = self._ahead, 0, 0
-        pause = 0.0
-        while frames < FRAMES_AT_ONCE and at < BYTES_AT_ONCE and not self._deaf and not pause:
+        data, at, pause = self._ahead, 0, 0.0
+        while not self._deaf and not pause:
             left = len(data) - at
             if left < 2:
                 break
@@ -252,54 +213,23 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
                 break
             body = at + head
             at = body + size
-            frames += 1
             payload = apply_mask(data[body:at], data[body - 4 : body])
-            if first == _TEXT and self._message is None:
-                pause = self._deliver(payload, size, text=True)
-            else:
-                pause = self._other(first, payload)
+            pause = (
+                self._deliver(payload, text=True)
+                if first == _TEXT and self._message is None
+                else self._other(first, payload)
+            )
         if self._deaf:
             self._ahead = b""
             if self._lost:  # the last that had come before was the peer's close
                 self._end(*self._told_close())
             return
         self._ahead = b"" if at == len(data) else data[at:] if at else data
-        if self._parts:
-            if self._receiver is not None and not self.close_sent:
-                pause = max(pause, self._receiver.parts(self._parts, self._part_bytes))
-            self._parts = self._part_bytes = 0
         if pause:
             self._turn = self.loop.call_later(pause, self._parse)
             self._read_no_further()
-        elif (frames == FRAMES_AT_ONCE or at >= BYTES_AT_ONCE) and len(self._ahead) >= 2:
-            self._turn = self.loop.call_soon(self._parse)
-            self._read_no_further()
         elif self.read_paused or self._lost:
             self._read_on()
-        if self._held or self._held_up or self._message is not None or self._need > LEAST_HELD:
-            self._tell_held()
-
-    def _tell_held(self) -> None:
-        """Tell the session of a message that is not whole yet; where there is no room for it, its rest is read later."""
-        held = len(self._message or b"") + max(self._need, len(self._ahead))
-        if held < LEAST_HELD:
-            held = 0
-        if self._receiver is None or self.close_sent:
-            return
-        if held == self._held or self._receiver.holds(held):
-            self._held, self._held_up = held, None
-            return
-        now = self.loop.time()
-        if self._held_up is None:
-            self._held_up = now
-        if now > self._held_up + ROOM_S:
-            self._ahead, self._message = b"", None
-            self._fail(
-                CLOSE_FLOOD, "too much of messages that are not whole, over all connections of this token"
-            )
-        elif self._turn is None and not self._deaf:
-            self._turn = self.loop.call_later(ROOM_AGAIN_S, self._parse)
-            self._read_no_further()
 
     def _told_close(self) -> tuple[int, str]:
         told = self.conn.close_rcvd
@@ -318,7 +248,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         elif (opcode == 0) == (self._message is None):
             self._fail(1002, "the parts of a message out of order")
         elif first & _FIN and self._message is None:
-            return self._deliver(payload, len(payload), text=False)
+            return self._deliver(payload, text=False)
         else:
             message = self._message
             if message is None:
@@ -326,26 +256,23 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             message += payload
             if first & _FIN:
                 self._message, self._most = None, self.config.ws_max_size
-                return self._deliver(bytes(message[1:]), len(payload), text=message[0] == 1)
+                return self._deliver(bytes(message[1:]), text=message[0] == 1)
             self._most -= len(payload)
-            self._parts += 1
-            self._part_bytes += len(payload)
         return 0.0
 
-    def _deliver(self, payload: bytes, size: int, *, text: bool) -> float:
+    def _deliver(self, payload: bytes, *, text: bool) -> float:
         if self.close_sent or self._receiver is None:
             return 0.0
         if not text:
-            return self._receiver.received(payload, size)
+            return self._receiver.received(payload, len(payload))
         try:
             message = payload.decode()
         except UnicodeDecodeError:
             self._fail(1007, "text frames hold UTF-8")
             return 0.0
-        return self._receiver.received(message, size)
+        return self._receiver.received(message, len(payload))
 
     def _control(self, frame: Frame) -> None:
-        self._parts += 1
         try:
             self.conn.recv_frame(frame)
         except ProtocolError as error:

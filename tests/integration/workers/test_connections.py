@@ -35,7 +35,6 @@ from tests.support.serving import Served, serving, until
 from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
-import fairlane.gateway.connections.workers
 from fairlane.gateway.process.server import make_server
 from fairlane.workers.server.registry import CONNECTIONS_AT_ONCE
 
@@ -233,70 +232,6 @@ async def test_a_register_with_impossible_fields_is_refused(served: Served, fiel
     assert len(served.gateway.dispatcher.pool) == 0
 
 
-@pytest.mark.shared
-async def test_a_connection_changes_its_models_ten_times_a_minute_and_its_slots_as_often_as_it_likes(
-    served: Served,
-) -> None:
-    pool = served.gateway.dispatcher.pool
-    async with worker_v2(served.ws, "m") as worker:
-
-        async def register(model: str, slots: int = 1) -> None:
-            head = {"protocols": [2], "instanceId": "instance", "name": "raw"}
-            await worker.send("register", **head, models=[model], slots=slots)
-
-        for number in range(10):
-            await register(f"m{number}")
-        for slots in range(1, 30):
-            await register("m9", slots)
-        await register("other")
-        await worker.expect("error", code="REGISTER")
-        assert pool.models() == {"m9"}
-        for _ in range(5):
-            await register("other")
-        assert await worker.closed() == 4400
-
-
-async def test_the_workers_of_one_token_bring_so_many_new_names_a_minute(guarded: Served) -> None:
-    def names(number: int) -> list[str]:
-        return [f"{number}-{name}" for name in range(250)]
-
-    guarded.gateway.dispatcher.pool.time = lambda: 1000.0
-    token = "wk-secret"
-    async with contextlib.AsyncExitStack() as stack:
-        for number in range(8):
-            more = worker_v2(guarded.ws, *names(number), token=token, instance=f"{number}")
-            await stack.enter_async_context(more)
-        again = worker_v2(guarded.ws, *names(0), token=token, instance="again")
-        await stack.enter_async_context(again)  # these are known
-        async with worker_v2(guarded.ws, register=False, token=token) as worker:
-            await worker.send("register", protocols=[2], instanceId="i", name="n", models=["one more"])
-            await worker.expect("error", code="MODELS", fatal=True)
-            assert await worker.closed() == 4429
-        other = worker_v2(guarded.ws, "m", token="wk-limited", instance="other")
-        await stack.enter_async_context(other)
-        assert len(guarded.gateway.dispatcher.pool.models()) == 2001
-
-
-async def test_who_comes_and_goes_has_few_models_told_through_another_upstream(guarded: Served) -> None:
-    guarded.gateway.dispatcher.pool.time = lambda: 1000.0
-    models, token = [f"m{number}" for number in range(250)], "wk-secret"
-    async with contextlib.AsyncExitStack() as stack:
-        for instance, names, more in (("a", models, {}), ("b", ["other"], {"upstream": "up"})):
-            stays = worker_v2(guarded.ws, *names, token=token, instance=instance, **more)
-            await stack.enter_async_context(stays)
-        for _ in range(34):  # 252 names are used up, and each takes 50
-            async with worker_v2(guarded.ws, *models, token=token, instance="c", upstream="up"):
-                pass
-        async with worker_v2(guarded.ws, register=False, token=token) as worker:
-            head = {"protocols": [2], "instanceId": "c", "name": "n", "models": models}
-            await worker.send("register", **head, upstream="up")
-            await worker.expect("error", code="MODELS", fatal=True)
-            assert await worker.closed() == 4429
-        for _ in range(50):
-            async with worker_v2(guarded.ws, *models, token=token, instance="d"):
-                pass
-
-
 # ---- connections that break ----------
 
 
@@ -486,26 +421,6 @@ async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: 
             assert await answer.ok() == "elsewhere"
             await until_workers(served, 2)
         wire.cut()
-
-
-async def test_what_waits_for_a_worker_that_reads_nothing_is_bounded(
-    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(fairlane.gateway.connections.workers, "MOST_UNREAD", 1 << 20)
-    tune(served, send_ms=60_000, ack_ms=60_000, no_worker_grace_ms=60_000)
-    async with Wire(served.ws) as wire, worker_v2(wire.url, instance="stuck", slots=8) as stuck:
-        await stuck.nothing_more()
-        wire.go_dead()
-        # the system's buffers may hold one or two
-        task_ids = [await callers.later(text="x" * (8 << 20)) for _ in range(4)]
-        await until_workers(served, 0)
-        async with worker_v2(served.ws, instance="other") as other:
-            for _ in task_ids:
-                await other.answer(await other.skip_to("task"), "elsewhere", lastSeq=0)
-            for task_id in task_ids:
-                assert (await callers.until_status(task_id, "completed"))["result"] == "elsewhere"
-        wire.cut()
-    assert "it does not read what it is told" in capsys.readouterr().out
 
 
 async def test_a_result_that_was_not_acknowledged_is_sent_again_and_answered(

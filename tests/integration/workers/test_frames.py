@@ -11,11 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.rawworkers import Callers, bystander, key, tune, until_workers, worker_v1, worker_v2
-from tests.support.serving import DEADLINE_S, Served, until
-
-from fairlane.gateway.connections import workers
-from fairlane.gateway.connections.workers import FRAMES_AT_ONCE, WorkerProtocol
-from fairlane.workers.server.sessions.rates import Unfinished
+from tests.support.serving import DEADLINE_S, Served
 
 pytestmark = pytest.mark.anyio
 
@@ -126,146 +122,12 @@ async def test_a_message_in_parts_is_bounded_like_any_other(
         assert await worker.closed() == 1009
 
 
-class Counted(Unfinished):
-    """How often there was no room."""
-
-    refused = 0
-
-    def change(self, token: str, more: int) -> bool:
-        room = super().change(token, more)
-        self.refused += not room
-        return room
-
-
-async def test_messages_that_are_not_whole_are_bounded_over_all_connections_of_a_token(
-    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In parts or in one frame. What is beyond waits for room, which who goes makes, and not for ever."""
-    unfinished = Counted(4 << 20)
-    monkeypatch.setattr(served.gateway.workers, "_unfinished", unfinished)
-    monkeypatch.setattr(workers, "ROOM_AGAIN_S", 0.01)
-    part = b" " * (1 << 20)
-
-    def held() -> int:
-        return sum(unfinished._held.values())
-
-    async with bystander(served, callers), raw(served) as worker, contextlib.AsyncExitStack() as stack:
-        await until_workers(served, 2)
-        answer = callers.ask()
-        task = (await worker.message())["taskId"]
-        holders = [await stack.enter_async_context(raw(served)) for _ in range(3)]
-        for holder in holders[:2]:
-            holder.send(frame(TEXT, part, fin=False))
-        holders[2].send(frame(TEXT, part)[:-1])
-        await until(lambda: held() > 3 * len(part), "all of them")
-        with monkeypatch.context() as patched:
-            patched.setattr(workers, "ROOM_S", 0.1)
-            async with raw(served) as late:
-                late.send(frame(TEXT, part)[:-1])
-                assert await late.closed() == 4429
-        refused = unfinished.refused
-        result = json.dumps({"type": "taskResult", "taskId": task, "result": "y" * (2 << 20)}).encode()
-        worker.send(frame(TEXT, result[: 1 << 20], fin=False), frame(CONTINUED, result[1 << 20 :]))
-        await until(lambda: unfinished.refused > refused, "no room for the result")
-        for holder in holders:
-            holder.writer.close()
-        assert await answer.ok() == "y" * (2 << 20)
-        await until(lambda: not held(), "nothing to be on its way")
-
-
-@pytest.mark.shared
-async def test_who_sends_on_behind_the_close_is_cut_off(served: Served, callers: Callers) -> None:
-    async with bystander(served, callers), raw(served) as worker:
-        await until_workers(served, 2)
-        worker.send(*[frame(TEXT, b"{")] * 6)
-        assert await worker.closed() == 4400
-
-        async def send_on() -> None:
-            for _ in range(300):
-                worker.send(frame(TEXT, b"x" * (1 << 20)))
-                await worker.writer.drain()
-
-        with pytest.raises(OSError, match=r"."):
-            await send_on()
-
-
 @pytest.mark.shared
 async def test_a_text_that_is_not_utf8_closes_the_connection(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), raw(served) as worker:
         await until_workers(served, 2)
         worker.send(frame(TEXT, b'{"type":"\xff"}'))
         assert await worker.closed() == 1007
-
-
-# ---- floods ----------
-
-
-@pytest.mark.parametrize("opcode", [CONTINUED, PING], ids=["empty parts", "pings"])
-async def test_a_flood_of_frames_that_are_no_message_is_closed(
-    served: Served, callers: Callers, opcode: int
-) -> None:
-    tune(served, flood_frames=20, flood_ms=200)
-    async with bystander(served, callers), raw(served) as worker:
-        await until_workers(served, 2)
-        if opcode == CONTINUED:
-            worker.send(frame(TEXT, fin=False))
-        worker.send(frame(opcode, fin=opcode == PING) * 40_000)
-        assert await worker.closed() == 4429
-
-
-async def test_of_many_frames_in_one_segment_few_are_parsed_at_a_time(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns: list[int] = []
-    parse = WorkerProtocol._parse
-
-    def counted(self: WorkerProtocol) -> None:
-        before = len(self._ahead or b"")
-        parse(self)
-        turns.append(before - len(self._ahead or b""))
-
-    monkeypatch.setattr(WorkerProtocol, "_parse", counted)
-    async with raw(served) as worker:
-        await until_workers(served, 1)
-        turns.clear()
-        worker.send(frame(TEXT, fin=False), frame(CONTINUED, fin=False) * 4000, frame(CONTINUED, b"{}"))
-        await until(lambda: sum(turns) >= 6 * 4000, "all frames to be parsed")
-        assert max(turns) <= 6 * FRAMES_AT_ONCE
-
-
-@pytest.mark.parametrize("last", [frame(CLOSE, b"\x03\xe8"), frame(CLOSE), b"\x8b\x80\0\0\0\0", b""])
-async def test_a_worker_whose_connection_is_lost_before_all_of_it_is_parsed_is_gone(
-    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch, last: bytes
-) -> None:
-    parse = WorkerProtocol._parse
-
-    def lost(self: WorkerProtocol) -> None:
-        parse(self)
-        if len(self._ahead) > 6 * FRAMES_AT_ONCE:
-            self.transport.abort()
-
-    async with raw(served) as worker:
-        await until_workers(served, 1)
-        call = callers.ask()
-        await worker.message()
-        monkeypatch.setattr(WorkerProtocol, "_parse", lost)
-        worker.send(frame(TEXT, fin=False), frame(CONTINUED, fin=False) * 4000, last)
-        await until_workers(served, 0)
-        await until(
-            lambda: not list(served.gateway.dispatcher.attempts.values()), "its task to be given back"
-        )
-    await call.error("WORKER_LOST")
-
-
-@pytest.mark.shared
-async def test_a_large_message_is_not_slowed_down_by_that(served: Served, callers: Callers) -> None:
-    async with raw(served) as worker:
-        await until_workers(served, 1)
-        answer = callers.ask()
-        task = await worker.message()
-        result = {"type": "taskResult", "taskId": task["taskId"], "result": "x" * (4 << 20), "error": None}
-        worker.send(frame(TEXT, json.dumps(result).encode()))
-        assert len(await answer.ok()) == 4 << 20
 
 
 # ---- names ----------

@@ -22,8 +22,6 @@ from tests.support.rawworkers import (
 )
 from tests.support.serving import Served, until
 
-from fairlane.workers.server.sessions.rates import FrameRate
-
 pytestmark = pytest.mark.anyio
 
 
@@ -397,37 +395,6 @@ async def test_a_flood_of_bytes_is_closed_too(served: Served, callers: Callers) 
     async with worker_v2(served.ws) as worker:
         await worker.send("heartbeat", running=[], filler="x" * 2000)
         assert await worker.closed() == 4429
-
-
-async def test_events_that_output_becomes_pause_the_reading(
-    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted: list[float] = []
-
-    class Counting(FrameRate):
-        """Remembers by how much the count of events grows."""
-
-        _pieces = 0.0
-
-        @property
-        def pieces(self) -> float:  # type: ignore[override]
-            return self._pieces
-
-        @pieces.setter
-        def pieces(self, pieces: float) -> None:
-            counted.append(max(pieces - self._pieces, 0))
-            self._pieces = pieces
-
-    monkeypatch.setattr("fairlane.workers.server.sessions.session.FrameRate", Counting)
-    async with worker_v2(served.ws) as worker:
-        watch = await callers.watch()
-        task = await worker.expect("task")
-        await worker.chunk(task, "one")
-        await worker.send("taskChunk", **key(task), seq=2, deltas=[{"content": "x"}] * 400)
-        await worker.send("taskChunk", **key(task), seq=3, deltas=[{"finishReason": ""}] * 400)
-        await worker.answer(task, None, lastSeq=3)
-        await watch.until_event("done")
-    assert sum(counted) in (401, 402)  # text that waits for a reply is joined to what came before
 
 
 async def test_more_slots_may_send_more(served: Served, callers: Callers) -> None:

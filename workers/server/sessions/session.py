@@ -45,7 +45,7 @@ from fairlane.workers.protocol import (
 from fairlane.workers.server.pool import ANY, Worker
 from fairlane.workers.server.registry import Registry
 from fairlane.workers.server.sessions.frames import explain, read_frame
-from fairlane.workers.server.sessions.rates import FrameRate, NewNames, PerMinute, Unfinished
+from fairlane.workers.server.sessions.rates import FrameRate, PerMinute
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import attempts_on
 from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
@@ -54,25 +54,13 @@ log = structlog.get_logger("fairlane.workers")
 
 AboutTask = TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskResult
 
-PART = 1 / 8
-"""What a part of a message, or a control frame, counts for in the limit of frames: it is parsed, and no more."""
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
-NEW_NAMES_PER_MINUTE = 2000
-UNTOLD_PER_NAME = 5
-"""So many models that others offer, but nobody through a worker's upstream, count as one new name: the store is told of each, and
-again when the worker goes, so whoever comes and goes may not have it told of hundreds each time."""
-RENAMINGS_PER_MINUTE = 10
-"""How often a connection may change what it offers. How many slots it has may change as often as it likes."""
-AILMENTS_PER_MINUTE = 10
-"""How often a connection may say something new of what ails it; beyond that it is not heard. That it is well is always heard."""
 MOST_NAMED = 16
 """Tasks that are looked for in a frame that cannot be read."""
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
 LINES_PER_MINUTE = 20
 """Lines in the log about one connection's wrong frames: some fail their task and count for nothing, so they may go on."""
-MOST_UNFINISHED = 16
-"""So many of the largest messages may be on their way at once over all connections of a token."""
 MOST_CANCELS = 64
 """At most so many answers to one heartbeat, or as many as the worker has slots."""
 
@@ -138,21 +126,16 @@ class Session:
     """One connection."""
 
     __slots__ = (
-        "_ailments",
         "_asked",
         "_connection",
         "_frame_rate",
-        "_held",
         "_invalid",
         "_kept_results",
-        "_names",
         "_registry",
-        "_renamings",
         "_settings",
         "_stale",
         "_time",
         "_told",
-        "_unfinished",
         "_version",
         "identity",
         "send",
@@ -166,8 +149,6 @@ class Session:
         settings: SessionSettings,
         connection: Connection,
         version: int,
-        names: NewNames,
-        unfinished: Unfinished,
     ) -> None:
         self._registry = registry
         self._settings = settings
@@ -176,11 +157,6 @@ class Session:
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
         self._told = PerMinute(LINES_PER_MINUTE)
-        self._names = names
-        self._unfinished = unfinished
-        self._held = 0
-        self._renamings = PerMinute(RENAMINGS_PER_MINUTE)
-        self._ailments = PerMinute(AILMENTS_PER_MINUTE)
         self._kept_results = 0
         self._asked: _Asked = ([ANY], None, None, None)
         self._time = registry.pool.time
@@ -204,7 +180,6 @@ class Session:
 
     def ended(self, code: int, reason: str) -> None:
         """The connection is over, whoever ended it."""
-        self.holds(0)
         worker, self.worker = self.worker, None
         if worker:
             cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
@@ -227,7 +202,7 @@ class Session:
     # ---- what comes ----------
 
     def received(self, data: str | bytes, size: int) -> float:
-        """Take a message; `size`: its bytes that were not counted before. Seconds to read nothing more, where it is too much."""
+        """Take a message; `size`: its bytes. Seconds to read nothing more, where it is too much."""
         now = self._time()
         worker = self.worker
         if worker is not None:
@@ -238,20 +213,9 @@ class Session:
         rate = self._frame_rate  # counted here, as `pause` counts: of most frames it would say nothing
         rate.count += 1
         rate.size += size
-        if rate.count < rate.few and rate.size < rate.little and rate.pieces < rate.least:
+        if rate.count < rate.few and rate.size < rate.little:
             return 0.0
         return self._rest(rate.look(now))
-
-    def parts(self, count: int, size: int) -> float:
-        """So many frames have come of which no message has come about yet, or none will."""
-        return self._rest(self._frame_rate.pause(size, self._time(), count * PART))
-
-    def holds(self, size: int) -> bool:
-        """A message that is not whole yet takes so many bytes, as far as is known; whether there is room for it."""
-        if not self._unfinished.change(self.identity.id, size - self._held):
-            return False
-        self._held = size
-        return True
 
     def _rest(self, pause: float | None) -> float:
         """Seconds to read nothing more; of a flood (None), the connection is closed."""
@@ -283,9 +247,7 @@ class Session:
             if attempt is None or attempt.answered:
                 self._late(frame)
                 return
-            before = attempt.writer.pieces
             wrong = attempt.chunk(frame)
-            self._frame_rate.pieces += attempt.writer.pieces - before
             if wrong:
                 self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, Register):
@@ -480,8 +442,7 @@ class Session:
             first.slots = frame.slots
             self._frame_rate.set_slots(frame.slots, self._time())
             unhealthy = frame.unhealthy or ""
-            if unhealthy in ("", first.reported) or not self._ailments.exceeded(self._time()):
-                self._registry.health.says(first, unhealthy)
+            self._registry.health.says(first, unhealthy)
             if (first.models, first.task_types, first.slots, first.model_info, first.upstream) != before:
                 self._registry.changed(first)
             return
@@ -513,21 +474,6 @@ class Session:
             return None
         if first is None and self._registry.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
-            return None
-        asked = (frame.models, frame.task_types, frame.model_info, frame.upstream)
-        changes = first is not None and first.version >= 2 and asked != self._asked
-        if changes and self._renamings.exceeded(self._time()):
-            sentence = f"models, their info, task types and upstream may change {RENAMINGS_PER_MINUTE} times a minute"
-            self._complain("REGISTER", sentence)
-            return None
-        pool, upstream = self._registry.pool, frame.upstream or ""
-        new = pool.unknown(models) + pool.is_new(upstream) + pool.untold(models, upstream) / UNTOLD_PER_NAME
-        if not self._names.take(self.identity.id, new, self._time()):
-            sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new names of models and upstreams a minute"
-            if first is None:
-                self._refuse("MODELS", sentence, CLOSE_FLOOD, "too many new model names")
-                return None
-            self._complain("MODELS", sentence)
             return None
         return models
 

@@ -9,15 +9,7 @@ import structlog
 
 from fairlane.workers.protocol import CLOSE_RESTART, CLOSE_UNAUTHORIZED, SUBPROTOCOL, Drain, encoder
 from fairlane.workers.server.registry import Registry
-from fairlane.workers.server.sessions.rates import NewNames, Unfinished
-from fairlane.workers.server.sessions.session import (
-    MOST_UNFINISHED,
-    NEW_NAMES_PER_MINUTE,
-    Connection,
-    Identity,
-    Session,
-    SessionSettings,
-)
+from fairlane.workers.server.sessions.session import Connection, Identity, Session, SessionSettings
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -32,18 +24,10 @@ RETRY_S = 1
 
 
 class Receiver(Protocol):
-    """Takes what comes over a connection. The first two say for how many seconds nothing more is to be read."""
+    """Takes what comes over a connection."""
 
     def received(self, data: str | bytes, size: int) -> float:
-        """A message, and its bytes that were not counted before."""
-        ...
-
-    def parts(self, count: int, size: int) -> float:
-        """So many frames have come that are no message."""
-        ...
-
-    def holds(self, size: int) -> bool:
-        """A message that is not whole yet takes so many bytes, as far as is known; False: its rest is to be read later."""
+        """Take a message of `size` bytes. Return for how many seconds nothing more is to be read."""
         ...
 
 
@@ -78,8 +62,6 @@ class WorkerSocket:
         self._unknown_token = unknown_token
         self._sessions: set[Session] = set()
         self._used: set[str] = set()
-        self._names = NewNames(NEW_NAMES_PER_MINUTE)
-        self._unfinished = Unfinished(MOST_UNFINISHED * settings.max_message_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -93,7 +75,7 @@ class WorkerSocket:
         scope["headers"] = []  # of no use any more, for as long as the connection lasts
         socket: Socket = scope.pop(SOCKET)
         settings = self.settings
-        session = Session(self._registry, identity, settings, socket, version, self._names, self._unfinished)
+        session = Session(self._registry, identity, settings, socket, version)
         self._sessions.add(session)
         self._used.add(identity.id)
         code, reason = 1006, ""

@@ -24,7 +24,7 @@ from fairlane.streaming.events import (
     fragment_usage,
     progress_event,
 )
-from fairlane.streaming.jsontext import json_string
+from fairlane.streaming.jsontext import MAX_DEPTH, json_string, too_deep
 from fairlane.streaming.structured.checker import Verdict
 from fairlane.streaming.structured.collected import Collected
 from fairlane.streaming.structured.repair import repair_request
@@ -57,7 +57,6 @@ from fairlane.workers.protocol import (
 )
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
-from fairlane.workers.server.tasks.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
 from fairlane.workers.server.tasks.chains import StageDone
 from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
@@ -82,6 +81,9 @@ MAX_DEBUG_BYTES = 64 * 1024
 MAX_REASON_CHARS = 200
 """Of the finish reason of an answer, which each choice without one of its own has, too; a longer one is left out."""
 MAX_USAGE_BYTES = 2048
+MAX_USAGE = 16 * 1024
+"""Bytes of the usage of a task."""
+TOO_DEEP = f"has more than {MAX_DEPTH} levels"
 """Of the usage that a worker tells while it runs; more is not logged."""
 USAGE_S = 0.2
 """Usage is logged no more often."""
@@ -381,8 +383,8 @@ class Attempt:
         if delta.extra is not UNSET and (extra := bytes(delta.extra)) != b"null":
             if not extra.startswith(b"{"):
                 return "extra must be an object"
-            if excess := excess_of_extra(extra):
-                return self._excess(f"The extra of a delta has {excess}")
+            if too_deep(extra):
+                return self._excess(f"The extra of a delta {TOO_DEEP}")
             chunk(index, "extra", extra)
         if delta.content is not None:
             chunk(index, "text", delta.content)
@@ -393,8 +395,8 @@ class Attempt:
         if delta.tool_calls is not UNSET and (tool_calls := bytes(delta.tool_calls)) != b"null":
             if not tool_calls.startswith(b"["):
                 return "toolCalls must be a list"
-            if excess := excess_of_tools(tool_calls):
-                return self._excess(f"A list of tool calls has {excess}")
+            if too_deep(tool_calls):
+                return self._excess(f"A list of tool calls {TOO_DEEP}")
             chunk(index, "tool", tool_calls)
         if delta.finish_reason is not None:
             chunk(index, "finish", delta.finish_reason)
@@ -538,9 +540,9 @@ class Attempt:
         if message.usage is not UNSET and len(bytes(message.usage)) > MAX_USAGE:
             message.usage = UNSET
             sentence = f"The usage is larger than {MAX_USAGE} bytes"
-        if excess := excess_of_result(bytes(message.result), self.grant.task_type):
+        if too_deep(bytes(message.result)):
             message.result = Raw(b"null")
-            sentence = f"The result has {excess}"
+            sentence = f"The result {TOO_DEEP}"
         return sentence
 
     def _excess(self, sentence: str) -> str:
