@@ -74,7 +74,6 @@ KEYS = (
     Key("overridden", "overridden", "hash", "setting of a queue or model -> value that overrides set", "with its override"),
     Key("due", "due", "zset", "override -> when it ends (ms)", "with its override"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
-    Key("rolled", "H:{step}:{at}", "hash", "part of a replica -> what it counted, of a minute or more", "PX, 6 h to 7 days"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),

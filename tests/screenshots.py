@@ -28,8 +28,8 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import PriceSettings
-from fairlane.web.history.buckets import Bucket, Series
-from fairlane.web.history.ranges import BUCKET_MS, FINE_MS
+from fairlane.web.history.buckets import Bucket, ModelCounts
+from fairlane.web.history.history import BUCKET_MS, HOUR_MS
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -162,7 +162,7 @@ async def write_an_hour(talk: Talk) -> None:
     gateway = talk.served.gateway
     rng = random.Random(4)
     now = time.time_ns() // 1_000_000 // BUCKET_MS * BUCKET_MS
-    for number in range(FINE_MS // BUCKET_MS):
+    for number in range(HOUR_MS // BUCKET_MS):
         trouble = 200 < number < 260
         count = int(rng.gauss(180 + 75 * math.sin(number / 50), 12))
         bucket = Bucket(accepted=count + 2, cancelled=rng.choice([0, 0, 1]))
@@ -176,7 +176,7 @@ async def write_an_hour(talk: Talk) -> None:
             "llama-3.1-8b": count // 4,
             "deepseek-chat": count - count // 2 - count // 4,
         }
-        bucket.models = {model: Series(n, n, output_tokens=180 * n) for model, n in ended.items()}
+        bucket.models = {model: ModelCounts(n, n, output_tokens=180 * n) for model, n in ended.items()}
         for _ in range(count):
             wait = rng.lognormvariate(7.2 if trouble else 5.5, 0.8)
             first = wait + rng.lognormvariate(5.5, 0.5)
@@ -186,7 +186,7 @@ async def write_an_hour(talk: Talk) -> None:
                 (bucket.total, first + rng.lognormvariate(7, 0.6)),
             ):
                 sketch.add(value)
-        at = now - ((FINE_MS // BUCKET_MS) - number) * BUCKET_MS
+        at = now - ((HOUR_MS // BUCKET_MS) - number) * BUCKET_MS
         fields = ("from", "replica", "at", at, "bucket", msgspec.json.encode(bucket))
         await gateway.link.command("XADD", gateway.keys("history"), "*", *fields)
 

@@ -241,46 +241,34 @@ class ModelMinute(Schema, kw_only=True):
 
 
 class HistoryTotal(Schema, kw_only=True):
-    accepted: int | None
+    accepted: int
     completed: int
     failed: int
-    cancelled: int | None
-    refused: int | None
-    input_tokens: int
-    output_tokens: int
-    wait_ms: TotalPercentiles | None
-    first_output_ms: TotalPercentiles | None
-    total_ms: TotalPercentiles | None
-    failures: list[FailureCount] | None
-    refusals: list[CodeCount] | None
-
-
-class HistoryNames(Schema, kw_only=True):
-    models: list[str]
-    queues: list[str]
-    workers: list[str]
+    cancelled: int
+    refused: int
+    wait_ms: TotalPercentiles
+    first_output_ms: TotalPercentiles
+    total_ms: TotalPercentiles
+    failures: list[FailureCount]
+    refusals: list[CodeCount]
 
 
 class History(Schema, kw_only=True):
     now: Ms
-    range: str
     until: Ms
     bucket_ms: Ms
     at: list[Ms]
-    accepted: list[int] | None
+    accepted: list[int]
     completed: list[int]
     failed: list[int]
-    cancelled: list[int] | None
-    refused: list[int] | None
-    waiting: list[int] | None
-    input_tokens: list[int]
-    output_tokens: list[int]
-    wait_ms: Percentiles | None
-    first_output_ms: Percentiles | None
-    total_ms: Percentiles | None
+    cancelled: list[int]
+    refused: list[int]
+    waiting: list[int]
+    wait_ms: Percentiles
+    first_output_ms: Percentiles
+    total_ms: Percentiles
     models: dict[str, ModelMinute]
     total: HistoryTotal
-    names: HistoryNames
 
 
 class KeySecret(Schema, kw_only=True):

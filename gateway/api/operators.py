@@ -43,8 +43,6 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.rules import Kind as Configured
 from fairlane.queues.tasks import State
-from fairlane.web.history.buckets import Kind
-from fairlane.web.history.ranges import RANGES
 
 MAX_VALUE = 256
 
@@ -130,29 +128,14 @@ async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Re
 
 
 @router.get("/api/admin/history", **described("admin.history", "Get rates and latencies over time", History))
-async def history(
-    operator: TheOperator,
-    span: Annotated[str, Query(alias="range", json_schema_extra={"enum": [*RANGES]})] = "1h",
-    model: Filter = "",
-    queue: Filter = "",
-    worker: Filter = "",
-) -> Response:
-    """What all replicas did until now, and as a whole (`total`): 15 minutes or an hour in buckets of 10 s, 6 hours in minutes, 24
-    hours in buckets of 10 minutes, 7 days in hours. The newest bucket reaches `until`.
+async def history(operator: TheOperator) -> Response:
+    """What all replicas did in the last hour, in buckets of 10 s and as a whole (`total`). The newest bucket reaches `until`.
 
-    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; waiting (at most, seen
-    every 10 s); tokens; and waitMs (to the first grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99
-    (null: nothing ended), within 2.5 %. With one of model, queue and worker (its name, or its id if it has none) they are of that
-    alone, and null where it is not known. `names`: what there is. `models`: what each did in the last minute.
+    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; waiting (seen every 10 s);
+    and waitMs (to the first grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended),
+    within 2.5 %. `models`: what each did in the last minute.
     """
-    if span not in RANGES:
-        raise bad_request(f"range must be one of {', '.join(RANGES)}", "range")
-    wanted: list[tuple[Kind, str]] = [("model", model), ("queue", queue), ("worker", worker)]
-    given = [(kind, name) for kind, name in wanted if name]
-    if len(given) > 1:
-        raise bad_request("only one of model, queue and worker can be given", given[1][0])
-    kind, name = given[0] if given else (None, "")
-    return answer(await operator.history.read(span, kind, name))
+    return answer(await operator.history.read())
 
 
 @router.get("/api/admin/users", **described("admin.users.list", "List the busiest users", TopUsers))

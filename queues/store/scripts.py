@@ -57,7 +57,6 @@ NAMES = (
     "users",
     "owned",
     "forget",
-    "tally",
     "rights",
     "permit",
     "admit",

@@ -176,13 +176,6 @@ def read_replica_info(reply: Sequence[bytes]) -> dict[str, ReplicaInfo]:
     return {name.decode(): _replica_info.decode(told) for name, told in _pairs(reply)}
 
 
-class Waiting(NamedTuple):
-    """Tasks that wait, by name."""
-
-    queues: dict[str, int]
-    models: dict[str, int]
-
-
 class Memory(NamedTuple):
     """What Redis takes, and what it may take (0: any), in bytes."""
 
@@ -318,19 +311,13 @@ class Surveyor:
         time, present = await _all(self._link.command("TIME"), self._replicas())
         return await self._workers(_alive(present, _ms(time)))
 
-    async def waiting(self) -> Waiting:
-        """How many tasks wait now, by queue and by model (of at most MOST_MODELS). Raises StoreError."""
-        command, queues = self._link.command, list(self._queues())
-        backlog, *counts = await _all(
-            command("ZRANGE", self._keys("backlog"), 0, MOST_MODELS - 1),
-            *(command("HGET", self._keys("queue", queue=name), "n") for name in queues),
+    async def waiting(self) -> int:
+        """Return how many tasks wait now, in all queues. Raise StoreError."""
+        command = self._link.command
+        counts = await _all(
+            *(command("HGET", self._keys("queue", queue=name), "n") for name in self._queues())
         )
-        names, lanes = [name.decode() for name in backlog], [f"n:{queue}" for queue in queues]
-        of_models = await _all(*(command("HMGET", self._keys("model", model=name), *lanes) for name in names))
-        return Waiting(
-            {queue: int(count or 0) for queue, count in zip(queues, counts, strict=True)},
-            {name: sum(int(n or 0) for n in found) for name, found in zip(names, of_models, strict=True)},
-        )
+        return sum(int(count or 0) for count in counts)
 
     async def offered(self) -> list[str]:
         """The models that some worker offers now, by the store's clock (`*`: any). Raises StoreError."""

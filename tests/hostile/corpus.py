@@ -471,9 +471,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ),
     ("GET", "/api/admin/refusals"): _fixed("GET", "/api/admin/refusals?limit=5", "ops"),
     ("GET", "/api/admin/feed"): _fixed("GET", "/api/admin/feed", "ops", long=True),
-    ("GET", "/api/admin/history"): lambda rng, known: Valid(
-        "GET", f"/api/admin/history?range={rng.choice(('15m', '24h', '7d&model=m'))}", "ops"
-    ),
+    ("GET", "/api/admin/history"): lambda rng, known: Valid("GET", "/api/admin/history", "ops"),
     ("GET", "/api/admin/tasks"): lambda rng, known: Valid(
         "GET",
         f"/api/admin/tasks?limit={rng.randint(1, 20)}&from={rng.randint(0, 9)}"

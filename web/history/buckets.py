@@ -1,29 +1,25 @@
-"""What happened in a stretch of time: sums, which replicas' and neighbours' parts can be added to. Pure."""
+"""What happened in ten seconds: sums to which other replicas' parts can be added. Pure."""
 
 import math
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
 from fairlane.queues.metrics import OTHER
 
-MOST_CODES = 50
-MOST_USERS = 100
-MOST_NAMES = 200
-"""Models, queues or workers that a replica counts by name in ten seconds. The others together are OTHER."""
-
-Kind = Literal["model", "queue", "worker"]
+MAX_CODES = 50
+MAX_USERS = 100
+MAX_MODELS = 200
+"""Codes, users and models that are counted by name in one bucket; the others together are OTHER."""
 
 _GAMMA = 1.05
 _LOG_GAMMA = math.log(_GAMMA)
 
 
 class Sketch(msgspec.Struct, array_like=True):
-    """How many durations were about so long: quantiles within 2.5 %, and sketches of several replicas can be added.
+    """Counts of durations, for quantiles within 2.5 %; sketches of several replicas can be added.
 
-    Duration d (ms, at least 1) counts in bin ceil(log d / log 1.05), which stands for the middle of what falls in it. (Masson,
-    Rim, Lee: DDSketch, VLDB 2019.)
+    Duration d (ms, at least 1) counts in bin ceil(log d / log 1.05). (Masson, Rim, Lee: DDSketch, VLDB 2019.)
     """
 
     bins: dict[int, int] = {}
@@ -37,7 +33,7 @@ class Sketch(msgspec.Struct, array_like=True):
             self.bins[number] = self.bins.get(number, 0) + count
 
     def quantiles(self, wanted: Iterable[float]) -> list[float | None]:
-        """Durations (ms) that these parts of all are within; None when there are none. `wanted` in rising order."""
+        """Return the durations (ms) at these quantiles, given in rising order; None for each if the sketch is empty."""
         total = sum(self.bins.values())
         if not total:
             return [None for _ in wanted]
@@ -52,109 +48,79 @@ class Sketch(msgspec.Struct, array_like=True):
         return found
 
 
-class Counts(msgspec.Struct):
-    """What is counted of everything as of one model, queue or worker."""
+class ModelCounts(msgspec.Struct, array_like=True):
+    """What happened to the tasks of one model."""
+
+    accepted: int = 0
+    ended: int = 0
+    cancelled: int = 0
+    """Of those that ended."""
+    output_tokens: int = 0
+
+    def merge(self, other: "ModelCounts") -> None:
+        self.accepted += other.accepted
+        self.ended += other.ended
+        self.cancelled += other.cancelled
+        self.output_tokens += other.output_tokens
+
+
+class Bucket(msgspec.Struct, omit_defaults=True):
+    """What one replica counted in ten seconds, or several of them together."""
 
     accepted: int = 0
     completed: int = 0
     cancelled: int = 0
     waiting: int = 0
-    """Tasks that waited at once, at most, on all replicas together: each tells the same. Looked at every ten seconds."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-    def add(self, other: "Counts") -> None:
-        """Add another one's."""
-        self.accepted += other.accepted
-        self.completed += other.completed
-        self.cancelled += other.cancelled
-        self.waiting = max(self.waiting, other.waiting)
-        self.input_tokens += other.input_tokens
-        self.output_tokens += other.output_tokens
-
-
-class Series(Counts, array_like=True):
-    """What happened to the tasks of one model or queue; or what one worker ended, which accepts nothing and has no queue."""
-
-    failed: int = 0
-    refused: int = 0
-
-    @property
-    def ended(self) -> int:
-        return self.completed + self.failed + self.cancelled
-
-    def merge(self, other: "Series") -> None:
-        """Add another one's."""
-        self.add(other)
-        self.failed += other.failed
-        self.refused += other.refused
-
-
-class Bucket(Counts, omit_defaults=True):
-    """What happened in a stretch of time: ten seconds, or longer ones that are made of those."""
-
+    """Waiting tasks of all replicas together: each replica reports the same number."""
     failures: dict[str, int] = {}
     refusals: dict[str, int] = {}
     users: dict[str, int] = {}
     """Tokens of input and output, by user, of tasks that ended."""
-    models: dict[str, Series] = {}
-    queues: dict[str, Series] = {}
-    workers: dict[str, Series] = {}
+    models: dict[str, ModelCounts] = {}
     wait: Sketch = msgspec.field(default_factory=Sketch)
     first: Sketch = msgspec.field(default_factory=Sketch)
     total: Sketch = msgspec.field(default_factory=Sketch)
 
     @property
     def empty(self) -> bool:
-        """Nothing happened."""
         return self == Bucket()
 
-    def of(self, kind: Kind) -> dict[str, Series]:
-        """The series by the names of this kind."""
-        return self.models if kind == "model" else self.queues if kind == "queue" else self.workers
+    @property
+    def failed(self) -> int:
+        return sum(self.failures.values())
 
-    def whole(self) -> Series:
-        """The same as of a single model or queue."""
-        whole = Series(failed=sum(self.failures.values()), refused=sum(self.refusals.values()))
-        whole.add(self)
-        return whole
+    @property
+    def refused(self) -> int:
+        return sum(self.refusals.values())
 
-    def merge(self, other: "Bucket", most: int = MOST_NAMES) -> None:
-        """Add another one's, with the names of at most so many models, queues and workers."""
-        self.merge_sums(other)
-        for name, number in other.users.items():
-            count(self.users, name, number, most=MOST_USERS)
-        for mine, more in (
-            (self.models, other.models),
-            (self.queues, other.queues),
-            (self.workers, other.workers),
+    def of(self, model: str) -> ModelCounts:
+        """Return the counts of a model; workers make names up, so only the first ones have their own."""
+        if model not in self.models and len(self.models) >= MAX_MODELS:
+            model = OTHER
+        return self.models.setdefault(model, ModelCounts())
+
+    def merge(self, other: "Bucket") -> None:
+        """Add another bucket."""
+        self.accepted += other.accepted
+        self.completed += other.completed
+        self.cancelled += other.cancelled
+        self.waiting = max(self.waiting, other.waiting)
+        for counts, more, most in (
+            (self.failures, other.failures, MAX_CODES),
+            (self.refusals, other.refusals, MAX_CODES),
+            (self.users, other.users, MAX_USERS),
         ):
-            for name, series in more.items():
-                series_of(mine, name, most).merge(series)
-
-    def merge_sums(self, other: "Bucket") -> None:
-        """Add another one's, without those by user, model, queue and worker."""
-        self.add(other)
-        for counts, more in ((self.failures, other.failures), (self.refusals, other.refusals)):
             for name, number in more.items():
-                count(counts, name, number)
+                count(counts, name, number, most=most)
+        for name, counted in other.models.items():
+            self.of(name).merge(counted)
         self.wait.merge(other.wait)
         self.first.merge(other.first)
         self.total.merge(other.total)
 
 
-def count(counts: dict[str, int], name: str, number: int = 1, *, most: int = MOST_CODES) -> None:
-    """Add to a name's number; workers make codes up, so only the first ones keep their names."""
+def count(counts: dict[str, int], name: str, number: int = 1, *, most: int = MAX_CODES) -> None:
+    """Add to a name's number; workers make codes up, so only the first `most` keep their names."""
     if name not in counts and len(counts) >= most:
         name = OTHER
     counts[name] = counts.get(name, 0) + number
-
-
-def series_of(named: dict[str, Series], name: str, most: int = MOST_NAMES) -> Series:
-    """A name's series; workers make names up, so only the first ones have their own."""
-    series = named.get(name)
-    if series is None:
-        if len(named) >= most:
-            name = OTHER
-        series = named.setdefault(name, Series())
-    return series

@@ -1,49 +1,46 @@
-"""What happened in the last minutes, hours and days: accepted, refused and ended tasks, and how long they took; of all replicas.
+"""What happened in the last hour on all replicas: accepted, rejected and ended tasks, and how long they took.
 
-Each replica counts what it sees (`HistoryRecorder`, a few additions per event). What came together in ten seconds it writes as
-one entry of a Redis stream, which ends with its hour; and once a minute, in one call, how its part of longer buckets has grown
-(`Rolls`): one field of a hash per replica and bucket, always the whole part, so a telling that is repeated changes nothing.
-Whoever asks adds the parts up. So it costs the hot path nothing that grows, survives restarts, and shows the dead replica's
-part too, but for its last minute.
+Each replica counts what it sees (`HistoryRecorder`) and writes it every ten seconds as one entry of a Redis stream that holds an
+hour. A reader adds up the entries of all replicas. For longer periods there is Prometheus.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import structlog
 
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
+from fairlane.queues.failures import category_of
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks
+from fairlane.queues.metrics import OTHER
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.survey.survey import Waiting
-from fairlane.web.history.buckets import Bucket, Kind, series_of
-from fairlane.web.history.ranges import BUCKET_MS, FINE_MS, MINUTE_MS, RANGES, ROLLED, Range
+from fairlane.web.history.buckets import Bucket, ModelCounts
 from fairlane.web.history.recorder import HistoryRecorder
-from fairlane.web.history.rolls import Roll, Rolls
-from fairlane.web.history.shelf import Shelf
 
 log = structlog.get_logger("fairlane.web")
 
-KEPT_MS = 2 * FINE_MS
-"""How long Redis keeps a history to which nobody adds."""
-PAGE = 100
-LATE_MS = 1000
-"""How long after its end a bucket is shown: until then every replica has told its part."""
+BUCKET_MS = 10_000
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
 USERS_MS = 600_000
-"""Over how long users' tokens are told."""
-SETTLED_MS = 600_000
-"""A longer bucket is read again until it is over for so long, and at least so often: a replica that was cut off tells later."""
-ROLLS_AT_ONCE = 50
-READ_AT_ONCE = 20
-MOST_ANSWERS = 20
+"""The period of which users' tokens are reported."""
+EXPIRE_MS = 2 * HOUR_MS
+"""How long Redis keeps a history to which no replica adds."""
+LATE_MS = 1000
+"""How long after its end a bucket is shown: until then every replica has written its part."""
+PAGE = 100
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+DURATIONS = {"waitMs": "wait", "firstOutputMs": "first", "totalMs": "total"}
+COUNTS = ("accepted", "completed", "failed", "cancelled", "refused")
 
 
 class History:
-    """Writes this replica's buckets, and reads everybody's. `start` begins the writing, `close` ends it with the last part."""
+    """Writes this replica's buckets, and reads those of all. `start` begins the writing, `close` ends it with the last part."""
 
     def __init__(
         self,
@@ -51,7 +48,7 @@ class History:
         keys: Keys,
         replica: str,
         recorder: HistoryRecorder,
-        waiting: Callable[[], Awaitable[Waiting]],
+        waiting: Callable[[], Awaitable[int]],
     ) -> None:
         """`waiting`: how many tasks wait on all replicas now; raises StoreError."""
         self._link = link
@@ -59,32 +56,28 @@ class History:
         self._replica = replica
         self._recorder = recorder
         self._count_waiting = waiting
-        self._waiting = Waiting({}, {})
+        self._waiting = 0
         self._unsent: dict[int, Bucket] = {}
-        self._rolls = Rolls(replica)
         self._task: asyncio.Task[None] | None = None
-        self._hour = Shelf(BUCKET_MS)
+        self._hour = Hour()
         self._read_to = "0-0"
-        self._shelves = {step: Shelf(step) for step in ROLLED}
-        self._read_at: dict[tuple[int, int], int] = {}
-        self._read_until: dict[int, int] = {}
         self._lock = asyncio.Lock()
-        self._answers: dict[tuple[str, Kind | None, str], bytes] = {}
-        self._answers_end = 0
+        self._answer = b""
+        self._answer_end = 0
 
     def start(self) -> None:
         """Begin."""
         self._task = asyncio.create_task(self._run(), name="history")
 
     async def close(self) -> None:
-        """Write the last part, if Redis takes it at once, and end."""
+        """Write the last part, if Redis accepts it immediately, and end."""
         if self._task is None:
             return
         await end_tasks(self._task)
         self._task = None
         now = now_ms()
         self._collect(now // BUCKET_MS * BUCKET_MS)
-        await self._send(now, ending=True)
+        await self._send(now)
 
     async def _run(self) -> None:
         while True:
@@ -98,99 +91,61 @@ class History:
     # ---- writing ----------
 
     async def _look(self) -> None:
-        """See how many tasks wait. While Redis is away, as many as before: none begins or ends."""
+        """Count the waiting tasks. While Redis is unavailable, the number stays: no task begins or ends."""
         with contextlib.suppress(StoreError):
             self._waiting = await self._count_waiting()
 
     def _collect(self, at: int) -> None:
-        """Put aside what came together in the bucket that began at `at`."""
+        """Put aside what was counted in the bucket that began at `at`."""
         bucket = self._recorder.take()
-        waiting = self._waiting
-        bucket.waiting = sum(waiting.queues.values())
-        for named, counts in ((bucket.queues, waiting.queues), (bucket.models, waiting.models)):
-            for name, number in counts.items():
-                if number:
-                    series_of(named, name).waiting += number
+        bucket.waiting = self._waiting
         if bucket.empty:
             return
-        self._rolls.add(at, bucket)
-        if at in self._unsent:
-            self._unsent[at].merge(bucket)
-        else:
-            self._unsent[at] = bucket
-        while len(self._unsent) > FINE_MS // BUCKET_MS:
+        self._unsent.setdefault(at, Bucket()).merge(bucket)
+        while len(self._unsent) > HOUR_MS // BUCKET_MS:
             del self._unsent[next(iter(self._unsent))]
 
-    async def _send(self, now: int, *, ending: bool = False) -> None:
-        """Write what was put aside, oldest first; what Redis does not take now is kept for the next time.
+    async def _send(self, now: int) -> None:
+        """Write what was put aside, oldest first; the rest is kept for the next time.
 
-        Should a reply be lost, an entry may be written twice; readers count it once.
+        If a reply is lost, an entry may be written twice; readers count it once.
         """
-        rolls = self._rolls.due(now, ending=ending)
         try:
             for at, bucket in list(self._unsent.items()):
                 await self._link.command(
-                    *("XADD", self._keys("history"), "MINID", "~", now - FINE_MS - BUCKET_MS, "*"),
+                    *("XADD", self._keys("history"), "MINID", "~", now - HOUR_MS - BUCKET_MS, "*"),
                     *("from", self._replica, "at", at, "bucket", msgspec.json.encode(bucket)),
                 )
                 del self._unsent[at]
-                await self._link.command("PEXPIRE", self._keys("history"), KEPT_MS)
-            for first in range(0, len(rolls), ROLLS_AT_ONCE):
-                await self._tell(rolls[first : first + ROLLS_AT_ONCE])
+                await self._link.command("PEXPIRE", self._keys("history"), EXPIRE_MS)
         except StoreError:
             pass
         except Exception:  # a history with a hole is better than none: the next bucket is written again
             log.exception("cannot write the history")
             self._unsent.clear()
 
-    async def _tell(self, rolls: list[Roll]) -> None:
-        args: list[int | str | bytes] = []
-        for roll in rolls:
-            kept = ROLLED[roll.step] + roll.step
-            args += (roll.step, roll.at, kept, roll.source, msgspec.json.encode(roll.bucket))
-        await self._link.run("tally", *args)
-        for roll in rolls:
-            roll.told = True
-
     # ---- reading ----------
 
-    async def read(self, name: str = "1h", kind: Kind | None = None, of: str = "") -> bytes:
-        """The answer of GET /api/admin/history, as JSON, for the range of this name: of everything, or of one model, queue or
-        worker; made anew when another ten seconds are over. Raises StoreError."""
+    async def read(self) -> bytes:
+        """Return the answer of GET /api/admin/history as JSON, made once per bucket. Raise StoreError."""
         async with self._lock:
             now = now_ms()
             end = (now - LATE_MS) // BUCKET_MS * BUCKET_MS
-            if end != self._answers_end or len(self._answers) > MOST_ANSWERS:
-                self._answers.clear()
-                self._answers_end = end
-            asked = name, kind, of
-            if asked not in self._answers:
-                await self._catch_up(end - FINE_MS)
-                wanted, shelf, until = RANGES[name], self._hour, end
-                if wanted.step_ms != BUCKET_MS:
-                    shelf, until = self._shelves[wanted.step_ms], end - end % MINUTE_MS
-                    await self._read_longer(wanted, until)
-                self._answers[asked] = msgspec.json.encode(
-                    {
-                        "now": now,
-                        "range": name,
-                        "until": until,
-                        **shelf.draw(wanted.times(until), kind, of),
-                        "models": self._hour.by_model(range(end - MINUTE_MS, end, BUCKET_MS)),
-                    }
-                )
-            return self._answers[asked]
+            if end != self._answer_end:
+                await self._catch_up(end - HOUR_MS)
+                self._answer = msgspec.json.encode({"now": now, "until": end, **self._hour.draw(end)})
+                self._answer_end = end
+            return self._answer
 
     async def tokens_by_user(self) -> dict[str, int]:
-        """Input and output of the tasks that ended in the last USERS_MS; of very many users some are counted as OTHER, which is
-        left out. Raises StoreError."""
+        """Return the tokens of input and output of tasks that ended in the last USERS_MS. Raise StoreError."""
         async with self._lock:
             now = now_ms()
-            await self._catch_up(now - FINE_MS - BUCKET_MS)
+            await self._catch_up(now - HOUR_MS - BUCKET_MS)
             return self._hour.tokens_by_user(now - USERS_MS)
 
     async def _catch_up(self, oldest: int) -> None:
-        """Add up what was written since the last time, by whomever."""
+        """Add up what all replicas wrote since the last time."""
         more = True
         while more:
             page = await self._link.command(
@@ -202,39 +157,104 @@ class History:
                 self._hour.add(fields[1].decode(), int(fields[3]), bucket)
             await asyncio.sleep(0)  # others have their turn
             more = len(page) == PAGE
-        # what Redis did not take; counted once, also when it comes later
+        # what Redis did not accept; counted once, also when it is written later
         for at, bucket in self._unsent.items():
             self._hour.add(self._replica, at, bucket)
         self._hour.forget_before(oldest)
 
-    async def _read_longer(self, wanted: Range, until: int) -> None:
-        """Read the range's buckets again, as far as they may have grown since they were read last."""
-        step, times = wanted.step_ms, wanted.times(until)
-        if self._read_until.get(step) == until:
-            return
 
-        def old(at: int) -> bool:
-            read = self._read_at.get((step, at), 0)
-            return read < at + step + SETTLED_MS or read + SETTLED_MS <= until
+class Hour:
+    """The buckets of all replicas, added up. Pure."""
 
-        again = [at for at in times if old(at)]
-        for first in range(0, len(again), READ_AT_ONCE):
-            part = again[first : first + READ_AT_ONCE]
-            replies = await asyncio.gather(
-                *(
-                    self._link.command("HGETALL", self._keys("rolled", step=str(step), at=str(at)))
-                    for at in part
-                )
-            )
-            for at, flat in zip(part, replies, strict=True):
-                told = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
-                parts = {source: msgspec.json.decode(text, type=Bucket) for source, text in told.items()}
-                if mine := self._rolls.untold(step, at):  # what Redis did not take
-                    parts[mine.source] = mine.bucket
-                self._shelves[step].put(at, parts.values())
-                self._read_at[step, at] = until
-                await asyncio.sleep(0)  # others have their turn
-        self._shelves[step].forget_before(times[0])
-        for key in [key for key in self._read_at if key[0] == step and key[1] < times[0]]:
-            del self._read_at[key]
-        self._read_until[step] = until
+    def __init__(self) -> None:
+        self._buckets: dict[int, Bucket] = {}
+        self._counted: dict[int, set[str]] = {}
+
+    def add(self, replica: str, at: int, bucket: Bucket) -> None:
+        """Add what a replica counted in the bucket that began at `at`, once."""
+        at -= at % BUCKET_MS
+        counted = self._counted.setdefault(at, set())
+        if replica not in counted:
+            counted.add(replica)
+            self._buckets.setdefault(at, Bucket()).merge(bucket)
+
+    def forget_before(self, oldest: int) -> None:
+        """Drop the buckets that began earlier."""
+        for at in [at for at in self._buckets if at < oldest]:
+            del self._buckets[at], self._counted[at]
+
+    def draw(self, end: int) -> dict[str, Any]:
+        """Return the hour before `end` in columns, one value per bucket, and as a whole (`total`)."""
+        times = range(end - HOUR_MS, end, BUCKET_MS)
+        buckets = [self._buckets.get(at, _NOTHING) for at in times]
+        whole = Bucket()
+        for bucket in buckets:
+            whole.merge(bucket)
+        spans = [_NO_QUANTILES if bucket is _NOTHING else _quantiles(bucket) for bucket in buckets]
+        return {
+            "bucketMs": BUCKET_MS,
+            "at": list(times),
+            **{name: [getattr(bucket, name) for bucket in buckets] for name in (*COUNTS, "waiting")},
+            **{
+                name: {quantile: [span[i][j] for span in spans] for j, quantile in enumerate(QUANTILES)}
+                for i, name in enumerate(DURATIONS)
+            },
+            "total": {
+                **{name: getattr(whole, name) for name in COUNTS},
+                **{
+                    name: dict(zip(QUANTILES, values, strict=True))
+                    for name, values in zip(DURATIONS, _quantiles(whole), strict=True)
+                },
+                "failures": _failures(whole.failures),
+                "refusals": _ranked(whole.refusals),
+            },
+            "models": self._last_minute(end),
+        }
+
+    def _last_minute(self, end: int) -> dict[str, Any]:
+        minute: dict[str, ModelCounts] = {}
+        for at in range(end - MINUTE_MS, end, BUCKET_MS):
+            for name, counts in self._buckets.get(at, _NOTHING).models.items():
+                minute.setdefault(name, ModelCounts()).merge(counts)
+        return {
+            model: {
+                "acceptedLastMinute": counts.accepted,
+                "endedLastMinute": counts.ended,
+                "cancelledLastMinute": counts.cancelled,
+                "outputTokensLastMinute": counts.output_tokens,
+            }
+            for model, counts in sorted(minute.items())
+        }
+
+    def tokens_by_user(self, since: int) -> dict[str, int]:
+        """Return the tokens by user of the buckets that began at `since` or later, without those counted as OTHER."""
+        whole: dict[str, int] = {}
+        for at, bucket in self._buckets.items():
+            if at >= since:
+                for user, tokens in bucket.users.items():
+                    whole[user] = whole.get(user, 0) + tokens
+        whole.pop(OTHER, None)
+        return whole
+
+
+_NOTHING = Bucket()
+
+
+def _quantiles(bucket: Bucket) -> list[list[float | None]]:
+    return [getattr(bucket, name).quantiles(list(QUANTILES.values())) for name in DURATIONS.values()]
+
+
+_NO_QUANTILES = _quantiles(_NOTHING)
+
+
+def _ranked(counts: dict[str, int]) -> list[dict[str, Any]]:
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [{"code": code, "count": number} for code, number in ranked]
+
+
+def _failures(counts: dict[str, int]) -> list[dict[str, Any]]:
+    """Return the same of failure codes, with their categories."""
+    return [
+        {**row, "category": "" if row["code"] == OTHER else category_of(row["code"])}
+        for row in _ranked(counts)
+    ]

@@ -10,11 +10,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.survey import users
 
 pytestmark = pytest.mark.anyio
@@ -415,123 +413,3 @@ async def test_the_history_tells_how_many_tasks_wait(talk: Talk) -> None:
             3,
             3,
         ]
-
-
-LONGER = {"6h": 60_000, "24h": 600_000, "7d": 3_600_000}
-
-
-async def work(talk: Talk, worker: RawWorker, model: str, *, error: str | None = None) -> None:
-    """A task that is answered."""
-    await submit(talk, "ann", model=model)
-    task = await worker.take()
-    more = {"error": error} if error else {}
-    usage = {"inputTokens": 5, "outputTokens": 7}
-    await worker.answer(task, None if error else {"content": "x"}, usage=usage, **more)
-    assert (await worker.recv())["type"] == "resultAck"
-
-
-async def tell(*talks: Talk, at: int) -> None:
-    """Let these replicas tell what came together, as if it had been then."""
-    for talk in talks:
-        history = talk.served.gateway.operator.history
-        await history._look()
-        history._collect(at)
-        await history._send(_now())
-
-
-async def test_days_are_told_of_all_replicas_by_name_and_survive_them(
-    talk: Talk, redis_url: str, tmp_path: Path
-) -> None:
-    await until(
-        lambda: _now() % 60_000 < 25_000, "a minute in which all of this fits: its end is told by itself", 40
-    )
-    begun = _now() - 120_000  # the minute is over
-    async with (
-        talking(redis_url, tmp_path / "other") as other,
-        talk.worker2(["m", "n"], slots=4, name="gpu") as worker,
-    ):
-        for replica, model in ((talk, "m"), (other, "m"), (other, "n")):
-            await work(replica, worker, model)
-        await work(other, worker, "n", error="no")
-        await talk.http.patch("/api/admin/models/n", json={"paused": True})
-        await submit(talk, "ann", model="n")
-        await tell(talk, other, at=begun)
-        await tell(talk, other, at=begun + 1)  # nothing new but what waits
-        for name, step in LONGER.items():
-            for replica in (talk, other):
-                whole = (await replica.http.get("/api/admin/history", params={"range": name})).json()
-                total = whole["total"]
-                assert (whole["range"], whole["bucketMs"], whole["until"] % 60_000) == (name, step, 0)
-                assert (total["accepted"], total["completed"], total["failed"]) == (5, 3, 1)
-                assert (total["inputTokens"], total["outputTokens"]) == (20, 28)
-                assert (sum(whole["completed"]), max(whole["waiting"])) == (3, 1)
-                assert total["totalMs"]["p50"] >= 1
-                assert whole["names"] == {"models": ["m", "n"], "queues": ["free_batch"], "workers": ["gpu"]}
-                assert whole["at"][whole["completed"].index(3)] == begun - begun % step
-        for query, accepted, ended, waiting in (
-            ({"model": "m"}, 2, (2, 0), 0),
-            ({"model": "n"}, 3, (1, 1), 1),
-            ({"queue": "free_batch"}, 5, (3, 1), 1),
-            ({"worker": "gpu"}, None, (3, 1), None),
-            ({"model": "unknown"}, 0, (0, 0), 0),
-        ):
-            for name in ("15m", "1h", "7d"):
-                one = (await talk.http.get("/api/admin/history", params={"range": name, **query})).json()
-                total = one["total"]
-                assert (total["accepted"], total["completed"], total["failed"]) == (accepted, *ended), query
-                assert (one["waiting"] and max(one["waiting"])) == waiting
-                assert one["totalMs"] is None
-        command, keys = talk.served.gateway.link.command, talk.served.gateway.keys
-        for step in LONGER.values():
-            key = keys("rolled", step=str(step), at=str(begun - begun % step))
-            assert await command("HLEN", key) == 2
-            assert 0 < await command("PTTL", key) <= 7 * 86_400_000 + 3_600_000
-    async with talking(redis_url, tmp_path / "third") as third:  # those that counted it may be gone
-        whole = (await third.http.get("/api/admin/history?range=24h")).json()
-        assert whole["total"]["completed"] == 3
-
-
-async def test_a_replica_that_ends_tells_its_last_minute(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.worker2(["m"]) as worker:
-        await work(talk, worker, "m")
-        command, keys = talk.served.gateway.link.command, talk.served.gateway.keys
-        pattern = keys("rolled", step="3600000", at="*")
-        assert await command("KEYS", pattern) == []
-        await talk.served.gateway.operator.history.close()
-        [key] = await command("KEYS", pattern)
-        [told] = (await command("HGETALL", key))[1::2]
-        assert json.loads(told)["completed"] == 1
-
-
-async def test_what_redis_does_not_take_is_told_later_and_counted_once(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = talk.served.gateway.operator.history
-    begun = _now() - 120_000
-    async with talk.worker2(["m"]) as worker:
-        await work(talk, worker, "m")
-        run = history._link.run
-
-        async def lost(*args: Any) -> None:
-            await run(*args)
-            raise StoreUnavailable("no reply", sent=True)
-
-        async def total() -> Any:
-            history._answers.clear()
-            history._read_until.clear()
-            return (await talk.http.get("/api/admin/history?range=6h")).json()["total"]["completed"]
-
-        with monkeypatch.context() as patched:
-            patched.setattr(history._link, "run", lost)
-            await tell(talk, at=begun)
-        assert await total() == 1  # written, but nobody knows
-        await tell(talk, at=begun)
-        assert await total() == 1
-
-
-async def test_a_wrong_range_is_told_which_there_are(talk: Talk) -> None:
-    answer = await talk.http.get("/api/admin/history?range=2h")
-    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
-    assert "15m, 1h, 6h, 24h, 7d" in answer.json()["error"]
-    answer = await talk.http.get("/api/admin/history?model=m&queue=q")
-    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")

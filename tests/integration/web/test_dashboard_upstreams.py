@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Locator, Page, expect
-from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser, accessible, fits
-from tests.integration.web.test_dashboard import ADMIN, CALLER, KEYS, cell, confirm, row, worker_id
+from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser, accessible
+from tests.integration.web.dashboard import ADMIN, CALLER, KEYS, confirm, row
 from tests.support.rawworkers import RawWorker
 from tests.support.talk import Talk, talking
 
@@ -102,43 +102,3 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             await expect(newest).to_contain_text("forced")
             await expect(newest).to_contain_text("m gpu-a:8000")
             await expect(newest).to_contain_text("Breaker closed → auto")
-
-
-async def test_why_a_model_is_blocked_and_a_workers_upstream_are_told_in_words(
-    talk: Talk, open_browser: OpenBrowser
-) -> None:
-    async with talk.worker2(["m"], name="one", upstream="gpu-a:8000") as worker:
-        first = await talk.submit(model="m")
-        task = await worker.take()
-        second = await talk.submit(model="m")
-        forced = {"model": "m", "upstream": "gpu-a:8000", "breaker": "open"}
-        assert (await talk.http.post("/api/admin/breakers", json=forced)).status_code == 200
-        page = await (await open_browser(talk.served.url, viewport=NARROW)).open("/dashboard")
-        await expect(cell(page, "models", "m", "Drained in")).to_have_text(
-            "not as it isthe model's breakers are open"
-        )
-        await expect(row(page, "workers", await worker_id(talk, "one"))).to_contain_text("through gpu-a:8000")
-        await expect(upstream(page, "gpu-a").locator("[data-action=breaker-open]")).to_be_disabled()
-        await accessible(page)
-        await fits(page)
-        chinese = await (await open_browser(talk.served.url, viewport=NARROW, locale="zh-CN")).open(
-            "/dashboard"
-        )
-        await expect(cell(chinese, "models", "m", "预计清空")).to_contain_text("模型的熔断器均已打开")
-        await expect(says(chinese, "gpu-a", "熔断器")).to_have_text("打开由管理员强制")
-        await fits(chinese)
-        await worker.answer(task, {})
-        await press(page, "gpu-a", "auto")
-        await confirm(page)
-        await worker.answer(await worker.take(), {})
-        for task_id in (first, second):
-            await talk.reaches(task_id, "completed")
-
-
-async def test_where_no_worker_names_an_upstream_and_nothing_is_known_none_are_shown(
-    talk: Talk, open_browser: OpenBrowser
-) -> None:
-    async with talk.worker2(["m"]):
-        page = await (await open_browser(talk.served.url)).open("/dashboard")
-        await expect(row(page, "models", "m")).to_be_visible()
-        await expect(page.locator("#upstreams")).to_be_hidden()

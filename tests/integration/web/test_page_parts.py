@@ -123,8 +123,13 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
     assert "event: done" in await run_python(await script(page, "python"))
     assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
 
-    for api, end in (("chat", "[DONE]"), ("responses", "response.completed"), ("messages", "message_stop")):
+    for api, path, end in (
+        ("chat", "/v1/chat/completions", "[DONE]"),
+        ("responses", "/v1/responses", "response.completed"),
+        ("messages", "/v1/messages", "message_stop"),
+    ):
         await ask(page, prompt=prompt, api=api)
+        await expect(page.locator("#code pre")).to_contain_text(path)
         await state(page, "completed")
         assert end in await run("sh", await script(page, "curl"))
         assert end in await run_python(await script(page, "python"))

@@ -195,8 +195,7 @@ async def test_the_page_of_all_calls_shows_the_document(talk: Talk, open_browser
     await chat.locator("summary").click()
     assert "messages: [any JSON]" in await chat.locator("pre").first.inner_text()
     statuses = await chat.locator("td.statuses").all_inner_texts()
-    assert (statuses[0], statuses[1].split(", ")[:3]) == ("200", ["400", "401", "403"])
-    assert len(statuses) == 2
+    assert statuses == ["200", "default"]
     await expect(page.locator("#about")).to_contain_text("Authorization: Bearer <key>")
     await accessible(page)
     await fits(page)

@@ -118,7 +118,7 @@ async function problemOf(response, changes) {
 }
 
 /** The problem that an answer tells: its status, its headers by name, and its JSON (null where it is none). */
-export function problemFrom(status, header, body, changes) {
+function problemFrom(status, header, body, changes) {
   const exact = Number(header("retry-after-ms")) || Number(header("retry-after")) * 1000;
   const native = typeof body?.error === "string";
   return new Problem(

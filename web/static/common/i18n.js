@@ -15,6 +15,12 @@ export function define(more) {
   for (const code of Object.keys(strings)) Object.assign(strings[code], more[code]);
 }
 
+/** Strings in that form, from { key: [English, Chinese] }. */
+export const pairs = table => {
+  const side = index => Object.fromEntries(Object.entries(table).map(([key, texts]) => [key, texts[index]]));
+  return { en: side(0), zh: side(1) };
+};
+
 /** Whether there is a string of this name. */
 export const has = key => key in strings.en;
 

@@ -6,18 +6,14 @@ import { clock, duration, number } from "../common/format.js";
 import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { listen } from "../common/sse.js";
-import { Audit } from "./audit.js";
-import { Key } from "./keys/key.js";
-import { Keys } from "./keys/keys.js";
 import { Overrides } from "./overrides/overrides.js";
 import { Overview } from "./overview.js";
-import { SettingsView } from "./settings.js";
+import { key, keys } from "./resources/keys.js";
+import { audit, batches, settings, usage, webhooks } from "./resources/resources.js";
+import { ResourceView } from "./resources/view.js";
 import strings from "./strings.js";
 import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
-import { Batches } from "./unattended/batches.js";
-import { Webhooks } from "./unattended/webhooks.js";
-import { Usage } from "./usage.js";
 
 const IDLE_MS = 10_000;
 const HIDDEN_MS = 2_000;
@@ -195,9 +191,8 @@ function leave() {
   replace(byId("view"));
 }
 
-const VIEWS = ["tasks", "batches", "webhooks", "usage", "keys", "overrides", "settings", "audit"];
-
-const PLAIN = { usage: Usage, batches: Batches, webhooks: Webhooks, overrides: Overrides }; // all that they need stands in the address
+const RESOURCES = { batches, webhooks, usage, keys, settings, audit };
+const VIEWS = ["tasks", "overrides", ...Object.keys(RESOURCES)];
 
 /** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/batches?…, #/webhooks?…, #/usage?…, #/keys, #/keys/<id>?…, #/overrides, #/settings?…, #/audit?…. */
 function route() {
@@ -209,11 +204,7 @@ function route() {
   const same =
     name === "tasks"
       ? !id && state.view instanceof Tasks
-      : name === "keys"
-        ? state.view instanceof Key && state.view.id === id
-        : name in PLAIN
-          ? state.view instanceof PLAIN[name]
-          : !VIEWS.includes(name) && state.view instanceof Overview;
+      : name in RESOURCES && state.view instanceof ResourceView && state.view.name === name && state.view.id === id;
   if (same) {
     state.shown = location.hash;
     state.view.use(wanted);
@@ -223,12 +214,9 @@ function route() {
   state.shown = location.hash;
   if (name === "tasks" && id) state.view = new Task(id);
   else if (name === "tasks") state.view = new Tasks(wanted, { names });
-  else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh });
-  else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
-  else if (name in PLAIN) state.view = new PLAIN[name](wanted);
-  else if (name === "settings") state.view = new SettingsView(wanted);
-  else if (name === "audit") state.view = new Audit(wanted);
-  else state.view = new Overview(wanted);
+  else if (name === "overrides") state.view = new Overrides();
+  else if (name in RESOURCES) state.view = new ResourceView(name === "keys" && id ? key : RESOURCES[name], id, wanted, { tiers, refresh: page.refresh });
+  else state.view = new Overview();
   const view = VIEWS.includes(name) ? name : "overview";
   for (const link of document.querySelectorAll(".views a")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");

@@ -7,10 +7,11 @@ import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
 import { LiveTable, gauge, meter, rowButton } from "../common/table.js";
 import { breakerName, cancelWaiting, change, drain, forceBreaker, pause, settingName, throttle } from "./actions.js";
-import { LatencyPlot, RatePlot, TokensPlot, WaitingPlot, rangeOf } from "./charts.js";
-import { Period, segmented } from "./period.js";
+import { LatencyPlot, RatePlot, WaitingPlot } from "./charts.js";
+import { segmented } from "./parts.js";
 
 const HISTORY_MS = 10_000;
+const METRICS_DOC = "https://github.com/fairlane/fairlane/blob/main/docs/metrics.md";
 const MEASURES = [
   ["totalMs", "total"],
   ["waitMs", "wait"],
@@ -49,23 +50,17 @@ function withDrain(row) {
 }
 
 export class Overview {
-  /** `wanted`: URLSearchParams of the address. */
-  constructor(wanted) {
-    this._hour = null; // the last hour of everything, for the figures
-    this._history = null; // what the plots show
-    this._asked = 0;
-    this._period = new Period(wanted);
+  constructor() {
+    this._history = null;
     this._picture = null;
     this._measure = 0;
     this._figures = new Figures();
     this._backlog = new WaitingPlot();
     this._rates = new RatePlot();
-    this._tokens = new TokensPlot();
     this._times = new LatencyPlot();
-    this._panels = { waiting: plotPanel("waiting", this._backlog), rate: plotPanel("rate", this._rates), time: this._timePanel(), tokens: plotPanel("tokens", this._tokens) };
+    this._panels = { waiting: plotPanel("waiting", this._backlog), rate: plotPanel("rate", this._rates), time: this._timePanel() };
     this._codes = h("div", { class: "codes-lists" });
     this._codePanel = panel("codes.title", "codes", null, this._codes);
-    this._panels.tokens.hidden = true;
     this._tables = TABLES.map(({ make }) => make(() => this._readUsers()));
     this._empties = TABLES.map(({ empty }) => empty()).map(content => h("div", { class: "empty", hidden: true }, content));
     this._counts = TABLES.map(() => h("span", { class: "muted small" }));
@@ -76,7 +71,7 @@ export class Overview {
       "div",
       { class: "grid" },
       this._figures.element,
-      this._period.element,
+      h("p", { class: "muted small" }, h("span", { dataset: { t: "plot.about" } }, t("plot.about")), " ", h("a", { href: METRICS_DOC, rel: "noopener", dataset: { t: "plot.docs" } }, t("plot.docs"))),
       h("div", { class: "grid plots" }, Object.values(this._panels), this._codePanel),
       tables,
     );
@@ -94,10 +89,8 @@ export class Overview {
     this._calledOff();
     this._usersCalledOff();
     this._forget();
-    this._period.close();
     this._backlog.close();
     this._rates.close();
-    this._tokens.close();
     this._times.close();
     for (const table of this._tables) table.close();
   }
@@ -106,10 +99,10 @@ export class Overview {
   show(picture) {
     this._picture = picture;
     const known = picture.asOf !== null;
-    const done = this._hour?.models ?? {};
+    const done = this._history?.models ?? {};
     const none = done.other ? null : NOTHING; // with very many models some are counted together
-    const models = picture.models.map(row => withDrain({ ...row, now: picture.asOf ?? picture.now, done: this._hour && (done[row.model] ?? none) }));
-    this._figures.show(picture, this._hour, models);
+    const models = picture.models.map(row => withDrain({ ...row, now: picture.asOf ?? picture.now, done: this._history && (done[row.model] ?? none) }));
+    this._figures.show(picture, this._history, models);
     this._fill(0, this._users?.users ?? [], row => row.user, this._users !== null);
     if (this._users) setText(this._counts[0], this._users.number > this._users.users.length || !this._users.complete ? t("users.of", { n: this._users.number }) : "");
     this._fill(1, picture.queues, row => row.queue, known);
@@ -135,27 +128,16 @@ export class Overview {
 
   // ---- what happened ----------
 
-  /** Show another time, or something else. */
-  use(wanted) {
-    this._period.use(wanted);
-    this._readHistory();
-  }
-
   async _readHistory() {
     this._calledOff();
-    this._asked += 1;
-    const mine = this._asked;
-    const { query } = this._period;
     try {
-      const [hour, wanted] = await Promise.all([call("/api/admin/history"), query.size ? call(`/api/admin/history?${query}`) : null]);
-      if (this._stopped || mine !== this._asked) return;
-      this._hour = hour;
-      this._history = wanted ?? hour;
+      this._history = await call("/api/admin/history");
+      if (this._stopped) return;
       this._drawHistory();
     } catch {
-      // the banner tells what is wrong; the plots keep what they show
+      // the banner says what is wrong; the plots keep what they show
     }
-    if (!this._stopped && mine === this._asked) this._calledOff = later(() => this._readHistory(), HISTORY_MS);
+    if (!this._stopped) this._calledOff = later(() => this._readHistory(), HISTORY_MS);
   }
 
   async _readUsers() {
@@ -173,32 +155,16 @@ export class Overview {
   _drawHistory() {
     const history = this._history;
     if (history === null) return;
-    this._drawPeriod();
-    const known = { waiting: history.waiting !== null, rate: true, tokens: history.totalMs === null, time: history.totalMs !== null };
-    for (const [name, element] of Object.entries(this._panels)) element.hidden = !known[name];
-    if (known.waiting) this._backlog.show(history);
+    this._backlog.show(history);
     this._rates.show(history);
-    if (known.tokens) this._tokens.show(history);
-    if (known.time) this._times.show(history, ...MEASURES[this._measure]);
+    this._times.show(history, ...MEASURES[this._measure]);
     this._drawCodes();
     if (this._picture) this.show(this._picture);
   }
 
-  _drawPeriod() {
-    const names = (rows, name) => (this._picture?.[rows] ?? []).map(name);
-    this._period.show(this._history, {
-      models: names("models", row => row.model),
-      queues: names("queues", row => row.queue),
-      workers: names("workers", row => row.name || row.workerId),
-    });
-  }
-
   _drawCodes() {
-    if (this._history === null) return;
     const { failures, refusals } = this._history.total;
-    this._codePanel.hidden = failures === null;
-    if (failures === null) return;
-    const none = t("codes.none", { range: rangeOf(this._history) });
+    const none = t("codes.none");
     replace(this._codes, codeList("codes.failures", failures, "--bad", true, none), codeList("codes.refusals", refusals, "--warn", false, none));
   }
 

@@ -1,4 +1,4 @@
-// What several views are made of: a panel with its head.
+// What several views are made of: a panel with its head, a choice of few.
 
 import { h } from "../common/dom.js";
 import { t } from "../common/i18n.js";
@@ -16,4 +16,14 @@ export const panel = (id, key, { hint = null, end = null }, ...content) =>
       end ? h("div", { class: "actions end" }, end) : null,
     ),
     content,
+  );
+
+/** Radio buttons in a row. `choices`: { value, key (of the string) }. */
+export const segmented = (name, choices, chosen, label, choose) =>
+  h(
+    "div",
+    { class: "segmented slim", role: "radiogroup", dataset: { tLabel: label }, "aria-label": t(label) },
+    choices.map(({ value, key }) =>
+      h("label", {}, h("input", { type: "radio", name, value, checked: value === chosen, on: { change: () => choose(value) } }), h("span", { dataset: { t: key } }, t(key))),
+    ),
   );

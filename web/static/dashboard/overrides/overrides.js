@@ -8,7 +8,7 @@ import { PagedTable } from "../../common/paged.js";
 import { askAgain, toast } from "../../common/page.js";
 import { LiveTable } from "../../common/table.js";
 import { settingName, valueText } from "../actions.js";
-import { actButton, choice, field, line, openForm } from "../keys/form.js";
+import { actButton, choice, field, line, openForm } from "../form.js";
 import { panel } from "../parts.js";
 
 const PATH = "/api/admin/overrides";

@@ -1,9 +1,9 @@
 // Forms in dialogs: they stay, with what was typed and what is wrong with it, until the gateway has done it or the reader thinks better of it.
 
-import { explain } from "../../common/api.js";
-import { h, replace } from "../../common/dom.js";
-import { t } from "../../common/i18n.js";
-import { openDialog } from "../../common/page.js";
+import { explain } from "../common/api.js";
+import { h, replace } from "../common/dom.js";
+import { t } from "../common/i18n.js";
+import { openDialog } from "../common/page.js";
 
 /** A button that changes something: who may only look does not see it. `key`: of its text. */
 export const actButton = (action, key, work, more = "") => h("button", { type: "button", class: `small ${more}`, dataset: { action, t: key }, on: { click: work } }, t(key));

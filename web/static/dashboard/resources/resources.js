@@ -1,0 +1,328 @@
+// The kinds of records on the operators' pages, except keys: columns, filters and actions as data for ResourceView.
+
+import { h } from "../../common/dom.js";
+import { credits, dateTime, duration, number } from "../../common/format.js";
+import { t } from "../../common/i18n.js";
+import { gauge } from "../../common/table.js";
+import { download } from "../../common/transfer.js";
+import { settingName, valueText } from "../actions.js";
+import { anyOf, at, chip, count, owner, queryOf, text } from "./cells.js";
+
+const OPEN = "(open)";
+const who = name => (name === OPEN ? t("audit.open") : name);
+const id = row => row.id;
+
+// ---- batches and responses ----------
+
+/** What is wrong with a batch, and where; or what it waits for. */
+function batchProblem({ error, errorLine, waitsFor = [] }) {
+  if (error) return errorLine ? t("batches.line", { line: errorLine, error }) : error;
+  return waitsFor.map(({ code, models }) => t("batches.waits", { what: models.length ? `${code} (${models.join(", ")})` : code })).join(" ");
+}
+
+function batchProgress({ counts: { total, completed, failed }, linesWaiting, linesRunning }) {
+  if (!total) return "–";
+  const done = gauge(t("batches.counts", { done: number(completed + failed), total: number(total), failed: number(failed) }), (completed + failed) / total, { tone: failed ? "var(--warn)" : null });
+  return linesWaiting || linesRunning ? h("div", {}, done, h("span", { class: "sub" }, t("batches.lines", { waiting: number(linesWaiting), running: number(linesRunning) }))) : done;
+}
+
+export const batches = {
+  name: "batches",
+  sections: [
+    {
+      name: "batches",
+      path: query => `/api/admin/batches?${queryOf(query, ["state", "user", "key"])}`,
+      rows: answer => answer.batches,
+      key: id,
+      chips: ["user", "key"],
+      filters: [{ name: "state", label: "col.status", options: anyOf("batch", ["unended", "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]) }],
+      columns: () => [
+        { name: "col.id", wide: true, value: row => h("div", {}, h("span", { class: "id" }, row.id), h("span", { class: "sub" }, row.endpoint)) },
+        owner("batches"),
+        text("col.model", row => row.model),
+        chip("batch", row => row.status, batchProblem),
+        { name: "col.progress", value: batchProgress },
+        at("col.created", row => row.createdAt),
+        at("col.endedOrExpires", row => row.endedAt ?? row.expiresAt),
+      ],
+      actions: [
+        {
+          name: "cancel-batch",
+          label: "action.cancel",
+          danger: true,
+          when: row => row.endedAt === null && row.status !== "cancelling",
+          title: row => t("batches.cancel", { id: row.id }),
+          text: row => t("batches.cancel.text", { user: row.user }),
+          send: row => [`/api/admin/batches/${row.id}/cancel`, { body: {} }],
+          done: (_, row) => t("batches.cancelled", { id: row.id }),
+        },
+      ],
+    },
+    {
+      name: "responses",
+      path: query => `/api/admin/responses?${queryOf(query, ["user", "key"], { background: "true", status: query.get("response") })}`,
+      rows: answer => answer.responses,
+      key: id,
+      filters: [{ name: "response", options: anyOf("response", ["unfinished", "completed", "incomplete", "failed", "cancelled"]) }],
+      columns: () => [
+        { name: "col.id", wide: true, value: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.id) },
+        owner("batches"),
+        text("col.model", row => row.model),
+        chip("response", row => row.status),
+        at("col.created", row => row.createdAt),
+        at("col.ended", row => row.endedAt),
+        at("col.expires", row => row.expiresAt),
+      ],
+    },
+  ],
+};
+
+// ---- webhooks ----------
+
+const webhookStatus = row => (!row.enabled ? "off" : row.failing ? "failing" : "on");
+
+function webhookProblem(row) {
+  const why = { off: row.offWhy, failing: row.failing && t("webhooks.failing", { n: number(row.failing.attempts), at: dateTime(row.failing.since), error: row.failing.error }) }[webhookStatus(row)];
+  return [why, row.missed ? t("webhooks.missed", { n: number(row.missed) }) : ""].filter(Boolean).join(" ");
+}
+
+/** What an event is about; a task, or the task of a response, has a page. */
+function subject({ event, objectId }) {
+  const task = /^(?:resp_)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/.exec(objectId)?.[1];
+  return h("div", {}, event, h("span", { class: "sub" }, task ? h("a", { class: "id", href: `#/tasks/${task}` }, objectId) : h("span", { class: "id" }, objectId)));
+}
+
+export const webhooks = {
+  name: "webhooks",
+  sections: [
+    {
+      name: "webhooks",
+      path: () => "/api/admin/webhooks",
+      rows: answer => answer.webhooks,
+      key: id,
+      columns: () => [
+        { name: "col.url", wide: true, value: row => h("div", {}, h("a", { class: "who", href: `#/webhooks?webhook=${row.id}` }, row.url), h("span", { class: "sub id" }, row.id)) },
+        text("col.user", row => (row.user === "*" ? t("col.everyUser") : row.user)),
+        text("col.events", row => row.events.join(", ")),
+        chip("webhook", webhookStatus, webhookProblem),
+        count("col.owed", row => row.waiting),
+        at("col.delivered", row => row.deliveredAt),
+      ],
+      actions: [
+        {
+          name: "webhook-off",
+          label: "webhooks.off",
+          danger: true,
+          when: row => row.enabled,
+          title: row => t("webhooks.ask.off", { url: row.url }),
+          text: () => t("webhooks.ask.off.text"),
+          send: row => [`/api/admin/webhooks/${row.id}/off`, { body: {} }],
+          done: (_, row) => t("webhooks.done.off", { url: row.url }),
+        },
+      ],
+    },
+    {
+      name: "deliveries",
+      path: query => `/api/admin/webhooks/deliveries?${queryOf(query, ["webhook", "state"])}`,
+      rows: answer => answer.deliveries,
+      key: id,
+      chips: ["webhook"],
+      filters: [{ name: "state", label: "col.status", options: anyOf("delivery", ["waiting", "delivered", "failed"]) }],
+      columns: () => [
+        { name: "deliveries.event", wide: true, value: subject },
+        text("col.user", row => (row.user === "*" ? t("col.everyUser") : row.user)),
+        text("col.url", row => row.url),
+        chip("delivery", row => row.state, row => (row.state === "delivered" ? "" : row.error)),
+        count("col.attempts", row => row.attempts),
+        text("deliveries.status", row => row.status, { num: true }),
+        at("col.created", row => row.createdAt),
+        at("col.next", row => row.nextAt),
+      ],
+    },
+  ],
+};
+
+// ---- usage ----------
+
+const RANGES = { "7d": 7, "30d": 30, "90d": 90, "365d": 365 };
+const BY = ["model", "route", "key", "user", "tier", "code", "day"];
+const NAMED = ["model", "route", "key", "user", "tier"];
+const DAY_MS = 86_400_000;
+const byOf = query => (BY.includes(query.get("by")) ? query.get("by") : "model");
+
+const usagePath = (query, more) =>
+  `/api/admin/usage?${queryOf(query, NAMED, { by: byOf(query), from: String(Date.now() - ((RANGES[query.get("range")] ?? RANGES["30d"]) - 1) * DAY_MS), ...more })}`;
+
+/** The name of a row; a link to what else is known of it. */
+function usageName(by, row, query) {
+  if (!row[by]) return t(by === "code" ? "usage.completed" : "usage.none");
+  if (!NAMED.includes(by)) return row[by];
+  const more = queryOf(query, ["range", ...NAMED], { by: by === "model" ? "user" : "model" });
+  more.set(by, row[by]);
+  return h("a", { class: "who", href: `#/usage?${more}` }, row[by]);
+}
+
+const mean = (name, value) => ({ name, num: true, value: row => duration(value(row) / row.tasks), sort: row => value(row) / row.tasks });
+
+export const usage = {
+  name: "usage",
+  sections: [
+    {
+      name: "usage",
+      againMs: 30_000,
+      path: query => usagePath(query, { limit: "200" }),
+      rows: (answer, query) => (byOf(query) === "day" ? [...answer.rows].reverse() : answer.rows),
+      key: row => JSON.stringify(BY.map(name => row[name])),
+      chips: NAMED,
+      filters: [
+        { name: "range", options: Object.keys(RANGES).map(name => [name === "30d" ? "" : name, () => t(`range.${name}`)]) },
+        { name: "by", options: BY.map(name => [name === "model" ? "" : name, () => t("usage.by", { name: t(`col.${name}`) })]) },
+      ],
+      buttons: [{ name: "save-usage", label: "tasks.save", run: query => download(usagePath(query, { format: "csv", limit: "10000" }), "usage.csv") }],
+      notes: ({ total, more }) => [
+        ["", t("usage.total", { tasks: number(total.tasks), failed: number(total.failed), input: number(total.inputTokens), output: number(total.outputTokens), cost: credits(total.cost) })],
+        ...(more ? [["", t("usage.more")]] : []),
+      ],
+      columns: query => [
+        { name: `col.${byOf(query)}`, value: row => usageName(byOf(query), row, query), sort: row => row[byOf(query)] },
+        count("col.tasks", row => row.tasks),
+        count("col.failed", row => row.failed),
+        count("col.cancelled", row => row.cancelled),
+        count("col.input", row => row.inputTokens),
+        count("col.output", row => row.outputTokens),
+        count("col.cached", row => row.cachedTokens),
+        count("col.reasoning", row => row.reasoningTokens),
+        mean("col.meanWait", row => row.waitedMs),
+        mean("col.meanRun", row => row.ranMs),
+        { name: "col.cost", num: true, value: row => credits(row.cost), sort: row => row.cost },
+      ],
+    },
+  ],
+};
+
+// ---- audit log and rejections ----------
+
+const ACTIONS = ["set", "cancel", "drain", "force", "create", "rotate", "revoke", "forget", "grant", "change", "update", "promote", "rollback", "end"];
+
+function auditTarget({ target, before }) {
+  const [kind, ...rest] = target.split(" ");
+  const name = rest.join(" ");
+  if (kind === "task") return h("a", { class: "id", href: `#/tasks/${name}` }, name);
+  if (kind === "override") return h("a", { class: "id", href: "#/overrides" }, name);
+  return h("span", { class: "who" }, h("small", {}, kind), h("b", {}, before?.name || name));
+}
+
+/** A value without what is not set in it. */
+const setParts = value => (value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).filter(([, part]) => part !== null)) : value);
+
+const auditChange = ({ before, after }) =>
+  h(
+    "div",
+    {},
+    Object.keys(after)
+      .filter(name => name in before || after[name]) // of what was created, the defaults say nothing
+      .map(name => [settingName(name), valueText(setParts(before[name])), valueText(setParts(after[name]))])
+      .filter(([, old, now]) => old !== now)
+      .map(([name, old, now]) => h("div", { class: "change" }, `${name} `, h("code", {}, old), " → ", h("code", {}, now))),
+  );
+
+export const audit = {
+  name: "audit",
+  sections: [
+    {
+      name: "audit",
+      path: query => `/api/admin/audit?${queryOf(query, ["target"])}`,
+      rows: answer => answer.entries,
+      key: id,
+      chips: ["target"],
+      columns: () => [
+        { name: "col.at", value: row => dateTime(row.at) },
+        text("col.who", row => who(row.who)),
+        text("col.from", row => row.from),
+        text("col.action", row => (ACTIONS.includes(row.action) ? t(`audit.${row.action}`) : row.action)),
+        { name: "col.target", value: auditTarget },
+        { name: "col.change", wide: true, value: auditChange },
+      ],
+    },
+    {
+      name: "refusals",
+      againMs: 30_000,
+      path: () => "/api/admin/refusals?",
+      rows: answer => answer.refusals,
+      key: row => `${row.minute} ${row.code} ${row.key}`,
+      columns: () => [{ name: "col.at", value: row => dateTime(row.minute) }, text("col.key", row => row.key), text("col.code", row => row.code), count("col.count", row => row.count)],
+    },
+  ],
+};
+
+// ---- settings ----------
+
+const SOURCES = ["changed", "replica", "file", "environment", "flag", "generated", "default"];
+
+/** A value as it would be written in the file: no number has separators. */
+function settingValue(value) {
+  if (value === "(set)") return t("settings.set");
+  if (Array.isArray(value)) return value.map(String).join(", ") || t("value.none");
+  return typeof value === "number" ? String(value) : valueText(value);
+}
+
+const sourceOf = ({ source, where }) => (where ? `${t(`source.${source}`)}: ${where}` : t(`source.${source}`));
+
+const drawSetting = row =>
+  h(
+    "div",
+    { class: "setting-value" },
+    settingValue(row.value),
+    row.otherwise ? h("span", { class: "sub" }, t("settings.otherwise", { value: settingValue(row.otherwise.value), source: sourceOf(row.otherwise) })) : null,
+    row.afterRestart ? h("span", { class: "sub warn" }, t("settings.restart", { value: settingValue(row.afterRestart.value), source: sourceOf(row.afterRestart) })) : null,
+  );
+
+/** In what the values are not the whole truth. */
+function settingNotes(answer) {
+  const { file, storeAway, reloadRefused, replicas, more } = answer;
+  const differing = replicas.filter(({ differs }) => differs.length).map(({ replica, differs }) => ["warn", t("settings.differs", { replica, what: differs.join(", ") })]);
+  return [
+    ...(storeAway ? [["bad", t("settings.away", { why: storeAway })]] : []),
+    ...(reloadRefused ? [["bad", t("settings.rejected", { at: dateTime(reloadRefused.at), why: reloadRefused.why })]] : []),
+    ...differing,
+    ...(more ? [["warn", t("settings.more")]] : []),
+    ["", `${t("settings.of", answer)} · ${file ? t("settings.file", { path: file.path, modified: dateTime(file.modifiedAt), read: dateTime(answer.readAt) }) : t("settings.nofile")}`],
+  ];
+}
+
+/** The settings that the filters choose: those that differ from their defaults, a source's, or those with a text. */
+function chosenSettings(answer, query) {
+  const [find, source] = [(query.get("text") ?? "").toLowerCase(), query.get("source") ?? ""];
+  const matches = row => row.name.toLowerCase().includes(find) || settingValue(row.value).toLowerCase().includes(find);
+  return answer.settings.filter(row => (source === "all" || source === row.source || (!source && (row.differs || row.otherwise))) && matches(row));
+}
+
+function changedBy(row) {
+  if (!row.by) return "–";
+  const [, kind, name] = /^(queue|model)s\.(.*)\.\w+$/.exec(row.name) ?? [];
+  return h("a", { class: "who", href: `#/audit${kind ? `?${new URLSearchParams({ target: `${kind} ${name}` })}` : ""}` }, who(row.by));
+}
+
+export const settings = {
+  name: "settings",
+  sections: [
+    {
+      name: "settings",
+      againMs: 30_000,
+      whole: true,
+      path: () => "/api/admin/settings",
+      rows: chosenSettings,
+      key: row => row.name,
+      filters: [{ name: "text", label: "settings.find" }, { name: "source", options: [["", () => t("settings.differing")], ["all", () => t("settings.all")], ...SOURCES.map(name => [name, () => t(`source.${name}`)])] }],
+      notes: settingNotes,
+      columns: () => [
+        { name: "col.name", value: row => h("span", { class: "setting-name" }, row.name), sort: row => row.name },
+        { name: "col.value", wide: true, value: drawSetting },
+        { name: "col.default", value: row => h("span", { class: "setting-value muted" }, settingValue(row.default)) },
+        { name: "col.source", value: row => (row.follows ? t("settings.follows", { name: row.follows }) : sourceOf(row)), sort: row => SOURCES.indexOf(row.source) },
+        at("col.since", row => row.since),
+        { name: "col.who", value: changedBy },
+      ],
+    },
+  ],
+};
