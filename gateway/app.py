@@ -23,7 +23,6 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.tokens import InvalidToken, TokenForbids
 from fairlane.gateway.api import (
     account,
-    archive,
     audit,
     batches,
     endpoints,
@@ -75,13 +74,11 @@ ROUTERS = (
     (usage.router, Access.ADMIN),
     (audit.router, Access.ADMIN),
     (users.router, Access.ADMIN),
-    (archive.router, Access.ADMIN),
     (responses_admin.router, Access.ADMIN),
     (settings.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
     (routes.router, Access.KEY),
-    (routes.operators, Access.ADMIN),
     (usage.own, Access.KEY),
     (webhooks.router, Access.CALLER),
     (webhooks.operators, Access.ADMIN),

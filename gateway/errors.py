@@ -70,12 +70,12 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
 
 
 def too_large(limit: int) -> ApiError:
-    return ApiError(413, "BODY_TOO_LARGE", f"The body is larger than the limit of {limit} bytes")
+    return ApiError(413, "BODY_TOO_LARGE", f"The body exceeds the limit of {limit} bytes")
 
 
 def too_large_encoded(limit: int, size: int) -> ApiError:
     """A form that would be too large a payload."""
-    sentence = f"The form takes {size} bytes as JSON, its files as base64, which its worker gets; the limit is {limit} bytes"
+    sentence = f"The form takes {size} bytes as JSON with base64 files; the limit is {limit} bytes"
     return ApiError(413, "BODY_TOO_LARGE", sentence)
 
 
@@ -165,9 +165,7 @@ def unauthorized() -> ApiError:
 
 def link_refused() -> ApiError:
     """A link's token that is not genuine, or over."""
-    sentence = (
-        "The link's token is not valid, or has expired: a poll of the task, with its key, tells another link"
-    )
+    sentence = "This link is invalid or has expired. Poll the task with your API key to get a new one."
     return ApiError(401, "LINK_INVALID", sentence)
 
 
@@ -192,9 +190,9 @@ def database_unavailable(*, submits: bool, changes: bool) -> ApiError:
     written, and may be all the same."""
     sentence = "Database unavailable"
     if submits:
-        sentence += ": the request is refused, send it again later"
+        sentence += ": the request was rejected; retry later"
     elif changes:
-        sentence += ": it is not known whether the change was made"
+        sentence += ": whether the change was made is unknown; check, then retry"
     return ApiError(503, "DATABASE_UNAVAILABLE", sentence, retry_after_ms=SECOND_MS)
 
 
@@ -203,7 +201,7 @@ DEFAULT_MODEL = "default"
 
 
 class NoWorker(ApiError):
-    """Nobody runs the model now. `unknown`: nobody knows it either, although workers are connected."""
+    """No worker serves the model now. `unknown`: no worker or configuration names it, although workers are connected."""
 
     def __init__(self, model: str, retry_after_ms: int, *, unknown: bool) -> None:
         super().__init__(
@@ -267,9 +265,10 @@ def model_not_found(model: str) -> ApiError:
 
 def type_not_offered(model: str, makes: str, task_type: str) -> ApiError:
     """No worker takes tasks of this type: none of this model, or ('') none at all. `makes`: what they would make."""
-    whose = f"The model `{model}` makes no {makes} here" if model else f"This gateway offers no {makes}"
-    of_it = " of it" if model else ""
-    sentence = f"{whose}: no connected worker{of_it} names the task type {task_type}"
+    if model:
+        sentence = f"Model `{model}` doesn't support {makes}: none of its workers offers the task type `{task_type}`."
+    else:
+        sentence = f"This gateway doesn't support {makes}: no worker offers the task type `{task_type}`."
     return ApiError(404, "TYPE_NOT_OFFERED", sentence, param="model")
 
 
@@ -341,7 +340,7 @@ class Answer(NamedTuple):
 def native_answer(error: ApiError) -> Answer:
     """An error on the native calls."""
     if isinstance(error, NoWorker) and error.unknown and error.model == DEFAULT_MODEL:
-        sentence = "Nobody runs the model `default`, which a request without `model` asks for: name one of GET /v1/models"
+        sentence = "`model` is required: no worker serves `default`. See GET /v1/models."
         error = bad_request(sentence, "model")
     body: dict[str, object] = {"error": error.message, "code": error.code}
     if isinstance(error, TaskFailed):

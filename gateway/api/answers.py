@@ -637,15 +637,6 @@ class RouteList(Schema, kw_only=True):
     chains: list[Chain]
 
 
-class Rendered(Schema, kw_only=True):
-    template: TemplateUsed
-    asked: str
-    model: str
-    queue: str
-    payload: dict[str, Any]
-    estimated_input_tokens: int
-
-
 class Came(Schema, kw_only=True):
     """A value, and where it comes from."""
 

@@ -1,13 +1,16 @@
 """The operators' calls: what they see, search, change, cancel and drain."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from fairlane.gateway.access import Entrance
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answers import (
+    ArchivedTask,
     History,
     ModelChanged,
     OperatorState,
@@ -28,9 +31,9 @@ from fairlane.gateway.api.framing import (
     keyed_router,
 )
 from fairlane.gateway.api.queries import Count
-from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, Cancelled, fields, listed
+from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, Cancelled, fields, listed, ref
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
-from fairlane.gateway.errors import bad_request
+from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import NOBODY
 from fairlane.gateway.operator.bodies import optional
 from fairlane.gateway.operator.breakers import force
@@ -224,17 +227,38 @@ async def cancel_all(
     return answer({"cancelled": len(cancelled), "more": more})
 
 
-@router.get("/api/admin/tasks/{task_id}", **described("admin.tasks.get", "Get a task", TaskDetail))
-async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
+@router.get(
+    "/api/admin/tasks/{task_id}",
+    **described("admin.tasks.get", "Get a task", {"anyOf": [ref(TaskDetail), ref(ArchivedTask)]}),
+)
+async def task(operator: TheOperator, caller: TheCaller, task_id: str, stored: bool = False) -> Response:
     """Everything of a task but its payload and output. `streamUrl` is a link to its events.
 
-    A key that only views gets neither that nor the task's metadata.
+    A key that only views gets neither that nor the task's metadata. `stored`: how an async task ended, from the archive, with its
+    request where that is stored; for admins. 404 also until it is archived, within seconds of its end.
     """
+    if stored:
+        return answer(await _stored(operator, caller, task_id))
     record = await operator.poll.record(task_id)
     shown = describe(task_id, record) | await operator.poll.stages(task_id, record)
     if not caller.admin:
         shown["metadata"] = None
     return answer(shown | {"streamUrl": operator.links.url(task_id) if caller.admin else None})
+
+
+async def _stored(operator: Operator, caller: Caller, task_id: str) -> dict[str, Any]:
+    if not caller.admin:
+        raise ApiError(403, "FORBIDDEN", "Reading stored results needs a key with admin: true")
+    found = await operator.poll.archived(task_id, with_request=True)
+    return {
+        "taskId": task_id,
+        "key": found.key_id,
+        "user": found.user,
+        "status": found.state,
+        "endedAt": found.ended_ms,
+        "answer": msgspec.Raw(found.answer),
+        "request": None if found.request is None else msgspec.Raw(found.request),
+    }
 
 
 @router.post(

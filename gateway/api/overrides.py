@@ -22,14 +22,6 @@ async def overrides(operator: TheOperator) -> Response:
     return answer(await operator.overrides.page())
 
 
-@router.get(
-    "/api/admin/overrides/{override_id}", **described("admin.overrides.get", "Get an override", OverrideShown)
-)
-async def show(operator: TheOperator, override_id: str) -> Response:
-    """One override."""
-    return answer(await operator.overrides.show(override_id))
-
-
 @router.post(
     "/api/admin/overrides",
     **described(

@@ -1,27 +1,18 @@
 """What callers may name instead of a model: routes and templates; for operators, what a template comes to."""
 
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 from fastapi import Request as Framed
 from fastapi import Response
-from pydantic import BaseModel, Field
 
-from fairlane.gateway.api.answers import Rendered, RouteList
-from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.api.framing import TheCaller, TheRequest, answer, described, keyed_router
-from fairlane.gateway.calls.bodies import value_of
-from fairlane.gateway.calls.intake import Options, make_task
-from fairlane.gateway.calls.prompts import fill_in, told_of_template
+from fairlane.gateway.api.answers import RouteList
+from fairlane.gateway.api.framing import TheCaller, answer, described, keyed_router
+from fairlane.gateway.calls.prompts import told_of_template
 from fairlane.gateway.chains.requests import told_of_declared
 from fairlane.gateway.credits.amounts import plain_credits
 from fairlane.gateway.current import Current
-from fairlane.gateway.errors import bad_request
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.tasks.poll import told_of_plan
-from fairlane.workers.protocol import with_model
 
 router = keyed_router("account")
 
@@ -63,52 +54,3 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
     templates = [told_of_template(template) for _, template in sorted(plans.templates.items())]
     chains = [told_of_declared(current, name) for name in sorted(current.settings.chains)]
     return answer({"routes": listed, "templates": templates, "chains": chains})
-
-
-operators = keyed_router("operators")
-
-
-class PromptRequest(BaseModel):
-    """A template and the values of its variables."""
-
-    template: str
-    variables: dict[str, Any] | None = None
-    locale: str | None = None
-    model: str | None = Field(None, description="of a template that is no route")
-    tier: str | None = Field(None, description="default: the tier of the key")
-
-
-@operators.post(
-    "/api/admin/templates/render",
-    **described("admin.templates.render", "Fill in a template", Rendered, body=PromptRequest),
-)
-async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Response:
-    """What a task of a template would send to its model, for a tier: the body, and which model and queue. No task is made."""
-    tasks = request.app.gateway.tasks
-    _, fields = await read_json(tasks, ours)
-    tier = value_of(fields, "tier")
-    if tier is not None:
-        if tier not in tasks.settings.tiers:
-            raise bad_request(f"tier must be one of {', '.join(sorted(tasks.settings.tiers))}", "tier")
-        caller = replace(caller, tier=tier)
-    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, more="tier")
-    task = make_task(
-        tasks.settings,
-        caller,
-        filled.plan,
-        task_id="",
-        task_type="openaiLike",
-        payload=filled.payload,
-        fields=filled.fields,
-        options=Options(template=filled.template),
-        tell_model=True,
-    )
-    payload = with_model(task.payload, task.model) if task.named_later else task.payload
-    return answer(
-        {
-            **told_of_plan(filled.plan.asked, task.model, task.template),
-            "queue": task.queue,
-            "payload": msgspec.Raw(payload),
-            "estimatedInputTokens": task.estimated_input,
-        }
-    )

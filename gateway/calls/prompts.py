@@ -45,10 +45,10 @@ class Filled(NamedTuple):
 
 
 async def fill_in(
-    current: Current, caller: Caller, fields: Members, bodies: Bodies, subject: str = "", *, more: str = ""
+    current: Current, caller: Caller, fields: Members, bodies: Bodies, subject: str = ""
 ) -> Filled:
-    """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. `more`: a member
-    that it may have beside MEMBERS. Raises ApiError: 400, 403, 404."""
+    """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. Raises
+    ApiError: 400, 403, 404."""
     name = value_of(fields, "template")
     if not isinstance(name, str):
         raise bad_request("template must be the name of a template or route", "template")
@@ -56,7 +56,7 @@ async def fill_in(
         if other in fields:
             raise bad_request(f"A task of a template has no {other}: the template makes it", other)
     for other in fields:
-        if other not in MEMBERS and other != more:
+        if other not in MEMBERS:
             raise bad_request(
                 f"A task of a template has no {other[:100]!r}: what the model is told stands in the template (its `parameters`), "
                 "and what fills it in under `variables`",

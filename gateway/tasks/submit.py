@@ -303,9 +303,7 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
         case "full" | "full_bytes":
             return ApiError(503, "QUEUE_FULL", "Queue is full", retry_after_ms=retry_ms)
         case "user_full":
-            message = (
-                f"You have {refused.waiting} tasks waiting for {task.model}, and {refused.limit} may wait"
-            )
+            message = f"{refused.waiting} of your tasks already wait for {task.model} (limit {refused.limit}). Retry later."
             return ApiError(429, "USER_QUEUE_FULL", message, retry_after_ms=retry_ms)
         case "too_long":
             message = (
@@ -317,11 +315,11 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             return ApiError(
                 503,
                 "MODEL_UNAVAILABLE",
-                f"{task.model} is unavailable: its upstream fails, or an operator has it shut off",
+                f"{task.model} is unavailable: its upstream fails, or an operator blocked it. Retry later.",
                 retry_after_ms=retry_ms,
             )
         case "outbox_full":
-            text = "The records of ended tasks wait for the database, and no more may wait"
+            text = "Too many records wait for the database. Retry later."
             return ApiError(503, "OUTBOX_FULL", text, retry_after_ms=OUTBOX_MS)
         case "rate_limited":
             return rate_limited(refused)
@@ -329,13 +327,13 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             assert refused.short is not None
             return InsufficientQuota(refused.short.needed, refused.short.available)
         case "no_balance":
-            text = "The database does not answer, and what this key can pay with is not known"
+            text = "The balance of this key is unknown: the database does not answer. Retry later."
             return ApiError(503, "DATABASE_UNAVAILABLE", text, retry_after_ms=SECOND_MS)
         case "used_up":
-            text = f"The token was for {refused.limit} submissions, and none is left: ask for another one"
+            text = f"This token has no uses left (limit {refused.limit})."
             return ApiError(403, "TOKEN_USED_UP", text)
         case "idempotency_keys":
-            text = "You have brought as many new idempotency keys as this gateway remembers: come again, or send none"
+            text = "Too many idempotency keys. Retry later, or send the request without one."
             return ApiError(429, "TOO_MANY_IDEMPOTENCY_KEYS", text, retry_after_ms=retry_ms)
         case "cancelled":
             text = "The task was cancelled before it was accepted"

@@ -430,12 +430,6 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         rng, known
     ),
     ("GET", "/api/routes"): lambda rng, known: Valid("GET", "/api/routes", rng.choice(HOSTILE)),
-    ("POST", "/api/admin/templates/render"): lambda rng, known: Valid(
-        "POST",
-        "/api/admin/templates/render",
-        "ops",
-        {"template": ROUTE, "variables": {"text": words(rng), "list": []}},
-    ),
     ("GET", "/api/task/{task_id}"): _read("/api/task/{task}"),
     ("POST", "/api/task/{task_id}/cancel"): _cancel("/api/task/{task}/cancel", "mallory"),
     ("GET", "/api/task/{task_id}/events"): lambda rng, known: rng.choice(
@@ -455,9 +449,6 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "GET", f"/api/admin/state?tasks={rng.randint(0, 99)}", "ops"
     ),
     ("GET", "/api/admin/audit"): _fixed("GET", "/api/admin/audit?limit=5", "ops"),
-    ("GET", "/api/admin/archive/{task_id}"): lambda rng, known: Valid(
-        "GET", f"/api/admin/archive/{rng.choice(known.mine)}", "ops"
-    ),
     ("POST", "/api/admin/users/forget"): lambda rng, known: Valid(
         "POST", "/api/admin/users/forget", "ops", {"user": f"nobody{rng.randint(0, 99)}"}
     ),
@@ -499,7 +490,6 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "ops",
         {"target": "model", "name": LAB, "values": {"first_output_ms": rng.randint(1000, 9000)}},
     ),
-    ("GET", "/api/admin/overrides/{override_id}"): _fixed("GET", "/api/admin/overrides/nothing", "ops"),
     ("PATCH", "/api/admin/overrides/{override_id}"): lambda rng, known: Valid(
         "PATCH", "/api/admin/overrides/nothing", "ops", {"percent": rng.randint(1, 100)}
     ),

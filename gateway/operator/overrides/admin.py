@@ -73,10 +73,6 @@ class OverrideAdmin:
         shown = [self._shown(override) for override in reversed(known.overrides)]
         return {"now": known.now_ms, "overrides": shown, "next": None}
 
-    async def show(self, override_id: str) -> dict[str, Any]:
-        """Return one override."""
-        return self._shown(await self._find(override_id))
-
     async def create(self, fields: Mapping[str, Any], actor: Actor, *, check: bool = False) -> dict[str, Any]:
         """Create an override. It holds here immediately, on every replica within about a second. `check`: only report whether it
         can be created."""

@@ -51,7 +51,7 @@ async def test_a_user_with_too_many_waiting_tasks_is_told_so_and_others_are_take
             await talk.submit(model="m")
         refused = await post(talk)
         assert (refused.status_code, refused.json()["code"]) == (429, "USER_QUEUE_FULL")
-        assert refused.json()["error"] == "You have 2 tasks waiting for m, and 2 may wait"
+        assert refused.json()["error"] == "2 of your tasks already wait for m (limit 2). Retry later."
         assert retry_s(refused) >= 1
         async with talk.client(**{"X-Fairlane-User": "other"}) as other:
             answer = await other.post("/api/openai", json={"model": "m", "async": True})

@@ -117,6 +117,6 @@ async def test_the_archive_keeps_how_it_ended(redis_url: str, tmp_path: Path) ->
         await until(gone, "Redis to forget it")
         told = await talk.poll(task_id)
         assert (told["stageStatus"], told["results"]["match"]) == ("COMPLETED", {"content": "x"})
-        kept = (await talk.http.get(f"/api/admin/archive/{task_id}")).json()
+        kept = (await talk.http.get(f"/api/admin/tasks/{task_id}?stored=true")).json()
         assert kept["request"]["chain"] == "job_match"
         assert kept["request"]["variables"] == ASK["variables"]

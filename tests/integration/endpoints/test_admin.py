@@ -135,7 +135,7 @@ async def test_what_is_set_for_the_target_reaches_the_worker_and_nobody_else(gat
         await reaches(talk, task_id, "completed")
 
         async def archived() -> bool:
-            return (await talk.http.get(f"/api/admin/archive/{task_id}")).status_code == 200
+            return (await talk.http.get(f"/api/admin/tasks/{task_id}?stored=true")).status_code == 200
 
         await until(archived, "the archive to have it")
         told = [
@@ -143,7 +143,7 @@ async def test_what_is_set_for_the_target_reaches_the_worker_and_nobody_else(gat
             for path in (
                 ENDPOINTS,
                 f"{ENDPOINTS}/image",
-                f"/api/admin/archive/{task_id}",
+                f"/api/admin/tasks/{task_id}?stored=true",
                 f"/api/admin/tasks/{task_id}",
                 f"/api/task/{task_id}/events",
                 "/api/admin/settings?text=endpoints",

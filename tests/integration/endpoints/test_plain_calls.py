@@ -123,7 +123,7 @@ async def test_an_answer_is_there_for_a_while_once_it_was_read_and_then_in_the_a
             return await scheduler.position(told["task_id"]) is None
 
         async def archived() -> bool:
-            return (await talk.http.get(f"/api/admin/archive/{told['task_id']}")).status_code == 200
+            return (await talk.http.get(f"/api/admin/tasks/{told['task_id']}?stored=true")).status_code == 200
 
         await until(archived, "the archive to have it")
         await query(talk, told["task_id"])  # it was read: from now on it may go

@@ -142,14 +142,14 @@ async def test_it_is_the_owners_and_the_admins_alone(talk: Talk) -> None:
                 refused = await get(other, task_id)
                 assert (refused.status_code, refused.json()["error"]) == (404, "Task not found or expired")
                 assert (await other.post(f"/api/task/{task_id}/cancel")).status_code == 404
-                assert (await other.get(f"/api/admin/archive/{task_id}")).status_code == 403
+                assert (await other.get(f"/api/admin/tasks/{task_id}?stored=true")).status_code == 403
             assert (await get(ops, task_id)).status_code == 200
-            shown = (await ops.get(f"/api/admin/archive/{task_id}")).json()
+            shown = (await ops.get(f"/api/admin/tasks/{task_id}?stored=true")).json()
             assert (shown["key"], shown["user"], shown["status"]) == ("site", "site/ann", "completed")
             assert shown["answer"] == (await get(ann, task_id)).json()
             assert shown["request"]["messages"] == body["messages"]
-            assert (await ops.get(f"/api/admin/archive/{unarchived}")).status_code == 404
-            assert (await ops.get("/api/admin/archive/x")).status_code == 404
+            assert (await ops.get(f"/api/admin/tasks/{unarchived}?stored=true")).status_code == 404
+            assert (await ops.get("/api/admin/tasks/x?stored=true")).status_code == 404
 
 
 async def test_killed_between_writing_and_forgetting_it_is_there_once(

@@ -175,7 +175,7 @@ async def test_what_contradicts_the_token_is_refused_with_a_sentence(gateway: St
             call = talk.later(ann.post("/v1/chat/completions", json=chat))
             await worker.answer(await worker.take(), "hello", lastSeq=0)
             assert (await call).status_code == 200, "none of the refusals was a use"
-            assert "none is left" in await error(await ann.post("/v1/chat/completions", json=chat), 403)
+            assert "no uses left" in await error(await ann.post("/v1/chat/completions", json=chat), 403)
 
 
 async def test_uses_are_counted_exactly_over_replicas_and_a_refusal_is_none(gateway: Start) -> None:

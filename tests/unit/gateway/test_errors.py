@@ -173,7 +173,7 @@ def test_a_native_call_that_names_no_model_is_told_so_where_nobody_knows_the_def
     assert (answer.status, json.loads(answer.body)) == (
         400,
         {
-            "error": "Nobody runs the model `default`, which a request without `model` asks for: name one of GET /v1/models",
+            "error": "`model` is required: no worker serves `default`. See GET /v1/models.",
             "code": "INVALID_REQUEST",
         },
     )

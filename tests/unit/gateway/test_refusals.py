@@ -22,7 +22,7 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
         (
             Refused("user_full", waiting=3, limit=3, retry_ms=2500),
             True,
-            (429, "USER_QUEUE_FULL", "You have 3 tasks waiting for m, and 3 may wait", 2500),
+            (429, "USER_QUEUE_FULL", "3 of your tasks already wait for m (limit 3). Retry later.", 2500),
         ),
         (
             Refused("too_long", waiting=42_400, limit=9500, retry_ms=33_000),
@@ -32,14 +32,7 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
         (
             Refused("outbox_full"),
             True,
-            (
-                *(
-                    503,
-                    "OUTBOX_FULL",
-                    "The records of ended tasks wait for the database, and no more may wait",
-                ),
-                10_000,
-            ),
+            (*(503, "OUTBOX_FULL", "Too many records wait for the database. Retry later."), 10_000),
         ),
         (Refused("no_worker", retry_ms=7000), False, (503, "NO_WORKER", "No worker available", 7000)),
         (
