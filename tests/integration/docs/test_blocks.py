@@ -80,7 +80,6 @@ NOT_RUN = {
     "docs/providers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/quickstart.md: fairlane worker start --provider ollama --mo",
     "docs/quickstart.md: make run",
-    "docs/responses.md: OPENAI_API_KEY=sk-PUT_YOURS_HERE fairlane wo",
     "docs/routing.md: fairlane template render job_match --config",
     "docs/upstreams.md: fairlane serve",
     "docs/webhooks.md: curl localhost:8080/api/webhooks -H 'Content",
