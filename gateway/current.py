@@ -51,7 +51,6 @@ RELOADED = (
     "structured_output",
     "structured_repair",
     "result_ttl_after_read_ms",
-    "refusals_retention_days",
     "max_queue_wait_ms",
     "max_calls_per_caller",
     "allowed_hosts",

@@ -31,6 +31,9 @@ from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 
+REJECTIONS_DAYS = 90
+"""How long counts of rejected requests are kept."""
+
 
 class Records:
     """The records of a gateway. `parts` begin and end with it."""
@@ -71,7 +74,7 @@ class Records:
                 Kept(purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
                 Kept(purge_webhooks, lambda: current.settings.webhooks.log_ms),
                 Kept(purge_batches, lambda: current.settings.batches.retention_days * DAY_MS),
-                Kept(purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
+                Kept(purge_refusals, lambda: REJECTIONS_DAYS * DAY_MS),
                 Kept(purge_responses, lambda: 0),
             ],
         )

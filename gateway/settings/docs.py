@@ -8,7 +8,7 @@ from pydantic_core import PydanticUndefined
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.model import Settings, hide_password
-from fairlane.gateway.settings.parts import part_of
+from fairlane.gateway.settings.parts import UNITS, part_of
 from fairlane.gateway.settings.routing import TemplateSettings
 from fairlane.gateway.settings.sources import NESTED, SEED_NAMES, SINGLE, env_name
 
@@ -100,18 +100,29 @@ def _nested_env(group: str, part: str) -> str:
 
 
 def _row(name: str, variables: str, field: FieldInfo) -> tuple[str, str, str, str]:
-    return f"`{name}`", variables, _default(field), " ".join((field.description or "").split())
+    return f"`{name}`", variables, _default(name, field), " ".join((field.description or "").split())
 
 
-def _default(field: FieldInfo) -> str:
+def _default(name: str, field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined or value in (None, "") or isinstance(value, BaseModel):
         return "not set"
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value}{_limits(field)}"
+        return f"{_with_unit(name, value)}{_limits(field)}"
     return f"`{value}`" if isinstance(value, str) else shown(value)
+
+
+def _with_unit(name: str, value: int) -> str:
+    """Return a duration or size as it may be written in the file: `30s`, `16MiB`."""
+    units = UNITS.get(name.rpartition("_")[2].rpartition(".")[2], {})
+    unit = max(
+        (unit for unit, size in units.items() if value and value % size == 0),
+        key=units.__getitem__,
+        default="",
+    )
+    return f"`{value // units[unit]}{unit}`" if unit else str(value)
 
 
 def _limits(field: FieldInfo) -> str:

@@ -27,7 +27,6 @@ from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
-    KIB,
     MIB,
     MINUTE_MS,
     MODES,
@@ -62,8 +61,8 @@ class Refuse(Protocol):
     def __call__(self, message: str, *locs: Loc) -> None: ...
 
 
-WORKER_MESSAGE_MARGIN_BYTES = 64 * KIB
-"""What a task message may hold beside the request's body."""
+WORKER_MESSAGE_MARGIN_BYTES = MIB
+"""What a message from or to a worker may hold in addition to a body or an output."""
 
 
 DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
@@ -180,9 +179,6 @@ class Settings(BaseModel):
     audit_retention_days: int = Field(default=1100, ge=1, le=36_500)
     """Days that the SQL database keeps what operators did (the audit log). 1100 are three years. Few rows, of some 500 bytes."""
 
-    refusals_retention_days: int = Field(default=90, ge=1, le=36_500)
-    """Days that it is kept how many calls of each key were refused in each minute, and why."""
-
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
     """Milliseconds that result and event log are kept after the end, for polls and reconnects. Short,
     because they lie in memory.
@@ -292,16 +288,11 @@ class Settings(BaseModel):
     pages read the tasks of one user.
     """
 
-    max_worker_message_bytes: Bytes = 17 * MIB
-    """Bytes of one WebSocket message from or to a worker; a longer one closes the connection. At least 64
-    KiB more than `max_body_bytes`.
-    """
-
     max_output_bytes: int = Field(default=16 * MIB, ge=MIB, le=1024 * MIB)
     """Bytes that the output of one task may take in its event log: chunks with what is written around them
     (some 120 bytes for up to `stream_flush_size` chunks), stages, usage, the result. A task that would exceed
     it fails with `OUTPUT_TOO_LARGE` and its worker is told to stop. 16 MiB is more than any text that a model
-    writes; a result that holds images or audio may need more, and then `max_worker_message_bytes` too.
+    writes; a result that holds images or audio may need more.
     """
 
     no_worker_grace_ms: MsOrZero = 0
@@ -426,6 +417,11 @@ class Settings(BaseModel):
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)
+
+    @property
+    def max_worker_message_bytes(self) -> int:
+        """Return the bytes of one WebSocket message from or to a worker; a longer one closes the connection."""
+        return max(self.max_body_bytes, self.max_output_bytes) + WORKER_MESSAGE_MARGIN_BYTES
 
     @property
     def times(self) -> Times:
@@ -623,14 +619,6 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
             f"dead_after_ms ({s.dead_after_ms}) must be above heartbeat_ms ({s.heartbeat_ms})",
             ("dead_after_ms",),
             ("heartbeat_ms",),
-        )
-    least = s.max_body_bytes + WORKER_MESSAGE_MARGIN_BYTES
-    if s.max_worker_message_bytes < least:
-        refuse(
-            f"max_worker_message_bytes ({s.max_worker_message_bytes}) must be at least "
-            f"max_body_bytes + 64 KiB ({least})",
-            ("max_worker_message_bytes",),
-            ("max_body_bytes",),
         )
     _check_queues(settings, refuse)
     _check_models(settings, refuse)

@@ -36,12 +36,30 @@ HOUR_MS = 60 * MINUTE_MS
 Mode = Literal["stream", "batch", "vision"]
 MODES: tuple[Mode, ...] = ("stream", "batch", "vision")
 
-Ms = Annotated[int, Field(ge=1, le=366 * 24 * HOUR_MS)]
-MsOrZero = Annotated[int, Field(ge=0, le=366 * 24 * HOUR_MS)]
+UNITS: dict[str, dict[str, int]] = {
+    "ms": {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": 24 * HOUR_MS},
+    "bytes": {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB},
+}
+
+
+def _amount(kind: str) -> BeforeValidator:
+    """Return a validator that reads `30s` as 30000 ms, or `16MiB` as bytes; other values are left to the field."""
+    units = UNITS[kind]
+    written = re.compile(rf"(\d{{1,15}}) ?({'|'.join(units)})")
+
+    def read(value: Any) -> Any:
+        found = written.fullmatch(value.strip()) if isinstance(value, str) else None
+        return int(found[1]) * units[found[2]] if found else value
+
+    return BeforeValidator(read)
+
+
+Ms = Annotated[int, Field(ge=1, le=366 * 24 * HOUR_MS), _amount("ms")]
+MsOrZero = Annotated[int, Field(ge=0, le=366 * 24 * HOUR_MS), _amount("ms")]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=10_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-Bytes = Annotated[int, Field(ge=1, le=1 << 46)]
+Bytes = Annotated[int, Field(ge=1, le=1 << 46), _amount("bytes")]
 Weight = Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 UserFrom = Annotated[str, Field(pattern=r"^(body\.user|[A-Za-z][A-Za-z0-9-]{0,99})?$")]

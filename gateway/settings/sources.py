@@ -277,7 +277,8 @@ def read_seed_names(environ: Mapping[str, str]) -> tuple[dict[str, SeedName], So
             continue
         adapter = TypeAdapter[Any](Settings.model_fields[seed.setting].rebuild_annotation())
         try:
-            value = adapter.validate_python(int(text) * seed.scale if seed.scale != 1 else text)
+            in_unit = seed.variable.endswith(("_MS", "_SECONDS"))  # of the variable, and no other
+            value = adapter.validate_python(int(text) * seed.scale if in_unit else text)
         except ValidationError as problem:
             ignored.append(Ignored(seed, text, problem.errors()[0]["msg"]))
         except ValueError:

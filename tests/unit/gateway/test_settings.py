@@ -133,7 +133,6 @@ def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
         ({"task_result_ttl_ms": 90_000_000}, "task_result_ttl_ms"),
         ({"lease_ms": 1000}, "grant_ack_ms"),
         ({"dead_after_ms": 10_000}, "heartbeat_ms"),
-        ({"max_body_bytes": 17 * 1024 * 1024}, "max_worker_message_bytes"),
         ({"queues": {"x": {"tier": "paid", "mode": "stream"}}}, "same tier and mode"),
         ({"queues": {"x": {"tier": "vip", "mode": "stream"}}}, "no queue of mode batch and vision"),
         ({"queues": {"paid_stream": {"lendable": 1}}}, "above reserved"),
@@ -190,3 +189,24 @@ def test_other_hosts_are_not_loopback(host: str) -> None:
 def test_hidden_password_leaves_the_rest_of_the_url() -> None:
     assert hide_password("rediss://me:pw@db:6379/1?password=x") == "rediss://***@db:6379/1?***"
     assert hide_password("unix:///run/redis.sock") == "unix:///run/redis.sock"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("task_timeout_ms", "90s", 90_000),
+        ("archive_ttl_ms", "7d", 604_800_000),
+        ("drain_ms", "500ms", 500),
+        ("max_body_bytes", "32MiB", 32 << 20),
+        ("max_queued_bytes", "2 GiB", 2 << 30),
+    ],
+)
+def test_durations_and_sizes_may_have_units(name: str, text: str, value: int) -> None:
+    assert getattr(Settings.model_validate({name: text}), name) == value
+
+
+@pytest.mark.parametrize("text", ["90 secs", "1.5h", "s", "32MB", "-1s"])
+def test_other_units_are_rejected(text: str) -> None:
+    for name in ("task_timeout_ms", "max_body_bytes"):
+        with pytest.raises(ValidationError):
+            Settings.model_validate({name: text})

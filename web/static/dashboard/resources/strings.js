@@ -171,7 +171,7 @@ export default pairs({
   "settings.away": ["Redis is unavailable, so overrides are unknown. {why}", "Redis 不可用，覆盖值未知。{why}"],
   "settings.rejected": ["The configuration loaded at {at} was rejected: {why}", "{at} 读取的配置被拒绝：{why}"],
   "settings.differs": ["Replica {replica} has another configuration: {what}.", "副本 {replica} 的配置不同：{what}。"],
-  "settings.more": ["Too many settings to show all. See fairlane settings.", "设置太多，无法全部显示。请使用 fairlane settings。"],
+  "settings.more": ["Too many settings to show all. See fairlane config show.", "设置太多，无法全部显示。请使用 fairlane config show。"],
   "source.default": ["default", "默认"],
   "source.file": ["file", "文件"],
   "source.environment": ["environment", "环境变量"],
