@@ -41,7 +41,7 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
             assert seen["why"].startswith(answer)
             assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 1
             shown = await status(talk)
-            assert f"Redis ({own_redis.socket_path}) has refused writes for" in shown
+            assert f"Redis at {own_redis.socket_path} has rejected writes for" in shown
             assert answer in shown
             await until(lambda: bool(told(lines)), "a line in the log")
             store.config_set(setting, "0")

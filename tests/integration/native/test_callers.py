@@ -252,7 +252,7 @@ async def test_a_tampered_or_expired_ticket_is_a_401(shared_gateway: Start) -> N
         ):
             answer = await talk.http.get(f"/api/task/{task_id}/events", params={"token": token})
             assert (answer.status_code, answer.json()["code"]) == (401, "LINK_INVALID")
-            assert "The link's token is not valid, or has expired" in answer.json()["error"]
+            assert "This link is invalid or has expired" in answer.json()["error"]
         assert (
             await talk.http.get(f"/api/task/{task_id}/events", params={"token": good + "="})
         ).status_code == 401

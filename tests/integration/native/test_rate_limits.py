@@ -279,7 +279,7 @@ async def test_a_refusal_is_counted_and_stands_in_the_log(gateway: Start) -> Non
             for _ in range(4):
                 await acme.post("/api/openai", json=LATER)
             text = (await ops.get("/metrics")).text
-        (line,) = [line for line in text.splitlines() if 'reason="rate_limited"' in line]
+        (line,) = [line for line in text.splitlines() if 'code="RATE_LIMITED"' in line]
         assert line.endswith(" 3.0")
 
 

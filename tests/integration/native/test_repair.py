@@ -122,7 +122,7 @@ async def test_events_and_operators_tell_of_it_and_nothing_of_the_first_answer_i
         assert row["repaired"]
         assert [one["outcome"] for one in row["attempts"]] == ["JSON_PARSE_FAILED, repaired", "completed"]
         metrics = (await talk.http.get("/metrics")).text
-        for outcome in ("begun", "mended"):
+        for outcome in ("begun", "repaired"):
             assert f'fairlane_repairs_total{{model="m",outcome="{outcome}"' in metrics, metrics
 
 

@@ -115,43 +115,6 @@ async def test_acts_wait_in_a_journal_while_redis_is_restarted(tmp_path: Path, d
             assert [row["target"] for row in await acts(database)] == ["worker w"]
 
 
-async def test_what_an_older_release_wrote_down_is_taken_over_once(
-    redis_url: str, tmp_path: Path, database_url: str
-) -> None:
-    async with carrying(redis_url, database_url) as (_, _, link):
-        for number in range(1203):
-            entry = ["who", "ops", "action", "set", "target", "queue paid_stream"]
-            entry += ["before", '{"paused":null}', "after", f'{{"weight":"{number}.0"}}']
-            await link.command("XADD", KEYS("audit"), f"1790000000000-{number}", *entry)
-        async with talking(redis_url, tmp_path, database_url=database_url) as talk:
-
-            async def carried() -> bool:
-                return not await link.command("EXISTS", KEYS("audit")) + await link.command(
-                    "XLEN", KEYS("outbox")
-                )
-
-            await until(carried, "the old entries to reach SQL")
-            page = await told(talk, limit=1000)
-            newest = page["entries"][0]
-            assert newest | {"id": ""} == {
-                "id": "",
-                "at": 1790000000000,
-                "who": "ops",
-                "from": "",
-                "action": "set",
-                "target": "queue paid_stream",
-                "before": {"paused": False},
-                "after": {"weight": 1202.0},
-            }
-            assert await link.command("EXISTS", KEYS("audit")) == 0
-            rest = await told(talk, limit=1000, after=page["next"])
-            assert rest["next"] is None
-            weights = [entry["after"]["weight"] for entry in [*page["entries"], *rest["entries"]]]
-            assert weights == sorted(range(1203), reverse=True)
-        async with talking(redis_url, tmp_path, database_url=database_url) as talk:
-            assert len((await told(talk, limit=1000))["entries"]) == 1000
-
-
 async def test_the_record_is_found_by_who_what_where_and_when(
     redis_url: str, tmp_path: Path, database_url: str
 ) -> None:

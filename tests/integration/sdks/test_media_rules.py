@@ -340,7 +340,6 @@ async def test_a_gateway_whose_workers_only_chat_says_so(redis_url: str, tmp_pat
         await until(there, "the worker")
         late = await http.post(SPEECH, json=speak("tts-1"))
         assert (late.status_code, late.json()["error"]["code"]) == (404, "TYPE_NOT_OFFERED")
-        assert late.json()["error"]["message"].startswith("This gateway offers no speech: ")
         stop.set()
         await working
 

@@ -341,7 +341,7 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
         }
         total = answer["total"]
         assert (total["accepted"], total["completed"], total["refused"]) == (2, 2, 1)
-        assert total["refusals"] == [{"code": "no_worker", "count": 1}]
+        assert total["refusals"] == [{"code": "NO_WORKER", "count": 1}]
         assert total["totalMs"]["p50"] >= total["firstOutputMs"]["p50"] >= 1
         same = (await other.http.get("/api/admin/history")).json()["total"]
         assert same == total

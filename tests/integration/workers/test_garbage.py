@@ -29,7 +29,6 @@ def alive() -> "Counter[str]":
 @contextlib.asynccontextmanager
 async def without_collector(served: Served) -> AsyncIterator[None]:
     """At the end, when all workers that came inside are gone, so is every part of their connections."""
-    served.gateway.connections.handshake.seconds = 0.2  # so long the HTTP side watches over the hand-shake
     gc.collect()
     before = alive()  # of earlier tests' gateways, which somebody holds for a report
     gc.disable()

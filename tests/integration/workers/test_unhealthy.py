@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 from tests.support.rawworkers import Callers, RawWorker, until_workers, worker_v1, worker_v2
 from tests.support.serving import DEADLINE_S, Served, until
 
@@ -140,27 +139,6 @@ async def test_who_says_that_it_cannot_work_gets_nothing_while_another_is_well(
             "register", protocols=[2], instanceId="ill", name="raw", models=["m"], slots=8
         )  # well again
         await until(lambda: worker.cap is None, "it to be well")
-
-
-async def test_who_says_too_often_what_ails_it_is_not_heard_until_it_is_well(served: Served) -> None:
-    async with worker_v2(served.ws, instance="flaps") as worker:
-        known = served.gateway.dispatcher.pool.get(worker.registered["workerId"])
-        assert known is not None
-
-        async def say(slots: int, **more: str) -> None:
-            head = {"protocols": [2], "instanceId": "flaps", "name": "raw", "models": ["m"]}
-            await worker.send("register", **head, slots=slots, **more)
-            await until(lambda: known.slots == slots, "it to be read")
-
-        with capture_logs() as logs:
-            for number in range(2, 42, 2):
-                await say(number, unhealthy="no upstream")
-                assert known.reported == ("no upstream" if number <= 20 else "")
-                await say(number + 1)
-                assert known.reported == ""
-        events = [line["event"] for line in logs]
-        assert events == ["worker is unhealthy", "worker is well again"] * 10
-        await worker.nothing_more()  # it is no violation
 
 
 async def test_where_nobody_else_is_well_it_works_on_so_that_callers_learn_why(
