@@ -101,8 +101,7 @@ async def test_the_file_is_its_owners_alone(redis_url: str, tmp_path: Path) -> N
     done = fairlane_db("status", tmp_path)
     assert (done.returncode, "schema none" in done.stdout) == (1, True)
     assert not (tmp_path / ".fairlane").exists()
-    async with gateway_process(tmp_path, redis_url, data_dir=str(tmp_path / ".fairlane")):
+    async with gateway_process(tmp_path, redis_url, database_url=f"sqlite:///{tmp_path}/own/fairlane.db"):
         pass
-    assert (tmp_path / ".fairlane/fairlane.db").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / ".fairlane").stat().st_mode & 0o777 == 0o700
-    assert fairlane_db("status", tmp_path).returncode == 0
+    assert (tmp_path / "own/fairlane.db").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
