@@ -147,7 +147,7 @@ AllowField = Annotated[
 UpstreamName = Annotated[
     str | None,
     typer.Option(
-        help="What tells this upstream from others: workers that give the same name share its breaker and its holds. "
+        help="What distinguishes this upstream from others: workers that give the same name share its breaker and its holds. "
         "[default: host and port]"
     ),
 ]
@@ -258,7 +258,7 @@ WITH_OPTIONS = {"image": "--image"}
 async def _check(
     adapter: "Upstream", provider: str, models: list[str], image: bool, needed: set[str], as_json: bool
 ) -> bool:
-    """Examine each model and tell it; whether all that is needed works."""
+    """Examine each model and print the result. Return whether all that is needed works."""
     from fairlane.workers.adapters.trial import examine  # noqa: PLC0415 (it takes a while)
 
     good = True
@@ -295,7 +295,7 @@ def _line(finding: "Finding") -> str:
         }
         parts.append(f"usage {_json(known)}")
     elif finding.check in ("answer", "stream") and finding.works:
-        parts.append("no usage told")
+        parts.append("no usage reported")
     word = "works" if finding.works else "no"
     return f"  {finding.check:9} {word:6} {finding.ms:>6} ms  {'; '.join(parts)}"
 
@@ -536,7 +536,7 @@ def _import(module_name: str) -> object:
             _stop(f"There is no module {module_name!r} here; run this where it lies, or install it.")
         _stop(f"The module {module_name!r} needs {error.name!r}, which is not installed.")
     except Exception as error:
-        # The edge to somebody else's module: nothing is running yet, and its error is the answer.
+        # The edge to a foreign module: nothing is running yet, and its error is the answer.
         _stop(f"The module {module_name!r} cannot be imported: {error.__class__.__name__}: {error}")
 
 

@@ -25,7 +25,7 @@ CLOSE_RESTART = 1012
 FATAL_CLOSE_CODES = frozenset({CLOSE_PROTOCOL, CLOSE_UNAUTHORIZED, CLOSE_VERSION})
 
 FAILURE_CODES: dict[str, bool] = {code: row.retry for code, row in FAILURES.items() if row.worker}
-"""Failure codes that a worker may tell, to whether a retry is usually sensible."""
+"""Failure codes that a worker can report, and whether a retry is usually sensible."""
 
 
 def worker_code(code: str) -> str:
@@ -34,7 +34,7 @@ def worker_code(code: str) -> str:
 
 
 MAX_PAUSE_MS = 300_000
-"""The longest pause that a failure's `retryAfterMs` can ask for. Who is refused after it asks again."""
+"""The longest pause that a failure's `retryAfterMs` can ask for. A worker that is rejected after it asks again."""
 
 MAX_UPSTREAM_CHARS = 100
 
@@ -64,7 +64,7 @@ class _Message(Struct, rename="camel", tag_field="type", omit_defaults=True):
 
 
 class Delta(Struct, rename="camel", omit_defaults=True):
-    """One piece of output of one choice; `index` (default 0) tells which."""
+    """One piece of output of one choice; `index` (default 0) is the choice."""
 
     index: Index = 0
     content: str | None = None
@@ -110,7 +110,7 @@ class Sdk(Struct, rename="camel"):
 
 
 class ModelInfo(Struct, rename="camel", omit_defaults=True, frozen=True):
-    """What callers are told of a model: tokens of input and output together, and whose it is."""
+    """What clients see of a model: tokens of input and output together, and whose it is."""
 
     context_length: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
     owned_by: Annotated[str, Meta(min_length=1, max_length=100, pattern=PRINTABLE)] | None = None

@@ -74,7 +74,7 @@ class ProtocolViolationError(AssertionError):
 
 
 class Given:
-    """A task that was given to a worker. `acknowledged`, `sent`, `first_output` and `ended` are set as it goes on."""
+    """A task that was given to a worker. `acknowledged`, `sent`, `first_output` and `ended` are set as it progresses."""
 
     def __init__(self, link: "Link", task_id: str, attempt: int) -> None:
         self.task_id = task_id
@@ -150,7 +150,7 @@ class Link:
             await self._socket.send(msgspec.json.encode(message), text=True)
 
     async def drain(self, *, reconnect: bool, grace_ms: int = 5000) -> None:
-        """Tell the worker that this gateway is going."""
+        """Announce to the worker that this gateway shuts down."""
         self.draining = True
         await self.send({"type": "drain", "graceMs": grace_ms, "reconnect": reconnect})
 
@@ -259,7 +259,7 @@ class FakeGateway:
         link: Link | None = None,
         tell_sent: bool = False,
     ) -> Given:
-        """Give a task to a worker (`link`: to this one, even without a free slot) and return at once.
+        """Give a task to a worker (`link`: to this one, even without a free slot) and return immediately.
 
         `attempt`: opaque, as a gateway makes it, unless you name one. `tell_sent`: ask for `taskSent`.
         """
@@ -379,7 +379,7 @@ class FakeGateway:
             given.acknowledged.set()
         elif message["type"] == "taskSent":
             if not given.tell_sent or given.sent.is_set():
-                self._blame("taskSent that nobody asked for")
+                self._blame("taskSent without a request for it")
             given.acknowledged.set()
             given._outcome.sent = True
             given.sent.set()

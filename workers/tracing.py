@@ -1,7 +1,7 @@
-"""Spans for OpenTelemetry, where somebody set an endpoint for them; and the header that ties them together, always.
+"""Spans for OpenTelemetry, if an endpoint is set for them; and the header that ties them together, always.
 
 Nothing of OpenTelemetry is imported before a tracer is opened. Spans are begun and ended by hand, in callbacks: no context
-variables, nothing per token. They are sent by a thread, at most so many wait there, and a collector that is away costs spans, not
+variables, nothing per token. They are sent by a thread, its queue is bounded, and an unavailable collector costs spans, not
 tasks. OpenTelemetry's own variables hold for the rest: OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER,
 OTEL_RESOURCE_ATTRIBUTES and so on.
 """

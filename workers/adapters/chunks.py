@@ -43,7 +43,7 @@ MOST_COLONS = 250_000
 MOST_CHOICES = 1024
 MOST_USAGE = 16 * 1024
 OF_THE_ANSWER = ("id", "system_fingerprint", "service_tier")
-"""Members that are the same in each chunk: told once, with the first output."""
+"""Members that are the same in each chunk: sent with the first output only."""
 MOST_OF_THE_ANSWER = 4096
 """Bytes of a member of the answer; larger ones are left out."""
 _FAILED = frozenset({"insufficient_system_resource", "network_error", "abort", "error"})
@@ -194,7 +194,7 @@ def of_the_answer(new: dict[str, Raw], extra: Raw | None = None) -> Raw:
 
 
 def usage_of(raw: Raw) -> Usage | None:
-    """An upstream's `usage`, our names beside its own members; None when it is no object, ValueError when it is too large."""
+    """An upstream's `usage`, our names added to its own members; None when it is no object, ValueError when it is too large."""
     if len(bytes(raw)) > MOST_USAGE:
         raise ValueError(f"usage has more than {MOST_USAGE} bytes")
     members = _value.decode(raw)

@@ -18,7 +18,7 @@
 | other 4xx                                        | BAD_REQUEST        | no        |
 | other 5xx (501, 505, 508, …), 3xx                | UPSTREAM_ERROR     | no        |
 
-Retryable is what another try may mend: the gateway makes it, three in all. 409 is among them because OpenAI's SDKs take it for a
+Retryable is what another try can fix: the gateway makes it, three in all. 409 is among them because OpenAI's SDKs take it for a
 lock that was not free, 520 to 524 because Cloudflare says so of a server that it cannot reach, or that is late; 501 and 505 are
 answers that do not change.
 
@@ -38,7 +38,7 @@ from fairlane.workers.sdk.errors import TaskError, shorten
 BUSY_STATUSES = frozenset({425, 429, 503, 529})
 TIMEOUT_STATUSES = frozenset({408, 504, 522, 524})
 RETRY_STATUSES = frozenset({409, 500, 502, 520, 521, 523})
-"""Besides those, accidents that another try may mend."""
+"""Also accidents that another try can fix."""
 DEFAULT_PAUSE_S = 1.0
 """After a 429 that names no time."""
 
@@ -117,7 +117,7 @@ _MODEL_CODES = frozenset({"model_not_found", "model_not_exist", "invalid_model",
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked of whom: the call's address, without credentials; the model's name there; whether the caller chose that
+    """The target of a call: the call's address, without credentials; the model's name there; whether the caller chose that
     name, through a worker of any model. `secret` is kept out of sentences.
     """
 
@@ -135,7 +135,7 @@ class UpstreamError:
     names: frozenset[str]
     status: int | None = None
     pause_s: float | None = None
-    """How long to wait, where the body tells."""
+    """Return how long to wait, if the body has it."""
 
 
 def read_error(body: bytes | msgspec.Raw) -> UpstreamError:

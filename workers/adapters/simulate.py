@@ -33,11 +33,11 @@ _ANSWERS = (
     """\
 *A simulated answer: no model wrote it.*
 
-A fair queue serves many users at once:
+A fair queue serves many users together:
 
 1. **Take turns.** Each user is next in turn.
 2. **Share by weight.** Paid tiers get more.
-3. **Starve nobody.** Whoever waits is served.
+3. **Starve no user.** Every waiting request is served.
 
 In a few lines:
 
@@ -215,7 +215,7 @@ class SimulateAdapter:
             yield Result(completion(task, fate.text, fate.finish_reason, usage))
 
     def _media(self, task: Task, fate: Plan) -> Iterator[bytes | Delta | Usage | Result]:
-        """Speech, images, moderations, a translation: whatever it costs is told, and nobody waits for its parts."""
+        """Speech, images, moderations, a translation: its usage is reported, and it has no partial output."""
         if task.type == SPEECH:
             asked = SpeechRequest.of(task)
             yield usage_for(asked.input, 0)

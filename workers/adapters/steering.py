@@ -1,11 +1,11 @@
 """Members of a request's body that would steer an upstream elsewhere: to another server, key, account or model. Pure.
 
 Gateways behind us read more from a body than OpenAI does (litellm its own call's arguments, OpenRouter its routing, vLLM the
-address of another server's cache). A caller could so have the upstream's keys sent to a server of their own, pay with somebody
-else's account, or use a model that their key does not cover. Such a body is refused and not mended: who asks for another key or a
+address of another server's cache). A caller could so have the upstream's keys sent to a server of their own, pay with another
+user's account, or use a model that their key does not cover. Such a body is rejected, not fixed: a request for another key or a
 fallback would else get an answer to something they did not ask.
 
-Upstreams written in Go (Ollama, LocalAI) take a member's name in any case, and of several the last: `Model` beside `model`. So
+Upstreams written in Go (Ollama, LocalAI) take a member's name in any case, and of several the last: `Model` next to `model`. So
 names are looked at without their case, and what the adapter sets itself is taken in its own spelling only.
 """
 
@@ -23,7 +23,7 @@ STEERING = re.compile(
 )
 """Names of members that are refused, as a whole; in any case."""
 OURS = frozenset({"model", "stream", "stream_options", "n"})
-"""What the adapter sets, or the gateway has looked at: another spelling would come beside it."""
+"""What the adapter sets, or the gateway has looked at: another spelling would be added to it."""
 
 
 def steering_member(members: Mapping[str, Raw], allowed: Collection[str] = ()) -> str | None:

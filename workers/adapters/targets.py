@@ -1,4 +1,4 @@
-"""URLs of other people's interfaces, read so strictly that everybody who reads one means the same, and the patterns that they
+"""URLs of other people's interfaces, parsed so strictly that every parser agrees, and the patterns that they
 must match. Pure; the gateway looks at a URL with it when a task comes, and the worker at each redirect.
 """
 
@@ -35,7 +35,7 @@ class BadTarget(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL in its one form: scheme and host in lower case, the port always told, nothing encoded that need not be."""
+    """A URL in its one form: scheme and host in lower case, the port always given, nothing encoded that need not be."""
 
     scheme: str
     host: str
@@ -106,7 +106,7 @@ def _host(host: str) -> str:
         return f"[{address.compressed}]"
     if _NUMBER.fullmatch(
         host.rpartition(".")[2]
-    ):  # whoever reads the last label as a number reads an address
+    ):  # parsers that read the last label as a number read an address
         try:
             return str(ipaddress.IPv4Address(host))
         except ValueError:
@@ -163,7 +163,7 @@ class Pattern:
     also nothing. A query is always allowed. Reading one raises BadTarget."""
 
     text: str
-    """As it is told: in its one form."""
+    """Return its one form."""
     origin: str
     """That of its targets."""
     segments: tuple[str, ...]

@@ -16,7 +16,7 @@ class Ticker:
         self._ticks: dict[int, asyncio.Event] = {}
 
     async def until(self, moment: float) -> None:
-        """Return at the first tick not before `moment` (the loop's time); at once when that is over."""
+        """Return at the first tick not before `moment` (the loop's time); immediately when that is over."""
         loop = asyncio.get_running_loop()
         if moment <= loop.time():
             return

@@ -50,7 +50,7 @@ class Failed(msgspec.Struct, rename="camel"):
 
 
 class Finding(msgspec.Struct, rename="camel"):
-    """What one request has shown. `usage` is what the upstream told, in our words and its own."""
+    """What one request has shown. `usage` is what the upstream reported, in our words and its own."""
 
     check: str
     works: bool

@@ -59,11 +59,11 @@ class Upstream:
     names through. `task_types`: what it offers, if not what its dialect says by itself: media only
     where they are named here, as not every upstream has them. `allow_fields` are members of the body that go out although they
     may steer the upstream elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx2's own, for
-    tests or for speed. A cancelled task closes its upstream connection at once.
+    tests or for speed. A cancelled task closes its upstream connection immediately.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
-    until it answers again; meanwhile the worker says that it is unhealthy. What the upstream tells of its models (whose they are,
-    how much context they have), the worker tells the gateway.
+    until it answers again; meanwhile the worker says that it is unhealthy. What the upstream reports about its models (owner,
+    context length), the worker reports to the gateway.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Upstream:
         self._watch: Watch | None = None
         self._worker: Worker | None = None
         self.name = _name_of(url)
-        """What tells this upstream from others: workers that ask the same one have the same."""
+        """Return what distinguishes this upstream from others: workers that ask the same one have the same."""
         self._shown_url = str(url.copy_with(userinfo=b"", query=None, fragment=None)).rstrip("/")
 
     def attach(self, worker: Worker) -> None:
@@ -205,7 +205,7 @@ class Upstream:
         )
         try:
             response = await self._send(request, clock)
-            context.sent()  # where the transport does not tell
+            context.sent()  # where the transport does not report it
             try:
                 if response.status_code != 200:
                     body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
@@ -383,7 +383,7 @@ def _telling(context: Context) -> dict[str, object]:
 
 
 async def _linger(parts: AsyncIterator[bytes]) -> None:
-    """Read the stream's end, which follows at once as a rule, so that the connection can be used again."""
+    """Read the stream's end, which usually follows immediately, so that the connection can be used again."""
     try:
         async with asyncio.timeout(LINGER_S):
             while await anext(parts, None) is not None:

@@ -11,7 +11,7 @@ log = logging.getLogger("fairlane.worker")
 
 
 class Watch:
-    """`ask` tells what is wrong with the upstream ('': nothing), within seconds; `report` hears it whenever that changes (None:
+    """`ask` returns what is wrong with the upstream ('': nothing), within seconds; `report` hears it whenever that changes (None:
     nothing). One question at a time. `close` ends it.
     """
 

@@ -2,7 +2,7 @@
 
 Worker                        holds handlers, connects to a gateway, runs tasks
 Task, Context                 what a handler gets
-Delta, Usage, Result          what a handler may yield, beside plain text
+Delta, Usage, Result          what a handler may yield, in addition to plain text
 TaskError                     what a handler raises to fail with a code of its own
 GatewayRefusedError, BadAddressError    why a worker cannot work
 """

@@ -31,5 +31,5 @@ def websocket_url(gateway: str) -> str:
 
 
 def without_query(url: str) -> str:
-    """A URL as the log tells it: what stands behind the question mark may be a secret."""
+    """Return a URL as the log shows it: the query can hold a secret."""
     return url.partition("?")[0]

@@ -17,7 +17,7 @@ class Backoff:
     """Delays with full jitter: each is uniform between 0 and a bound that doubles from 0.5 s to 30 s.
 
     The bound falls back only after a connection that was registered for 30 s: one that is accepted and closed
-    at once counts as a failure.
+    immediately counts as a failure.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -34,7 +34,7 @@ class Backoff:
         return delay if retry_after_s is None else retry_after_s + delay
 
     def after_handover(self, registered_s: float) -> float:
-        """The same when the gateway has asked for another connection: at once, unless that repeats itself."""
+        """The same when the gateway has asked for another connection: immediately, unless that repeats itself."""
         if self._failures == 0 or registered_s >= HEALTHY_S:
             self._failures = 1
             return 0.0

@@ -50,7 +50,7 @@ class Context:
     """A handler's second argument.
 
     `deadline` is when the task's time is over, in the event loop's time; None when the gateway named none.
-    `state` is what the start-up hooks have put there. `cancelled` tells whether the task is to stop: a
+    `state` is what the start-up hooks have put there. `cancelled` is true when the task is to stop: a
     handler on the event loop gets `CancelledError` at its next await anyway, a plain function in a thread has
     to look.
     """
@@ -66,7 +66,7 @@ class Context:
         log: logging.Logger,
         send_sent: Callable[[], None] | None = None,
     ) -> None:
-        """`send_sent`: tells the gateway what `sent` says; None where nobody wants to know."""
+        """`send_sent`: reports to the gateway what `sent` says; None if the gateway did not ask."""
         self.task_id = task.task_id
         self.attempt = task.attempt
         self.model = task.model
@@ -91,7 +91,7 @@ class Context:
         stage: protocol.Stage | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """Tell the readers how far the task is: per cent, a sentence, a stage, what it used so far. Waits when much is unsent.
+        """Report to the readers the task's progress: per cent, a sentence, a stage, usage so far. Waits while much is unsent.
 
         `usage` counts if the task ends without a word of this worker; at most 2,048 bytes of JSON. Raises
         `msgspec.ValidationError` when a value is out of its range, `TypeError` when `usage.details` holds no JSON.

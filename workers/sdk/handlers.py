@@ -92,7 +92,7 @@ class Registry:
 
     @property
     def task_types(self) -> list[str] | None:
-        """All task types as a gateway is told them. Where a handler takes any: None, or `"*"` with those that must be named."""
+        """Return all task types as they are registered. If a handler takes any: None, or `"*"` with those that must be named."""
         found: dict[str, None] = {}
         for route in self._routes:
             found.update(dict.fromkeys(route.task_types or (ANY_TYPE,)))
@@ -132,7 +132,7 @@ async def _in_thread(handler: Handler, task: Task, context: Context) -> Any:
             outcome.set_exception(error)
 
     def report(value: Any, error: BaseException | None) -> None:
-        # The loop may have been closed while the function ran; nobody waits for its value then.
+        # The loop may have been closed while the function ran; its value is not awaited then.
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, error)
 

@@ -7,7 +7,7 @@
             yield piece  # bytes
 
 A handler gets such tasks only where it names their types. Values here are JSON: return one, or yield `Result` of it. Bytes in
-them are base64 on the way. What was used is told as ever (`Usage`); where a model counts seconds and not tokens:
+them are base64 on the way. Usage is reported as usual (`Usage`); where a model counts seconds and not tokens:
 `Usage(details={"type": "duration", "seconds": 12.5})`.
 """
 
@@ -83,7 +83,7 @@ class SpeechRequest(_Request, kw_only=True):
 
     input: str
     voice: Any = None
-    """A name, or an object that tells a voice of one's own."""
+    """A name, or an object that describes a custom voice."""
     response_format: str = "mp3"
     speed: float = 1.0
     instructions: str | None = None
@@ -103,7 +103,7 @@ class TranscriptionRequest(_Request, kw_only=True):
     language: str | None = None
     prompt: str | None = None
     response_format: str = "json"
-    """A `Transcript` is told in any of them; subtitles want its segments."""
+    """A `Transcript` can be sent in any of them; subtitles want its segments."""
     temperature: float | None = None
     timestamp_granularities: list[str] = []
 
@@ -127,7 +127,7 @@ class Word(Struct):
 
 
 class Transcript(Struct, omit_defaults=True):
-    """What was said. A handler may yield the text as it comes instead, and no `Transcript`, where nobody wants segments."""
+    """What was said. A handler may yield the text as it comes instead, and no `Transcript`, if no segments are wanted."""
 
     text: str
     language: str | None = None
@@ -189,7 +189,7 @@ class ImageRequest(_Request, kw_only=True):
     output_format: str | None = None
     stream: bool | None = None
     partial_images: int | None = None
-    """So many unfinished ones a caller who streams wants to see, at most: yield `unfinished(…)`."""
+    """The most unfinished images that a streaming client wants to see: yield `unfinished(…)`."""
     image: Upload | list[Upload] = []
     mask: Upload | None = None
 

@@ -123,7 +123,7 @@ class _Running:
         self.task.add_done_callback(self._on_done)
 
     def stop(self, reason: str, answer_after_s: float | None) -> None:
-        """Cancel the handler (once) and, if wanted, see to an answer after so many seconds."""
+        """Cancel the handler (once) and, if wanted, answer for it after this many seconds."""
         if not self._context.cancelled and self.task is not None:
             self._context.cancelled.set(reason)
             self.task.cancel()
@@ -157,7 +157,7 @@ class _Running:
             self._pool._failures.tell(self._context.log, error)
             result = self._failed_with(error)
         except Exception as error:
-            # The edge of the handler: its task ends as failed, the worker goes on.
+            # The edge of the handler: its task ends as failed, the worker continues.
             self._context.log.exception("the handler failed")
             result = self._failed("WORKER_ERROR", shorten(f"{type(error).__name__}: {error}"))
         self._session.finish(self._output, result)
@@ -196,7 +196,7 @@ class _Running:
         return result
 
     async def _emit(self, delta: Delta) -> None:
-        if self._context.cancelled:  # the handler has swallowed its cancellation and goes on
+        if self._context.cancelled:  # the handler has swallowed its cancellation and continues
             raise asyncio.CancelledError
         encoded = protocol.encoder.encode(delta)
         try:
@@ -227,7 +227,7 @@ class _Running:
             await self._wait_for_room()
 
     def _send_sent(self) -> None:
-        """On the event loop at once; from the thread of a plain function when the loop comes to it."""
+        """On the event loop immediately; from the thread of a plain function when the loop comes to it."""
         if threading.get_ident() == self._thread:
             self._session.sent(self._output)
         elif not self._loop.is_closed():

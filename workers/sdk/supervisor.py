@@ -1,4 +1,4 @@
-"""Keeps a worker connected until it is told to stop: reconnects, hands over, drains."""
+"""Keeps a worker connected until it is asked to stop: reconnects, hands over, drains."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ ACK_WAIT_S = 10.0
 """How long a draining worker waits for the last acknowledgements once its last handler has ended."""
 
 ABORT_GRACE_S = 5.0
-"""How long cancelled handlers have to end when the worker stops at once."""
+"""How long cancelled handlers have to end when the worker stops immediately."""
 
 
 class Supervisor:
@@ -66,7 +66,7 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, abort: asyncio.Event) -> None:
         """Stay connected until `stop`, then drain; `abort` cancels what still runs. Closes everything.
 
-        Raises `GatewayRefusedError`. A cancellation of this call stops at once, without waiting for results
+        Raises `GatewayRefusedError`. A cancellation of this call stops immediately, without waiting for results
         to arrive.
         """
         keeper = asyncio.create_task(self._keep_connected(), name="fairlane connections")
@@ -159,18 +159,18 @@ class Supervisor:
         return delay
 
     def _retired(self, link: asyncio.Task[Ended]) -> None:
-        """A handed-over connection has ended; whatever it raised, the current one tells better."""
+        """A handed-over connection has ended; whatever it raised, the current one reports better."""
         self._open.pop(link, None)
         if not link.cancelled() and (error := link.exception()) is not None:
             self._log.warning("an old connection ended with %s", error)
         self._on_change()
 
     def register_changed(self) -> None:
-        """What the worker says of itself has changed: tell the gateway."""
+        """What the worker says of itself has changed: report it to the gateway."""
         self._on_change()
 
     def _on_change(self) -> None:
-        """A handler or a result is done: let everybody look who waits for that."""
+        """A handler or a result is done: wake the coroutines that wait for it."""
         self._changed.set()
         for connection in self._open.values():
             connection.session.offer()

@@ -19,7 +19,7 @@ class Task:
 
     `payload_bytes` is the caller's JSON as it came; `payload` parses it on first use and keeps it. `stream`
     says whether the caller wants output as it is made; what a handler yields is sent either way. `traceparent`
-    is the header to send with calls that belong to the task (W3C Trace Context); None when nobody traces it. `tell_sent`: the
+    is the header to send with calls that belong to the task (W3C Trace Context); None when it is not traced. `tell_sent`: the
     gateway wants to know when the task's request has left (`Context.sent`).
     """
 
@@ -108,7 +108,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The task's result, for a generator that has one beside its chunks: yield it last."""
+    """The task's result, for a generator that has one in addition to its chunks: yield it last."""
 
     value: Any
 

@@ -46,7 +46,7 @@ class Worker:
 
     `gateway` is `http://host:port` or `ws://host:port/ws` (default: FAIRLANE_GATEWAY, else this machine),
     `token` its worker token (default: FAIRLANE_WORKER_TOKEN), `name` what people see (default: the host's
-    name), `slots` how many tasks run at a time (1 to 1024), `drain_ms` how long running tasks may go on after
+    name), `slots` how many tasks run at a time (1 to 1024), `drain_ms` how long running tasks may continue after
     the first signal (default 30 s). All may be changed until the worker runs. It reconnects by itself; tasks
     that ran on a lost connection are cancelled, because the gateway gives them to others. With
     OTEL_EXPORTER_OTLP_ENDPOINT set and the extra `otel` installed, each task has a span under the gateway's.
@@ -123,7 +123,7 @@ class Worker:
         """Work until `stop` is set, then drain; `abort` cancels what still runs. For tests and for embedding.
 
         Raises `ValueError` (`BadAddressError`) for settings that cannot work, and `GatewayRefusedError` when
-        the gateway will not have this worker. Cancelling this call stops at once.
+        the gateway will not have this worker. Cancelling this call stops immediately.
         """
         self.check()
         async with self.started(), _tracer() as tracer:

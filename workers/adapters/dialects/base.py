@@ -10,14 +10,14 @@ Output = bytes | Delta | Usage | Result
 
 
 class Reader(Protocol):
-    """Reads one answer: a stream event by event, or a whole one at once.
+    """Reads one answer: a stream event by event, or a whole one in one call.
 
     `read` and `whole` raise `StreamError` for an error object of the upstream's, `TaskError` for an end that is a failure, and
     `ValueError` or `RecursionError` for what cannot be read.
     """
 
     usage: Usage | None
-    """What the upstream has told so far."""
+    """What the upstream has reported so far."""
     done: bool
     """Whether it has said that nothing more comes."""
 
@@ -31,7 +31,7 @@ class Reader(Protocol):
         ...
 
     def last(self) -> Delta | Result | None:
-        """What is to be told when the stream is over: a delta if there was output, a result if the stream was a whole one."""
+        """Return what to report when the stream is over: a delta if there was output, a result if the stream was a whole one."""
         ...
 
     def whole(self, body: bytes) -> list[Output]:
@@ -54,7 +54,7 @@ class Call:
 
 
 class Dialect(Protocol):
-    """`task_types` are those that it says, and `named_types` those that it can, where somebody says that the upstream has them;
+    """`task_types` are those that it says, and `named_types` those that it can, if the configuration names them;
     `models_path`, behind the base URL, lists the models."""
 
     @property

@@ -34,7 +34,7 @@ HINTS = frozenset(
 )
 """Members that change nothing of what an answer is: left out where a provider has no word for them."""
 MOST_OBJECTS = 250_000
-"""In a request, counted by what may be one: so many are looked at."""
+"""In a request, counted by candidates: at most this many are checked."""
 MOST_PARTS = 10_000
 """Of a request: messages, parts of their contents, calls and tools; or of an answer. Each takes some microseconds."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w-]+=[\w-]+)*;base64,", re.IGNORECASE)
@@ -105,7 +105,7 @@ class ToolCall(Struct):
 
 
 class Thought(Struct, omit_defaults=True):
-    """A block of Anthropic's thinking, as it was told and must come back; of other blocks a caller could name any."""
+    """A block of Anthropic's thinking, as it was sent and must be returned; a caller could name any other block."""
 
     type: Literal["thinking", "redacted_thinking"]
     thinking: str | None = None
@@ -122,7 +122,7 @@ class Message(Struct):
     thinking_blocks: list[Thought] | None = None
     extra_content: ExtraContent | None = None
     is_error: bool | None = None
-    """Of a tool's result, as Anthropic tells it."""
+    """A tool's result, as Anthropic reports it."""
     cache_control: Raw | UnsetType = UNSET
     function_call: Raw = Raw(b"null")
     audio: Raw = Raw(b"null")
@@ -250,8 +250,8 @@ def read_chat(
 ) -> tuple[Chat, dict[str, Raw]]:
     """A payload as a chat, and its members that go out as they came: the provider's `own`, and those that are `allowed`.
 
-    `ignored` are hints that this provider has no word for, beside `HINTS`. Raises `TaskError` for whatever else is in it: a
-    member that nobody reads would be a wish that is silently not met.
+    `ignored` are hints that this provider has no word for, in addition to `HINTS`. Raises `TaskError` for anything else: a
+    member that is not read would be silently ignored.
     """
     too_many = refused(f"The request has more than {MOST_PARTS} messages, parts and tools")
     if payload.count(b"{") > MOST_OBJECTS:
@@ -280,7 +280,7 @@ def read_chat(
             if not is_null(getattr(message, name)):
                 raise refused(f"messages[{number}]: {name!r} cannot be said to {provider}; leave it out")
     if chat.logprobs or chat.top_logprobs:
-        raise refused(f"{provider} tells no log probabilities; leave logprobs out")
+        raise refused(f"{provider} returns no log probabilities; leave logprobs out")
     if chat.modalities is not None and set(chat.modalities) != {"text"}:
         raise refused(f"{provider} is asked for text only; leave modalities out")
     return chat, through

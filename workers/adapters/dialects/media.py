@@ -160,7 +160,7 @@ class MediaReader:
 
 class ImageReader(MediaReader):
     """Reads the same, or the events of images: unfinished ones as they come, and of the finished ones the answer that they would
-    have been without a stream. `wanted`: so many finished ones are a whole stream."""
+    have been without a stream. `wanted`: the number of finished ones that make a whole stream."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__()

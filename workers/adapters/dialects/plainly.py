@@ -30,7 +30,7 @@ def plain_messages(messages: Raw) -> Raw:
 
 
 def plain_tools(tools: Raw) -> Raw:
-    """The same tools, likewise."""
+    """Reduce the tools in the same way."""
     try:
         known = _messages.decode(tools)
     except (msgspec.MsgspecError, RecursionError):

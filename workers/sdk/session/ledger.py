@@ -18,7 +18,7 @@ class _Kept:
 class Ledger:
     """Keeps each result from its task's end until `resultAck` or 120 s, across connections. One per worker.
 
-    Each result belongs to the session that carries it, and to nobody once that session has ended: the next
+    Each result belongs to the session that carries it, and to no session once that one has ended: the next
     session adopts it and sends it again. So no two sessions send the same result.
     """
 
@@ -42,7 +42,7 @@ class Ledger:
         return self._kept.pop(key, None) is not None
 
     def release(self, owner: object) -> None:
-        """`owner` has ended: its results wait for somebody to adopt them."""
+        """`owner` has ended: its results wait for another session to adopt them."""
         for kept in self._kept.values():
             if kept.owner is owner:
                 kept.owner = None

@@ -22,7 +22,7 @@ class TaskOutput:
     """A bounded queue of encoded deltas and finished frames. Pure: it neither sends nor waits.
 
     `next_frame` gives one frame at a time: all deltas that wait, in one `taskChunk` (at most 64 KiB, or one
-    larger delta), or the next other message. So a delta that finds the way free goes out alone and at once,
+    larger delta), or the next other message. So a delta that finds the way free goes out alone and immediately,
     and deltas that arrive while a send is under way share the next frame. `full` asks the producer to wait;
     nothing is ever dropped.
     """

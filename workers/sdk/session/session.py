@@ -20,7 +20,7 @@ from fairlane.workers.sdk.session.output import TaskOutput
 from fairlane.workers.sdk.values import Key
 
 ENVELOPE_BYTES = 1024
-"""Room for what a `taskChunk` says beside its deltas."""
+"""Room for the members of a `taskChunk` other than its deltas."""
 
 RETRY_WHEN_FULL_MS = 1000
 
@@ -123,7 +123,7 @@ class Session:
     ) -> None:
         """`make_register`: who the worker is now; its slots are for this session to say."""
         self.phase = Phase.NEW
-        self.max_message_bytes = 1024 * 1024  # until `registered` tells the limit
+        self.max_message_bytes = 1024 * 1024  # until `registered` has the limit
         self._make_register = make_register
         self._slots = slots
         self._ledger = ledger
@@ -194,14 +194,14 @@ class Session:
         return self._ledger.expire(self._clock())
 
     def drain(self, grace_ms: int) -> None:
-        """The worker is going: ask for no new tasks and refuse those that come. Running ones go on."""
+        """Drain: ask for no new tasks and reject those that arrive. Running tasks continue."""
         self._drain_ms = grace_ms
         if self.phase is Phase.READY:
             self.phase = Phase.DRAINING
             self._say(protocol.Draining(grace_ms=grace_ms))
 
     def offer(self) -> None:
-        """Tell the gateway how many slots it may use, and what else the worker says of itself, if that has changed."""
+        """Report to the gateway how many slots it may use, and what else the worker says of itself, if that has changed."""
         if self.phase is Phase.READY:
             self._send_register()
 

@@ -1,4 +1,4 @@
-"""An OpenAI chat request as one of Anthropic's messages. Pure. What goes where is told in docs/providers.md."""
+"""An OpenAI chat request as one of Anthropic's messages. Pure. docs/providers.md has the mapping."""
 
 import re
 from collections.abc import Collection
@@ -27,7 +27,7 @@ OWN = frozenset({"thinking", "output_config", "cache_control"})
 ONLY_HERE = (*OWN, "service_tier")
 """The same in a request that was one of Messages (`ANTHROPIC`)."""
 _SAYS_EFFORT = frozenset({"thinking", "output_config"})
-"""Beside them `reasoning_effort` says the same in chat's words."""
+"""`reasoning_effort` has the same meaning in chat's words."""
 IGNORED = frozenset({"seed", "presence_penalty", "frequency_penalty"})
 JSON_ONLY = "Answer with one JSON object and nothing else."
 """Said at the end of `system` for `json_object`: Anthropic has no such mode."""

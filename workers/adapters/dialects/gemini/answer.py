@@ -99,7 +99,7 @@ class _Choice:
 
 
 class GeminiReader:
-    """Reads one answer. See `Reader`. With `one_call`, of the calls of tools of a candidate only the first is told."""
+    """Reads one answer. See `Reader`. With `one_call`, only the first tool call of a candidate is reported."""
 
     def __init__(self, head: Head, *, one_call: bool = False) -> None:
         self.usage: Usage | None = None

@@ -1,4 +1,4 @@
-"""An OpenAI chat request as one for Gemini's content. Pure. What goes where is told in docs/providers.md."""
+"""An OpenAI chat request as one for Gemini's content. Pure. docs/providers.md has the mapping."""
 
 import mimetypes
 import re
@@ -26,7 +26,7 @@ IGNORED = frozenset({"user"})
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 """Thinking tokens by effort."""
 NO_SIGNATURE = "skip_thought_signature_validator"
-"""What Google's documentation tells to send for a call whose signature is not known: it came from another model, or its client
+"""The value that Google's documentation recommends for a call whose signature is not known: another model made it, or its client
 has dropped it."""
 _UNSIGNED = re.compile(r"(?:models/)?(?:gemini-[12]\b|gemma)")
 """Models that sign nothing, or do not insist."""
@@ -119,7 +119,7 @@ def _conversation(
         raise refused("messages: there is none of a user that says something")
     for (
         turn
-    ) in turns:  # results in the order of their calls: Gemini tells calls of one function apart by that
+    ) in turns:  # results in the order of their calls: Gemini distinguishes calls of one function by it
         turn["parts"].sort(key=lambda part: _order(part, called))
     return system, turns
 
