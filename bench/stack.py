@@ -269,7 +269,7 @@ async def running(
                     environ={
                         "FAIRLANE_LOG_LEVEL": "warning",
                         "FAIRLANE_DRAIN_MS": "0",
-                        "FAIRLANE_REDIS_TIMEOUT_MS": "5000",
+                        "FAIRLANE_TUNING__REDIS_TIMEOUT_MS": "5000",
                         **settings,
                     },
                     lines=False,

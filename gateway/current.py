@@ -38,7 +38,6 @@ RELOADED = (
     "max_queue_length",
     "max_queued_bytes",
     "max_retained_bytes",
-    "outbox_max_entries",
     "usage_retention_days",
     "ledger_retention_days",
     "audit_retention_days",
@@ -50,7 +49,6 @@ RELOADED = (
     "files",
     "structured_output",
     "structured_repair",
-    "result_ttl_after_read_ms",
     "max_queue_wait_ms",
     "max_calls_per_caller",
     "allowed_hosts",
@@ -94,7 +92,7 @@ _OF_A_PLACE = {
     "processes",
     "log_format",
     "log_level",
-    "max_connections",
+    "tuning",
 }
 """What replicas may well have each for itself."""
 

@@ -30,11 +30,11 @@ def limits_of(settings: Settings) -> Limits:
     """What holds for every task."""
     return Limits(
         lease_ms=settings.lease_ms,
-        grant_ms=settings.grant_ack_ms,
+        grant_ms=settings.tuning.grant_ack_ms,
         max_queue_length=settings.max_queue_length,
         max_queued_bytes=settings.max_queued_bytes,
         max_retained_bytes=settings.max_retained_bytes,
-        max_outbox=settings.outbox_max_entries,
+        max_outbox=settings.tuning.outbox_max_entries,
     )
 
 
@@ -56,10 +56,9 @@ def dispatch_settings(current: Current) -> DispatchSettings:
         complete=lambda model, payload: completed(current.endpoints, model, payload),
         flush_interval_ms=settings.stream_flush_interval_ms,
         flush_chunks=settings.stream_flush_size,
-        flush_chars=settings.stream_flush_chars,
         no_worker_grace_ms=settings.no_worker_grace_ms,
         expected=settings.listed_models,
-        dead_after_ms=settings.dead_after_ms,
+        dead_after_ms=settings.tuning.dead_after_ms,
         max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={

@@ -139,7 +139,9 @@ class Gateway:
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
-            connection_limits(settings.max_connections, settings.max_connections_per_address, open_files()),
+            connection_limits(
+                settings.tuning.max_connections, settings.max_connections_per_address, open_files()
+            ),
             self.metrics,
         )
         bodies = Bodies()
@@ -153,7 +155,7 @@ class Gateway:
             redis_url,
             load_scripts(),
             keys.prefix,
-            timeout_ms=settings.redis_timeout_ms,
+            timeout_ms=settings.tuning.redis_timeout_ms,
             on_connect=self._new_connection,
             on_change=self._store_changed,
             metrics=self.metrics,
@@ -181,13 +183,15 @@ class Gateway:
             keys.channel(replica),
             self._on_message,
             self._channel_changed,
-            timeout_ms=settings.redis_timeout_ms,
+            timeout_ms=settings.tuning.redis_timeout_ms,
         )
         where = here(started_at)
         self.replicas = Replicas(self.link, keys, replica, self._of_itself, siblings.mark or replica)
 
         # tasks: to workers, and back to their readers
-        self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
+        self.hub = Hub(
+            self.scheduler, keep_alive_s=min(5.0, max(settings.tuning.linger_ms, MIN_LINGER_MS) / 3000)
+        )
         results = Results(self.hub.page, self.hub.last)
         self.checker = checker = Checker()
         self.dispatcher = Dispatcher(
@@ -197,7 +201,9 @@ class Gateway:
         self.workers = WorkerSocket(
             self.dispatcher.registry,
             lambda authorization: current.callers.authenticate_worker(authorization),
-            SessionSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
+            SessionSettings(
+                settings.tuning.heartbeat_ms, settings.tuning.dead_after_ms, settings.max_worker_message_bytes
+            ),
             refusal=lambda scope: current.callers.refuse_worker(scope),
             unknown_token=lambda scope: self.metrics.unknown_key(
                 "UNAUTHORIZED", route="/ws", address=(scope.get("client") or ("",))[0]
@@ -260,7 +266,7 @@ class Gateway:
         )
         sender = Sender(
             self.database,
-            lambda: current.settings.webhooks,
+            lambda: current.settings,
             lambda key_id: current.callers.has_key(key_id),
             poster,
             self.metrics,
@@ -320,7 +326,7 @@ class Gateway:
             self.database,
             self.surveyor,
             lambda: current.settings.queues,
-            lambda: current.settings.outbox_max_entries,
+            lambda: current.settings.tuning.outbox_max_entries,
             self.dispatcher.congestion,
             lambda: current.endpoints,
         )
@@ -527,7 +533,7 @@ class Gateway:
         return {
             "startedAt": self._where.started_at,
             "draining": self.tasks.going.begun,
-            "heartbeatMs": self.current.settings.heartbeat_ms,
+            "heartbeatMs": self.current.settings.tuning.heartbeat_ms,
         }
 
     def _drain_worker(self, worker_id: str) -> bool:

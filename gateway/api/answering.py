@@ -213,7 +213,7 @@ async def answer(
             task_id = info.task_id
             shown = TaskStream(streamed(info), hub.time, place, partial(tasks.results.drawn, info.task_id))
             reader = Reader(hub, feed, notices=True)
-            keepalive_s = tasks.settings.keepalive_ms / 1000
+            keepalive_s = tasks.settings.tuning.keepalive_ms / 1000
             # one that waits in the queue says so at once; bytes have no other place for it than the status
             hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
             del task, submitted, place, read, streamed, whole, instead, keep  # it may be long

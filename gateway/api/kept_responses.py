@@ -70,7 +70,7 @@ async def follow(
             shown,
             tasks.closing,
             headers=[*_ids(row), *beside],
-            keepalive_s=tasks.settings.keepalive_ms / 1000,
+            keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
             opening=shown.open,
             ending=shown.ending,
             resumable=True,

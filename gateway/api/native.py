@@ -319,7 +319,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
                 stream,
                 tasks.closing,
                 headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.earlier else ())],
-                keepalive_s=tasks.settings.keepalive_ms / 1000,
+                keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
                 first=first,
                 resumable=True,
                 ending=partial(_ending, tasks, stream),
@@ -327,7 +327,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
             if stream.was_lost and follow.earlier is None and await _is_gone(tasks, task_id):
                 tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
-        no_linger = task.linger_ms and not tasks.settings.linger_ms and not task.idempotency
+        no_linger = task.linger_ms and not tasks.settings.tuning.linger_ms and not task.idempotency
         if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.closing.now:
             tasks.cancel_soon(task.id, "client")
 
@@ -503,7 +503,7 @@ async def _replay(
         stream,
         tasks.closing,
         headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
-        keepalive_s=tasks.settings.keepalive_ms / 1000,
+        keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
         first=first,
         resumable=True,
         ending=partial(_ending, tasks, stream),

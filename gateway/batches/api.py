@@ -22,6 +22,7 @@ from fairlane.queues.clock import now_ms
 MEMBERS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 PURPOSE = "batch"
 WAIT_MS = 60_000
+MAX_UNENDED_PER_CALLER = 100
 FILES_OF_BATCH = 2
 """That a batch may write; together they are taken to be as large as the one that it reads."""
 FILE_KEPT_BEHIND_MS = 24 * 3_600_000
@@ -82,9 +83,9 @@ class Batches:
             output_ttl_s=ttl_s,
         )
         try:
-            await self._store.add(batch, settings.max_per_caller, self._file_until(row, batch))
+            await self._store.add(batch, MAX_UNENDED_PER_CALLER, self._file_until(row, batch))
         except TooMany:
-            sentence = f"You have {settings.max_per_caller} batches that have not ended; wait, or cancel some"
+            sentence = f"You have {MAX_UNENDED_PER_CALLER} batches that have not ended; wait, or cancel some"
             raise ApiError(429, "TOO_MANY_BATCHES", sentence, retry_after_ms=WAIT_MS) from None
         self._hurry()
         return batch

@@ -20,6 +20,8 @@ from fairlane.queues.metrics import BATCH_ERRORS
 log = structlog.get_logger("fairlane.gateway")
 
 LOOK_S = 1.0
+MAX_LED_PER_CALLER = 2
+"""Batches of one caller that run at the same time; further ones stay `validating` until one has ended."""
 MIN_LEASE_MS = 1000
 RENEWALS = 4
 """Renewals within one lease. A leader does not rely on the last part of it."""
@@ -75,8 +77,7 @@ class Leader:
         began, lease_ms = time.monotonic(), max(self._tools.current.settings.lease_ms, MIN_LEASE_MS)
         if self._runs and began >= self._renew_at:
             await self._renew(began, lease_ms)
-        per_caller = self._tools.current.settings.batches.per_caller
-        found = await self._tools.store.unended(self._replica, per_caller, now_ms())
+        found = await self._tools.store.unended(self._replica, MAX_LED_PER_CALLER, now_ms())
         of_key = Counter(run.batch.key_id for run in self._runs.values())
         for one in found:
             run = self._runs.get(one.id)

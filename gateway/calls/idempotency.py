@@ -84,7 +84,7 @@ def of_prompt(filled: Filled, settings: Settings) -> Said | None:
 def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> Said:
     """`ttl_ms`: how long the key names its task, if not as long as a caller's own."""
     period_ms = settings.idempotency_ttl_ms
-    return Said(key, fingerprint, ttl_ms or period_ms, settings.max_idempotency_keys, period_ms)
+    return Said(key, fingerprint, ttl_ms or period_ms, settings.tuning.max_idempotency_keys, period_ms)
 
 
 def name_task(task: TaskSpec, said: Said | None) -> None:

@@ -304,7 +304,6 @@ class _Made(msgspec.Struct, frozen=True):
             follow=waits,
             archive_ms=0 if waits or settings.archive == "off" else settings.archive_ttl_ms,
             archive_request=settings.archive == "requests",
-            after_read_ms=0 if waits else settings.result_ttl_after_read_ms,
             metadata=check_metadata(options.metadata) if options.metadata else b"",
             key_limits=caller.key_limits,
             user_limits=caller.user_limits,
@@ -432,7 +431,7 @@ def _priority(value: Any) -> int:
 def _keep(settings: Settings, value: Any) -> int:
     if not _is_number(value) or value <= 0:
         raise bad_request("resultTtlMs must be a positive number of milliseconds", "resultTtlMs")
-    return int(min(max(value, 1000), settings.max_result_ttl_ms))
+    return int(min(max(value, 1000), settings.tuning.max_result_ttl_ms))
 
 
 def _linger(settings: Settings, options: Options) -> int:
@@ -444,7 +443,7 @@ def _linger(settings: Settings, options: Options) -> int:
     if wish == "continue" or (wish is None and not options.wait):
         return 0
     resumable = options.stream and not options.on_v1
-    return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
+    return max(settings.tuning.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
 
 
 def check_metadata(raw: bytes) -> bytes:

@@ -42,6 +42,8 @@ REMOVE_S = 5.0
 SWEEP_S = 60.0
 MAX_SWEPT = 50
 PAGE = 1000
+MAX_FILES_PER_CALLER = 10_000
+MAX_FILES = 100_000
 FACT, MARK_CHARS = "files_storage", 32
 
 
@@ -312,13 +314,13 @@ class Files:
         """Check the owner's limits and all owners': one owner may have half of the room that the others leave."""
         most = self._settings()
         files, used, all_files, all_used = await rows.held(connection, owner)
-        if files + count > most.max_files_per_caller:
-            sentence = f"You have {files} files, and may have {most.max_files_per_caller}: delete some first"
+        if files + count > MAX_FILES_PER_CALLER:
+            sentence = f"You have {files} files, and may have {MAX_FILES_PER_CALLER}: delete some first"
             raise ApiError(429, "TOO_MANY_FILES", sentence)
         if used + size > most.max_bytes_per_caller:
             sentence = f"Your files take {used} of {most.max_bytes_per_caller} bytes: {size} more have no room; delete some first"
             raise ApiError(429, "TOO_MANY_FILES", sentence)
-        left_files = most.max_files - (all_files - files)
+        left_files = MAX_FILES - (all_files - files)
         left_bytes = most.max_bytes - (all_used - used)
         if 2 * (files + count) > left_files or 2 * (used + size) > left_bytes:
             raise storage_full()

@@ -55,7 +55,7 @@ def run(
     configure_logging(settings.log_format, settings.log_level)
     try:
         raise_open_files()
-        connection_limits(settings.max_connections, settings.max_connections_per_address, open_files())
+        connection_limits(settings.tuning.max_connections, settings.max_connections_per_address, open_files())
         with bind(settings, port_option) as listener:  # before a key is made, which is shown once
             held = asyncio.run(_prepare_database(settings))
             if reload is not None:  # (what is never read again is the demo, open on purpose)

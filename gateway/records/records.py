@@ -32,6 +32,8 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 
 REJECTIONS_DAYS = 90
+DELIVERIES_DAYS = 14
+BATCHES_DAYS = 30
 """How long counts of rejected requests are kept."""
 
 
@@ -72,8 +74,8 @@ class Records:
                 Kept(purge_archive, lambda: current.settings.archive_ttl_ms),
                 Kept(purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
                 Kept(purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
-                Kept(purge_webhooks, lambda: current.settings.webhooks.log_ms),
-                Kept(purge_batches, lambda: current.settings.batches.retention_days * DAY_MS),
+                Kept(purge_webhooks, lambda: DELIVERIES_DAYS * DAY_MS),
+                Kept(purge_batches, lambda: BATCHES_DAYS * DAY_MS),
                 Kept(purge_refusals, lambda: REJECTIONS_DAYS * DAY_MS),
                 Kept(purge_responses, lambda: 0),
             ],

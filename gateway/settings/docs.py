@@ -65,6 +65,8 @@ def settings_table() -> str:
         seeds.setdefault(seed.setting, []).append(f"`{seed.variable}`{unit}")
     rows: list[tuple[str, str, str, str]] = []
     for name, field in Settings.model_fields.items():
+        if name == "tuning":
+            continue
         if (model := part_of(field)) is not None:
             many = _MANY.get(get_origin(field.annotation), "")
             rows += [

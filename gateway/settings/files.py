@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import field_validator
 
-from fairlane.gateway.settings.parts import HOUR_MS, MIB, Bytes, Count, Ms, SettingsPart
+from fairlane.gateway.settings.parts import HOUR_MS, MIB, Bytes, Ms, SettingsPart
 
 DIRECTORY = "files"
 """In the data directory, where no storage is named."""
@@ -98,20 +98,15 @@ class FilesSettings(SettingsPart):
     max_file_bytes: Bytes = 512 * MIB
     """Bytes of one file; a larger one is a 413. Files of batches are limited by `batches`, too."""
 
-    max_files_per_caller: Count = 10_000
-    """Files that one user may have; further ones are refused (429 `TOO_MANY_FILES`)."""
-
     max_bytes_per_caller: Bytes = 5 * 1024 * MIB
-    """Bytes that the files of one user may take, those that arrive included; likewise."""
-
-    max_files: Count = 100_000
-    """Files of all callers together. One of them may have at most half of what the others leave, so that nobody fills it for
-    others; what is beyond is refused (507 `STORAGE_FULL`).
+    """Bytes that the files of one user may take, those that arrive included. With 10,000 files, further ones are refused
+    (429 `TOO_MANY_FILES`), too.
     """
 
     max_bytes: Bytes = 50 * 1024 * MIB
-    """Bytes of them, likewise. Set it to what the directory has room for: a disk with less than 512 MiB left is a 507 as well,
-    for everybody.
+    """Bytes of all callers' files together, and 100,000 files at most. One caller may have half of what the others leave; what is
+    beyond is refused (507 `STORAGE_FULL`). Set it to what the directory has room for: a disk with less than 512 MiB left is a
+    507 as well.
     """
 
     ttl_ms: Ms | None = 30 * 24 * HOUR_MS

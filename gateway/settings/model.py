@@ -46,6 +46,7 @@ from fairlane.gateway.settings.parts import (
     PriceSettings,
     QueueSettings,
     ResponseSettings,
+    TuningSettings,
     UpstreamSettings,
     WebhookSettings,
     WorkerKey,
@@ -157,12 +158,6 @@ class Settings(BaseModel):
     metrics; who asks for one is told that it has expired. Too little: results are gone before they are read.
     """
 
-    outbox_max_entries: Count = 1_000_000
-    """Records of ended tasks that may wait in Redis until the SQL database takes them, some 300 bytes each. Beyond it no task is
-    accepted (503 `OUTBOX_FULL`), because what runs must be recorded; those that run go on. They wait only while the database is
-    away or too slow. Too low: a short maintenance of it stops the gateway; too high: Redis runs out of memory first.
-    """
-
     usage_retention_days: int = Field(default=400, ge=1, le=36_500)
     """Days that usage records are kept in the SQL database, one row per task (some 500 bytes with its indexes), and
     their sums per day. 400 is a year and a month, to compare with. Sums per hour are kept for three days.
@@ -182,11 +177,6 @@ class Settings(BaseModel):
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
     """Milliseconds that result and event log are kept after the end, for polls and reconnects. Short,
     because they lie in memory.
-    """
-
-    result_ttl_after_read_ms: MsOrZero = 0
-    """Milliseconds that result and event log of an async task are kept after its caller has polled its end, if that is less than
-    what is left; 0: as if nobody had. Some 20 s leave time to ask again when an answer is lost.
     """
 
     structured_output: Literal["off", "strict", "all"] = "strict"
@@ -211,20 +201,10 @@ class Settings(BaseModel):
     archive_ttl_ms: Ms = 72 * HOUR_MS
     """Milliseconds that the archive keeps them, from their end. Until the database has them, Redis keeps them as long."""
 
-    max_result_ttl_ms: Ms = 24 * HOUR_MS
-    """The longest `resultTtlMs` a caller may ask for, in milliseconds."""
-
     idempotency_ttl_ms: int = Field(default=24 * HOUR_MS, ge=0, le=7 * 24 * HOUR_MS)
     """Milliseconds from its submission that a task is known by its `Idempotency-Key`; in any case until a minute behind its end.
     Its result and event log are kept as long, in memory, within `max_retained_bytes`. 0: such keys are not looked at, and each
     call is a new task. Too little: who comes again later pays for a second answer.
-    """
-
-    max_idempotency_keys: Count = 1_000_000
-    """Keys (`Idempotency-Key`) that one user may bring at once, some 250 bytes of Redis each; then they come back evenly, all of
-    them in `idempotency_ttl_ms`. A caller's key without users is one user. Beyond it calls with a new key are refused (429
-    `TOO_MANY_IDEMPOTENCY_KEYS`); those with a known one, or none, are not. Too little: busy callers are refused; too much: one of
-    them may fill Redis.
     """
 
     pending_ttl_ms: Ms = 3 * HOUR_MS
@@ -237,13 +217,7 @@ class Settings(BaseModel):
 
     lease_ms: Ms = 15 * SECOND_MS
     """Milliseconds until the slot of a lost replica is free again; renewed three times within it. Longer
-    survives longer stalls, shorter frees slots sooner. Well above `redis_timeout_ms`: else one lost reply of Redis ends the
-    leases of tasks that run, and they run a second time.
-    """
-
-    grant_ack_ms: Ms = 3 * SECOND_MS
-    """Milliseconds a grant holds until its first renewal, so that a grant whose reply was lost is soon given
-    out again. Above `redis_timeout_ms`: else one lost reply of Redis gives a task to a second worker while the first has it.
+    survives longer stalls, shorter frees slots sooner. At least 3 s.
     """
 
     stream_flush_interval_ms: int = Field(default=40, ge=0, le=1000)
@@ -254,9 +228,6 @@ class Settings(BaseModel):
     stream_flush_size: Annotated[int, Field(ge=1, le=1000)] = 8
     """An event is written once it holds this many worker chunks, whatever the interval."""
 
-    stream_flush_chars: Annotated[int, Field(ge=1, le=MIB)] = 1024
-    """An event is written once it holds this many characters, whatever the interval."""
-
     llm_debug: bool = False
     """Adds a `debug` event with the payload that each worker gets to the event logs; has no effect while
     `environment` is `production`."""
@@ -266,13 +237,7 @@ class Settings(BaseModel):
 
     max_body_bytes: Bytes = 16 * MIB
     """Bytes of a request body; a longer one is a 413. Holds a few images in base64. Bodies of 1 MiB and more are decoded
-    one at a time. Redis takes a body in one command, so bodies above 64 MiB may want a longer `redis_timeout_ms`.
-    """
-
-    max_connections: Count | None = None
-    """Connections that one process holds, clients' and workers'. Further ones are answered with 503 and closed. Not set: as
-    many as the limit of open files allows (the soft limit is raised to the hard one at the start), less 64 for the process
-    itself, at most 50000. More than that limit allows is an error at the start.
+    one at a time.
     """
 
     max_connections_per_address: Count | None = None
@@ -301,31 +266,10 @@ class Settings(BaseModel):
     sole worker restart unnoticed, or connect. What was accepted waits on behind it, as long as its own time-outs allow.
     """
 
-    linger_ms: MsOrZero = 30 * SECOND_MS
-    """Milliseconds that a task streamed by a native call runs on after its last reader left, so that a reconnect finds it
-    alive.
-    """
-
     drain_ms: MsOrZero = 30 * SECOND_MS
     """Milliseconds that running tasks get to finish when the gateway is asked to stop. The supervisor must wait
     at least 15 s longer before it kills: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds`
     (30 s), `TimeoutStopSec`.
-    """
-
-    heartbeat_ms: Ms = 10 * SECOND_MS
-    """Milliseconds between a worker's heartbeats, told to it when it registers."""
-
-    dead_after_ms: Ms = 30 * SECOND_MS
-    """A worker not heard of for so many milliseconds is lost. Three heartbeats, so that one late one does
-    not count.
-    """
-
-    keepalive_ms: Ms = 12 * SECOND_MS
-    """Milliseconds of silence after which a stream gets a keep-alive comment; proxies cut at 30 to 60 s."""
-
-    redis_timeout_ms: Ms = SECOND_MS
-    """Milliseconds a Redis command may take. Short and never repeated by the client, so that a dead Redis is
-    an error and not a hang. Below `grant_ack_ms` and `lease_ms`: raise these with it.
     """
 
     log_format: Literal["auto", "json", "human"] = "auto"
@@ -353,12 +297,6 @@ class Settings(BaseModel):
     stream_token_secret: SecretStr | None = None
     """Signs the tokens in `streamUrl`; at least 16 bytes, the same on all replicas. Not set: one is made and
     shared through Redis.
-    """
-
-    stream_token_ms: Ms = 15 * MINUTE_MS
-    """Milliseconds that a `streamUrl` is good for: from its issue, and again from its last use. Short, because links
-    end up in histories and logs; every poll gives a new one. A page that sleeps for longer (a phone in a pocket) must
-    ask its back end for another.
     """
 
     models: dict[ModelName, ModelSettings] = {}
@@ -414,6 +352,9 @@ class Settings(BaseModel):
 
     batches: BatchSettings = BatchSettings()
     """`/v1/batches`: files of requests that are worked off beside everything else."""
+
+    tuning: TuningSettings = TuningSettings()
+    """Internal times and bounds."""
 
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)
@@ -602,24 +543,8 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
             ("min_task_timeout_ms",),
             ("max_task_timeout_ms",),
         )
-    if s.task_result_ttl_ms > s.max_result_ttl_ms:
-        refuse(
-            f"task_result_ttl_ms ({s.task_result_ttl_ms}) is above max_result_ttl_ms ({s.max_result_ttl_ms})",
-            ("task_result_ttl_ms",),
-            ("max_result_ttl_ms",),
-        )
-    if s.grant_ack_ms > s.lease_ms:
-        refuse(
-            f"grant_ack_ms ({s.grant_ack_ms}) is above lease_ms ({s.lease_ms})",
-            ("grant_ack_ms",),
-            ("lease_ms",),
-        )
-    if s.dead_after_ms <= s.heartbeat_ms:
-        refuse(
-            f"dead_after_ms ({s.dead_after_ms}) must be above heartbeat_ms ({s.heartbeat_ms})",
-            ("dead_after_ms",),
-            ("heartbeat_ms",),
-        )
+    if s.tuning.grant_ack_ms > s.lease_ms:
+        refuse(f"lease_ms ({s.lease_ms}) must be {s.tuning.grant_ack_ms} at least", ("lease_ms",))
     _check_queues(settings, refuse)
     _check_models(settings, refuse)
     _check_routes(settings, refuse)
@@ -842,11 +767,6 @@ def _led_to(settings: Settings) -> dict[str, set[str]]:
 def notes(settings: Settings) -> list[str]:
     """What is allowed but may not do what was meant, one sentence each."""
     found = []
-    if settings.grant_ack_ms <= settings.redis_timeout_ms:
-        found.append(
-            f"grant_ack_ms ({settings.grant_ack_ms}) is not above redis_timeout_ms ({settings.redis_timeout_ms}): one lost "
-            "reply of Redis gives a task to a second worker while the first has it"
-        )
     limited = {name: model.concurrency for name, model in settings.models.items() if model.concurrency}
     for name, queue in settings.queues.items():
         if queue.reserved and not limited:

@@ -614,19 +614,8 @@ class BatchSettings(SettingsPart):
     in `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
     """
 
-    per_caller: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Batches of one caller (a key's user) that are worked on at the same time; further ones stay `validating` until one has
-    ended.
-    """
-
-    max_per_caller: Annotated[int, Field(ge=1, le=100_000)] = 100
-    """Batches of one caller that have not ended; further ones are refused with 429 `TOO_MANY_BATCHES`."""
-
     max_window_ms: Ms = 7 * 24 * HOUR_MS
     """The longest `completion_window` in milliseconds. What was not carried out within its window is not: the batch expires."""
-
-    retention_days: int = Field(default=30, ge=1, le=36_500)
-    """Days that a batch can still be read after its end. Its files are kept for as long as files are."""
 
 
 class ResponseSettings(SettingsPart):
@@ -666,30 +655,48 @@ class WebhookSettings(SettingsPart):
     allow_http: bool = False
     """Whether URLs may begin with `http://`. Then the ids in webhooks can be read on their way; signatures hold all the same."""
 
-    max_per_caller: Annotated[int, Field(ge=1, le=100)] = 10
-    """Webhooks of one caller (a key's user)."""
 
-    timeout_ms: Annotated[int, Field(ge=100, le=60 * SECOND_MS)] = 15 * SECOND_MS
-    """Milliseconds that a receiver may take, from the connection to the end of its answer. Too little: what has come is sent
-    again."""
+class TuningSettings(SettingsPart):
+    """Internal times and bounds, which tests change; no part of the reference."""
 
-    retry_ms: Annotated[int, Field(ge=10, le=HOUR_MS)] = 5 * SECOND_MS
-    """Milliseconds after which what was not taken is sent again at first; then after three times as long, up to a day."""
+    max_result_ttl_ms: Ms = 24 * HOUR_MS
+    """The longest `resultTtlMs` of a request."""
 
-    give_up_ms: Ms = 72 * HOUR_MS
-    """Milliseconds after its event for which a delivery is tried; with the last try at that time it is given up."""
+    outbox_max_entries: Count = 1_000_000
+    """Records of ended tasks that may wait in Redis for the SQL database, some 300 bytes each; then no task is accepted."""
 
-    off_after_ms: Ms = 5 * 24 * HOUR_MS
-    """Milliseconds for which a webhook fails, without a success between, until it is switched off."""
+    max_idempotency_keys: Count = 1_000_000
+    """New idempotency keys of one user within `idempotency_ttl_ms`, some 250 bytes of Redis each."""
 
-    log_ms: Ms = 14 * 24 * HOUR_MS
-    """Milliseconds after its event for which a delivery stands in the log, and can be sent again."""
+    grant_ack_ms: Ms = 3 * SECOND_MS
+    """How long a grant holds until its first renewal; above `redis_timeout_ms`, or one lost reply grants a task twice."""
 
-    at_once: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Webhooks that a replica sends to at the same time; half of them at most are of one key."""
+    max_connections: Count | None = None
+    """Connections of one process. None: the limit of open files less 64, at most 50,000."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.log_ms < self.give_up_ms:
-            raise ValueError("log_ms must be give_up_ms at least: what is owed stands in the log")
-        return self
+    linger_ms: MsOrZero = 30 * SECOND_MS
+    """How long a task streamed by a native call runs on after its last reader left."""
+
+    heartbeat_ms: Ms = 10 * SECOND_MS
+    """Time between a worker's heartbeats."""
+
+    dead_after_ms: Ms = 30 * SECOND_MS
+    """A worker that is silent for so long is lost: three heartbeats, so that one late one does not count."""
+
+    keepalive_ms: Ms = 12 * SECOND_MS
+    """A stream that is silent for so long gets a comment; proxies cut at 30 to 60 s."""
+
+    redis_timeout_ms: Ms = SECOND_MS
+    """How long a Redis command may take; the client never repeats it."""
+
+    stream_token_ms: Ms = 15 * MINUTE_MS
+    """How long a `streamUrl` is valid after its issue and after each use."""
+
+    webhook_timeout_ms: Ms = 15 * SECOND_MS
+    """How long a receiver of webhooks may take to answer."""
+
+    webhook_retry_ms: Ms = 5 * SECOND_MS
+    """The first pause before a delivery is repeated; each later one is three times as long, up to a day."""
+
+    webhook_give_up_ms: Ms = 72 * HOUR_MS
+    """How long after its event a delivery is tried."""

@@ -19,7 +19,7 @@ class StreamLinks:
 
     def url(self, task_id: str) -> str:
         """Where to read a task's events without a key, from now on."""
-        until = now_ms() + self._current.settings.stream_token_ms
+        until = now_ms() + self._current.settings.tuning.stream_token_ms
         return f"/api/task/{task_id}/events?token={self.tickets.issue(task_id, until)}"
 
     async def use(self, token: str, task_id: str) -> AbstractContextManager[None]:
@@ -27,4 +27,4 @@ class StreamLinks:
         until = self.tickets.expiry(token, task_id)
         if until is None or (until <= now_ms() and not await self._scheduler.uses_ticket(task_id, until)):
             raise link_refused()
-        return in_use(self._scheduler, task_id, until, self._current.settings.stream_token_ms)
+        return in_use(self._scheduler, task_id, until, self._current.settings.tuning.stream_token_ms)

@@ -22,7 +22,7 @@ GONE = 410
 
 
 class Policy(NamedTuple):
-    """How failures are met, ms (WebhookSettings)."""
+    """How failures are met, ms."""
 
     retry_ms: int
     give_up_ms: int

@@ -13,7 +13,7 @@ import structlog
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.settings import WebhookSettings
+from fairlane.gateway.settings import Settings
 from fairlane.gateway.webhooks import signing
 from fairlane.gateway.webhooks.attempts import Attempt, Policy
 from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Webhook, Written
@@ -29,6 +29,10 @@ log = structlog.get_logger("fairlane.gateway")
 
 LOOK_S = 1.0
 RETRY_S = 2.0
+MAX_SERVED = 32
+"""Webhooks that a replica sends to at the same time; half of them at most are of one key."""
+OFF_AFTER_MS = 5 * 24 * 3_600_000
+"""A webhook that fails for so long, without a success, is disabled."""
 MAX_CONCURRENT = 8
 """Requests to one receiver at the same time; one, while it fails."""
 MARGIN_MS = 20_000
@@ -45,7 +49,7 @@ class Sender:
     def __init__(
         self,
         database: Database,
-        settings: Callable[[], WebhookSettings],
+        settings: Callable[[], Settings],
         knows: Callable[[str], bool],
         poster: Callable[[Callable[[], int]], Poster],
         metrics: Recorder,
@@ -85,12 +89,12 @@ class Sender:
     async def look(self) -> None:
         """Claim webhooks that are due, and serve them. One key has half of the places."""
         settings = self._settings()
-        free = settings.at_once - len(self._serving)
-        if not settings.enabled or free <= 0:
+        free = MAX_SERVED - len(self._serving)
+        if not settings.webhooks.enabled or free <= 0:
             return
         now = self._now_ms()
-        until, most_of_key = now + settings.timeout_ms + MARGIN_MS, max(settings.at_once // 2, 1)
-        for webhook in await self._queue.claim(now, until, free, self._of_key, most_of_key):
+        until = now + settings.tuning.webhook_timeout_ms + MARGIN_MS
+        for webhook in await self._queue.claim(now, until, free, self._of_key, MAX_SERVED // 2):
             self._of_key[webhook.key_id] += 1
             task = asyncio.create_task(self._serve(webhook), name=f"webhook {webhook.id}")
             self._serving.add(task)
@@ -134,14 +138,14 @@ class Sender:
         user = delivery.user_name.partition("/")[2] if webhook.user_name == EVERY_USER else ""
         body = body_of(delivery.event_id, delivery.event, delivery.object_id, delivery.created, user)
         headers = signing.headers(delivery.id, now // 1000, body, webhook.secrets(now))
-        if webhook.url.startswith("http://") and not settings.allow_http:
+        if webhook.url.startswith("http://") and not settings.webhooks.allow_http:
             refused = "The URL begins with http://, which an operator has to allow (webhooks.allow_http)."
             attempt = Attempt(now, 0, None, refused)
         else:
             attempt = await poster.post(
                 *(webhook.id, webhook.url, headers, body),
-                allowed=read_networks(settings.allow_private),
-                timeout_s=settings.timeout_ms / 1000,
+                allowed=read_networks(settings.webhooks.allow_private),
+                timeout_s=settings.tuning.webhook_timeout_ms / 1000,
             )
         outcome = "taken" if attempt.taken else "failed" if attempt.status is None else "rejected"
         self._metrics.count(WEBHOOK_REQUESTS, outcome)
@@ -149,8 +153,8 @@ class Sender:
 
     async def _record(self, webhook: Webhook, results: Sequence[tuple[Delivery, Attempt]]) -> Written | None:
         """Record results; retried as long as the claim lasts. Raises DatabaseUnavailable."""
-        settings = self._settings()
-        policy = Policy(settings.retry_ms, settings.give_up_ms, settings.off_after_ms)
+        tuning = self._settings().tuning
+        policy = Policy(tuning.webhook_retry_ms, tuning.webhook_give_up_ms, OFF_AFTER_MS)
         over = asyncio.get_running_loop().time() + MARGIN_MS / 1000 - RETRY_S
         while True:
             try:

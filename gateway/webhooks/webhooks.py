@@ -25,6 +25,7 @@ from fairlane.workers.adapters.targets import BadTarget, read_target
 
 MAX_URL_CHARS = 2048
 MOST_OF_KEY = 10_000
+MAX_PER_CALLER = 10
 """Webhooks of all users of a key, or of an open gateway."""
 KEEP_SECRET_MS = 24 * 3_600_000
 """For so long the secret before signs besides, where nothing else is said."""
@@ -56,7 +57,7 @@ class Webhooks:
         """All of them, and how many there may be."""
         async with self._database.reading() as connection:
             rows = await store.all_of(connection, _owner(caller))
-        return {"webhooks": [shown(row) for row in rows], "most": self._settings().max_per_caller}
+        return {"webhooks": [shown(row) for row in rows], "most": MAX_PER_CALLER}
 
     async def show(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """One of them."""
@@ -116,8 +117,8 @@ class Webhooks:
         }
         async with self._database.writing() as connection:
             await store.one_at_a_time(connection, owner)
-            if await store.count(connection, owner) >= settings.max_per_caller:
-                sentence = f"You have {settings.max_per_caller} webhooks: remove one first"
+            if await store.count(connection, owner) >= MAX_PER_CALLER:
+                sentence = f"You have {MAX_PER_CALLER} webhooks: remove one first"
                 raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
             if await store.count_of_key(connection, owner.key_id) >= MOST_OF_KEY:
                 sentence = f"The users of this key have {MOST_OF_KEY} webhooks: remove some first"

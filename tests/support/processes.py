@@ -21,6 +21,8 @@ from tests.support.serving import http_client, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
+from fairlane.gateway.settings import TuningSettings
+
 START_S = 40.0
 NO_PROXIES = {"NO_PROXY": "*", "no_proxy": "*"}
 """For what a process calls on this machine."""
@@ -45,9 +47,16 @@ class GatewayProcess:
         self._command += ["--data-dir", str(folder / "data"), "--log-format", "json"]
         self._command += ["--redis-url", redis_url] if redis_url else []
         self._environ = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLANE_")}
+        in_file: dict[str, Any] = {}
         for name, value in settings.items():
-            text = value if isinstance(value, str) else json.dumps(value)
-            self._environ[f"FAIRLANE_{name.upper()}"] = text
+            if isinstance(value, dict | list):
+                in_file[name] = value
+            else:
+                place = f"TUNING__{name}" if name in TuningSettings.model_fields else name
+                self._environ[f"FAIRLANE_{place.upper()}"] = str(value)
+        if in_file:
+            with (folder / "fairlane.yaml").open("x", encoding="utf-8") as file:
+                json.dump(in_file, file)
         self._process: Prepared | subprocess.Popen[bytes] | None = None
 
     @property

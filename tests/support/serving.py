@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.support.databases import place_database
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.process.server import make_server
 from fairlane.gateway.runtime import Gateway, open_gateway
-from fairlane.gateway.settings import Settings, WorkerKey
+from fairlane.gateway.settings import Settings, TuningSettings, WorkerKey
 
 DEADLINE_S = 15.0
 WORKER_TOKEN = "the-token-of-the-tests-workers"
@@ -55,14 +55,20 @@ class Served:
     ws: str
 
 
+def tuned(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with those of `tuning` in their place."""
+    tuning = {name: value for name, value in settings.items() if name in TuningSettings.model_fields}
+    rest = {name: value for name, value in settings.items() if name not in tuning}
+    return {**rest, "tuning": tuning} if tuning else rest
+
+
 @contextlib.asynccontextmanager
 async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIterator[Served]:
     """A gateway in this process on a free port, with settings on top of the defaults."""
     if overrides.get("keys"):
         overrides.setdefault("workers", [WorkerKey(id="tests", sha256=digest(WORKER_TOKEN))])
-    settings = Settings(
-        **{"port": 0, "data_dir": tmp_path, "redis_url": redis_url, "drain_ms": 200, **overrides}
-    )
+    given = {"port": 0, "data_dir": tmp_path, "redis_url": redis_url, "drain_ms": 200, **tuned(overrides)}
+    settings = Settings(**given)
     if settings.database_url is None:
         place_database(settings.data_dir)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # for TCP_NODELAY

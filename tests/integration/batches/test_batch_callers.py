@@ -104,10 +104,11 @@ async def test_a_rate_limit_slows_a_batch_and_fails_nothing(staged: tuple[Caller
 
 
 async def test_a_caller_has_some_batches_worked_on_and_no_more_than_may_be(
-    redis_url: str, tmp_path: Path
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = {"per_caller": 1, "max_per_caller": 3}
-    async with stage(redis_url, tmp_path, batches=batches) as (caller, crew):
+    monkeypatch.setattr("fairlane.gateway.batches.leader.MAX_LED_PER_CALLER", 1)
+    monkeypatch.setattr("fairlane.gateway.batches.api.MAX_UNENDED_PER_CALLER", 3)
+    async with stage(redis_url, tmp_path) as (caller, crew):
         crew.go.clear()
         first = await caller.batch([line(1, model="patient")])
         await caller.reaches(first["id"], "in_progress")

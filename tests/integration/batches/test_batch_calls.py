@@ -80,8 +80,11 @@ async def test_lines_that_fail_stand_in_the_error_file(staged: tuple[Caller, Cre
     assert {record["error"] for record in errors.values()} == {None}
 
 
-async def test_who_has_no_room_for_more_files_begins_no_batch(redis_url: str, tmp_path: Path) -> None:
-    async with stage(redis_url, tmp_path, files={"max_files_per_caller": 3}) as (caller, crew):
+async def test_who_has_no_room_for_more_files_begins_no_batch(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.gateway.files.files.MAX_FILES_PER_CALLER", 3)
+    async with stage(redis_url, tmp_path) as (caller, crew):
         crew.go.clear()
         file_id = await caller.upload(file_of(line(number, model="patient") for number in range(3)))
         made = await caller.create(file_id)

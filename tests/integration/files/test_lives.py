@@ -260,8 +260,11 @@ async def test_many_are_swept_in_parts_by_several(keeping: Keeping, monkeypatch:
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 
-async def test_a_caller_has_so_many_files_and_bytes(database: Database, tmp_path: Path) -> None:
-    keeping = Keeping(database, tmp_path / "s", max_files_per_caller=2, max_bytes_per_caller=100)
+async def test_a_caller_has_so_many_files_and_bytes(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.gateway.files.files.MAX_FILES_PER_CALLER", 2)
+    keeping = Keeping(database, tmp_path / "s", max_bytes_per_caller=100)
     first = await keeping.files.create(ANN, "x", "batch", of(b"x" * 60))
     for too_much in (of(b"x" * 41), of(b"x" * 20, b"x" * 21)):
         with pytest.raises(ApiError, match="of 100 bytes") as refused:
@@ -284,8 +287,11 @@ async def test_a_caller_has_so_many_files_and_bytes(database: Database, tmp_path
         await arriving.finish("x", "batch")
 
 
-async def test_nobody_fills_the_storage_for_others(database: Database, tmp_path: Path) -> None:
-    keeping = Keeping(database, tmp_path / "s", max_files=16, max_bytes=1000)
+async def test_nobody_fills_the_storage_for_others(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.gateway.files.files.MAX_FILES", 16)
+    keeping = Keeping(database, tmp_path / "s", max_bytes=1000)
 
     async def takes(owner: Owner, size: int) -> bool:
         try:
@@ -305,7 +311,7 @@ async def test_nobody_fills_the_storage_for_others(database: Database, tmp_path:
     assert await takes(BOB, 250)
     users = [Owner("key", f"key/{number}") for number in range(3)]
     assert [await takes(owner, 0) for owner in users] == [True] * 3
-    keeping.settings = FilesSettings(max_files=16, max_bytes=1 << 30)
+    keeping.settings = FilesSettings(max_bytes=1 << 30)
     taken = 0
     while await takes(ANN, 0):
         taken += 1

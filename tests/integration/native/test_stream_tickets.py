@@ -68,7 +68,7 @@ async def test_a_link_that_is_used_outlives_its_own_time_on_every_connection(sha
             assert (await again.rest())[-1].event == "done"
         name = talk.served.gateway.keys("ticket", id=task_id, until=str(expiry))
         left: Any = await talk.served.gateway.link.command("PTTL", name)
-        assert 0 < left <= talk.served.gateway.current.settings.stream_token_ms
+        assert 0 < left <= talk.served.gateway.current.settings.tuning.stream_token_ms
         await talk.served.gateway.link.command("DEL", name)
         assert (await talk.http.get(url)).status_code == 401
 

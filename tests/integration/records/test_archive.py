@@ -270,32 +270,6 @@ async def test_a_large_result_is_archived_and_told_whole(talk: Talk) -> None:
         assert all(answer.json() == before for answer in answers)
 
 
-async def test_an_end_that_was_read_goes_earlier(redis_url: str, tmp_path: Path) -> None:
-    settings = {"keys": ACCOUNTS, "result_ttl_after_read_ms": 20_000}
-    async with talking(redis_url, tmp_path, **settings) as talk, talk.worker2(["m"]) as worker:
-        link = talk.served.gateway.link
-        talk.http.headers.update({"Authorization": f"Bearer {secret('acme')}"})
-        task_id = await talk.submit(model="m")
-        task = await worker.take()
-        assert (await talk.poll(task_id))["status"] == "executing"
-        await worker.answer(task, result={"content": "x"})
-
-        async def ended() -> bool:
-            return bool(await link.command("HGET", KEYS("task", id=task_id), "ed"))
-
-        await until(ended)
-        async with talk.client(secret("ops")) as ops:
-            assert (await get(ops, task_id)).json()["status"] == "completed"
-        assert await link.command("PTTL", KEYS("task", id=task_id)) > 100_000, "an admin is not its caller"
-        assert (await talk.poll(task_id))["status"] == "completed"
-
-        async def shorter() -> bool:
-            return bool(await link.command("PTTL", KEYS("task", id=task_id)) <= 20_000)
-
-        await until(shorter)
-        assert (await talk.poll(task_id))["status"] == "completed"
-
-
 async def test_without_the_archive_no_prompt_or_answer_comes_into_sql(
     redis_url: str, tmp_path: Path, database_url: str
 ) -> None:

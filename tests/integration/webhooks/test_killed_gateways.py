@@ -20,7 +20,7 @@ TASKS = 60
 
 async def test_no_end_is_lost_with_a_gateway_that_is_killed_again_and_again(tmp_path: Path) -> None:
     """Whether it dies before the end is in SQL, before it is sent, or before it is noted that it was taken."""
-    webhooks = {**LOCAL, "timeout_ms": 300, "retry_ms": 50}
+    quick = {"webhook_timeout_ms": 300, "webhook_retry_ms": 50}
 
     hung: set[str] = set()
 
@@ -36,7 +36,7 @@ async def test_no_end_is_lost_with_a_gateway_that_is_killed_again_and_again(tmp_
 
     async with (
         receiving(reply) as receiver,
-        gateway_process(tmp_path, webhooks=webhooks, **LEASES) as gateway,
+        gateway_process(tmp_path, webhooks=LOCAL, **quick, **LEASES) as gateway,
         http_client(gateway.url) as http,
         tireless(4, lambda: gateway.ws, work),
     ):

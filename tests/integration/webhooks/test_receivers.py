@@ -27,15 +27,15 @@ pytestmark = pytest.mark.anyio
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 ACCOUNTS = [key("ops", admin=True), key("acme"), key("other")]
-QUICK = {**LOCAL, "retry_ms": 20, "timeout_ms": 5000}
+QUICK = {"webhook_retry_ms": 20, "webhook_timeout_ms": 5000}
 DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture
 def start(gateway: Start) -> Start:
     @contextlib.asynccontextmanager
-    async def make(**webhooks: Any) -> AsyncIterator[Talk]:
-        async with gateway(keys=ACCOUNTS, webhooks={**QUICK, **webhooks}) as talk:
+    async def make(**settings: Any) -> AsyncIterator[Talk]:
+        async with gateway(keys=ACCOUNTS, webhooks=LOCAL, **{**QUICK, **settings}) as talk:
             talk.http.headers.update({"Authorization": f"Bearer {secret('acme')}"})
             yield talk
 
@@ -104,7 +104,7 @@ async def test_it_is_given_up_at_its_time_and_can_be_sent_again_by_hand(
     def reply(_: Got) -> Reply:
         return 204 if well else 503
 
-    async with start(give_up_ms=150) as talk, receiving(reply) as receiver:
+    async with start(webhook_give_up_ms=150) as talk, receiving(reply) as receiver:
         made = await hook(talk, receiver)
         await end(talk, "batch_1")
         failed = await one(talk, made, "failed")
@@ -138,9 +138,12 @@ async def test_a_receiver_that_says_it_is_gone_is_asked_no_more(start: Start) ->
         assert len(receiver.got) == 1
 
 
-async def test_receivers_that_never_answer_hold_up_nobody_else(start: Start) -> None:
+async def test_receivers_that_never_answer_hold_up_nobody_else(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.gateway.webhooks.sender.MAX_SERVED", 8)
     async with (
-        start(at_once=8, timeout_ms=60_000) as talk,
+        start(webhook_timeout_ms=60_000) as talk,
         receiving(lambda _: None) as dead,
         receiving() as well,
     ):
@@ -250,7 +253,7 @@ async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_wh
 
 
 async def test_none_is_sent_while_an_operator_wants_none(gateway: Start) -> None:
-    async with gateway(keys=ACCOUNTS, webhooks={**QUICK, "enabled": False}) as talk:
+    async with gateway(keys=ACCOUNTS, webhooks={"enabled": False}) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('acme')}"})
         refused = await talk.http.post("/api/webhooks", json={"url": "https://example.com/"})
         assert (refused.status_code, refused.json()["code"]) == (403, "WEBHOOKS_OFF")
@@ -259,7 +262,7 @@ async def test_none_is_sent_while_an_operator_wants_none(gateway: Start) -> None
 async def test_two_gateways_send_each_once(redis_url: str, tmp_path: Path) -> None:
     place_database(tmp_path / "data")
     url = f"sqlite:///{tmp_path}/data/fairlane.db"
-    settings: dict[str, Any] = {"keys": ACCOUNTS, "webhooks": QUICK, "database_url": url}
+    settings: dict[str, Any] = {"keys": ACCOUNTS, "webhooks": LOCAL, "database_url": url, **QUICK}
     async with (
         talking(redis_url, tmp_path / "a", **settings) as a,
         talking(redis_url, tmp_path / "b", **settings) as b,

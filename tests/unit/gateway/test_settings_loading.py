@@ -262,11 +262,6 @@ def test_limits_of_a_queue_that_contradict_each_other_name_both_places() -> None
             "queues.paid_stream.admission is adaptive without a max_wait_ms or max_queue_wait_ms: "
             "a task is refused only when the predicted wait exceeds its caller's own deadline",
         ),
-        (
-            "redis_timeout_ms: 3000",
-            "grant_ack_ms (3000) is not above redis_timeout_ms (3000): one lost reply",
-        ),
-        ("redis_timeout_ms: 3000\ngrant_ack_ms: 9000", None),
         ("queues: {paid_stream: {reserved: 2}}\nmodels: {m: {concurrency: 3}}", None),
         ("max_queue_wait_ms: 9000\nqueues: {paid_stream: {admission: adaptive}}", None),
         ("queues: {paid_stream: {admission: adaptive, max_wait_ms: 9000}}", None),
