@@ -33,11 +33,11 @@ _ANSWERS = (
     """\
 *A simulated answer: no model wrote it.*
 
-A fair queue serves many users together:
+A fair queue serves many users in parallel:
 
 1. **Take turns.** Each user is next in turn.
 2. **Share by weight.** Paid tiers get more.
-3. **Starve no user.** Every waiting request is served.
+3. **Starve none.** Each request is served.
 
 In a few lines:
 

@@ -1,4 +1,4 @@
-"""Steps that nobody waits for: they go on until Redis has answered, or the gateway stops."""
+"""Steps that are not awaited: they run until Redis has answered, or the gateway stops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -64,6 +64,6 @@ class Background:
 
 
 def observe(reply: asyncio.Future[Any]) -> None:
-    """Take note of a reply that nobody waits for, so that it is not logged as never retrieved."""
+    """Retrieve a reply that is not awaited, so that it is not logged as never retrieved."""
     if not reply.cancelled():
         reply.exception()

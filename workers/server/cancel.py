@@ -9,7 +9,7 @@ from fairlane.streaming.events import Event, cancelled_end, fragment_error, term
 from fairlane.workers.server.background import Background
 
 By = Literal["client", "admin", "timeout", "gateway"]
-"""Who ends a task: its caller, an operator, its caller's deadline, or a gateway that cannot tell what became of it."""
+"""The originator of an end: the client, an operator, its client's deadline, or a gateway to which its outcome is unknown."""
 
 TIMEOUT = Fragment(fragment_error("Task timeout", "TOTAL_TIMEOUT", False), "TOTAL_TIMEOUT")
 TOMBSTONE_MS = 600_000
@@ -52,8 +52,8 @@ class Cancels:
         self._background.spawn(self._until_cancelled(task_id, by))
 
     def abandon_soon(self, task_id: str) -> None:
-        """End a task of which nobody was told, without anybody waiting for it, and keep nothing of it: whoever comes with its
-        idempotency key begins anew. Tried until Redis answers."""
+        """End a task that was not reported to its client, without waiting, and keep nothing of it: a request with its
+        idempotency key starts again. Tried until Redis answers."""
         self._background.spawn(self._until_abandoned(task_id))
 
     async def _until_abandoned(self, task_id: str) -> None:

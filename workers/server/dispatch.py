@@ -1,4 +1,4 @@
-"""The workers' side of a replica: its parts, made, started and stopped together. Each holds those that it needs, nobody all.
+"""The workers' side of a replica: its parts, made, started and stopped together. Each holds the parts that it needs.
 
 ```
  submit, wake-ups ─▶ Slots ── grant ─▶ Beginnings ─▶ Attempt ── step ─▶ Endings ── the slot is free ─▶ Slots
@@ -101,7 +101,7 @@ class Dispatcher:
         return self.pool.offers(models, task_type) or await self._elsewhere.offers(models, task_type)
 
     def use_chains(self, chains: Chains) -> None:
-        """Who knows what follows a stage of a chain. Once, before the start."""
+        """Set the object that knows what follows a stage of a chain. Once, before the start."""
         self._endings.chains = chains
 
     def start(self) -> None:
@@ -120,7 +120,8 @@ class Dispatcher:
         self._endings.close()
 
     def abandon(self) -> None:
-        """The time to finish is over: a task whose output was seen ends now, as nobody can go on with it; others go back."""
+        """The time to finish is over: a task whose output was seen ends now, as no other worker can continue it; others are
+        requeued."""
         for attempt in list(self.attempts.values()):
             attempt.lost("The gateway stopped before the task was done", blameless=True)
 

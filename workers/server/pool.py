@@ -22,13 +22,13 @@ LOSSES_TO_HOLD = 5
 LOSS_WINDOW_S = 600.0
 LOSS_HOLD_S = 60.0
 RETRY_REST_MS = 100
-"""After a failure that a retry may mend, the worker pauses so long that an idle one, here or elsewhere, is first."""
+"""After a failure that a retry can fix, the worker pauses long enough that an idle one, here or elsewhere, is first."""
 REMEMBERED = 256
 LOSSES_REMEMBERED = 4096
 SHUT_REMEMBERED = 1000
 MOST_UPSTREAMS = 128
-"""Of a model, that the store is told of: more than can be shut at a time (upstreams.lua, MOST_OF_MODEL), so where there are more,
-something may start through one of these."""
+"""Upstreams of a model that are reported to the store: more than can be shut at a time (upstreams.lua, MOST_OF_MODEL), so
+where there are more, something may start through one of these."""
 
 _UNUSED = 1 << 62
 """Puts the turns of workers that had no task yet before all others."""
@@ -56,7 +56,7 @@ class Recent(dict[Key, Value]):
 
 
 def _nobody() -> None:
-    """Who hears of a worker's slots while it is in no pool."""
+    """The listener of a worker's slots while it is in no pool."""
 
 
 class Mismatch(enum.StrEnum):
@@ -68,7 +68,7 @@ class Mismatch(enum.StrEnum):
 
 
 class Held(dict[Any, Any]):
-    """What takes a worker's slots (its attempts, see `attempts_on`); tells its pool when one comes or goes."""
+    """What takes a worker's slots (its attempts, see `attempts_on`); notifies its pool when one is added or removed."""
 
     __slots__ = ("moved",)
 
@@ -121,14 +121,14 @@ class Worker:
 
     A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. While it rests
     (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
-    with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
+    with a code and a reason. `past` holds, for attempts that are over on this connection, until when late frames are no fault (0:
     the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot run and
     why, `avoided` those that another one should try first; `failures` how many in a row failed through it, `failed_endpoint`
     the model of the last, if that is an endpoint's; `upstream` the server behind it, '' where it names none. What `health.py`
     knows of it: `reported` is why it cannot work, as it says itself, `failing` with what its tasks failed when there were too
     many in a row (both are empty while it is well), `rests` how often it rested since, and `probe_at` until when.
 
-    Its pool follows every change by itself: `moved` tells it that something about the slots has changed. `turn`, `kind` and
+    Its pool follows every change by itself: `moved` notifies it that something about the slots has changed. `turn`, `kind` and
     `line` are the pool's.
     """
 
@@ -257,12 +257,12 @@ class Worker:
         return self._reserved
 
     def reserve(self, count: int) -> None:
-        """Reserve so many slots."""
+        """Reserve this many slots."""
         self._reserved += count
         self.moved()
 
     def give_back(self, count: int) -> None:
-        """So many reserved slots are free again, or about to become attempts."""
+        """This many reserved slots are free again, or about to become attempts."""
         self._reserved -= count
         self.moved()
 
@@ -277,7 +277,7 @@ class Worker:
 
     @property
     def cap(self) -> int | None:
-        """At most so many of its slots are used: 0 while it is unhealthy and rests, 1 for a probe. None: all."""
+        """The most of its slots that are used: 0 while it is unhealthy and rests, 1 for a probe. None: all."""
         return self._cap
 
     @cap.setter
@@ -369,7 +369,7 @@ class Pool:
     def __init__(self, time: Callable[[], float]) -> None:
         self.time = time
         self.draining = False
-        """Nobody gets a task any more, also none who comes."""
+        """Drain: no worker gets a task any more, new ones included."""
         self._workers: dict[str, Worker] = {}
         self._kinds: dict[Offer, Kind] = {}
         self.unhealthy: dict[str, Worker] = {}
@@ -383,7 +383,7 @@ class Pool:
         self._instances: dict[tuple[str, str], dict[str, Worker]] = {}
         self._turn = 0
         self._asleep: list[tuple[float, str]] = []
-        """A heap: when to look again at whom, of those that are to get nothing, or to rest, until then."""
+        """A heap: when to check which worker again, of those that are to get nothing, or to rest, until then."""
         self._losses: Recent[str, list[float]] = Recent(LOSSES_REMEMBERED)
         self._closed_until: Recent[tuple[str, str], float] = Recent(SHUT_REMEMBERED)
         """Model and upstream through which nothing of it starts, and until when."""
@@ -458,7 +458,7 @@ class Pool:
         offer = (worker.models, worker.task_types, worker.version, worker.upstream)
         if worker.kind is not None and worker.kind.offer == offer and not worker.draining:
             worker.models, worker.task_types = worker.kind.models, worker.kind.task_types
-            return  # where it stands: its kind, and what that offers, neither goes nor comes anew
+            return  # where it is: its kind, and what that offers, is neither removed nor added
         self._leave_kind(worker)
         if worker.draining:
             return
@@ -556,7 +556,7 @@ class Pool:
         return set(self._by_model)
 
     def unknown(self, models: Iterable[str]) -> int:
-        """How many of these names nobody offers."""
+        """Return how many of these names no worker offers."""
         return sum(model not in self._by_model for model in set(models))
 
     def is_new(self, upstream: str) -> bool:
@@ -564,7 +564,7 @@ class Pool:
         return bool(upstream) and all(kind.upstream != upstream for kind in self._kinds.values())
 
     def untold(self, models: Iterable[str], upstream: str) -> int:
-        """How many of these names are offered, but by nobody through this upstream: so many the store would be told of."""
+        """Return how many of these names are offered, but by no worker through this upstream: the store would get as many."""
         return sum(model in self._through and upstream not in self._through[model] for model in set(models))
 
     def take_news(self) -> dict[str, bool]:
@@ -582,7 +582,7 @@ class Pool:
         self._closed_until.pop((model, upstream), None)
 
     def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
-        """Each of these models and each upstream by which it is offered here, the first MOST_UPSTREAMS: of those of which one
+        """Each of these models and each upstream by which it is offered here, the first MOST_UPSTREAMS: of those for which one
         has a name."""
         found = []
         for model in models:

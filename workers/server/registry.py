@@ -13,7 +13,7 @@ CONNECTIONS_AT_ONCE = 200
 
 
 class Registry:
-    """What sessions tell of their workers."""
+    """What sessions report about their workers."""
 
     def __init__(self, slots: Slots, offers: Offers, health: Health, settings: DispatchSettings) -> None:
         self.pool = slots.pool
@@ -54,7 +54,7 @@ class Registry:
             attempt.lost(blameless=self.pool.draining)
 
     def drain(self) -> None:
-        """No worker gets another task, also none that comes; what runs goes on. Other replicas are told."""
+        """No worker gets another task, new ones included; running tasks continue. Other replicas are notified."""
         self.pool.draining = True
         for worker in self.pool:
             worker.draining = True

@@ -1,4 +1,4 @@
-"""What the workers' side of a gateway is told by its settings. Durations in ms."""
+"""Settings of the workers' side of a gateway. Durations in ms."""
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, fields
@@ -29,7 +29,7 @@ class OutputLimits:
 
 @dataclass(slots=True)
 class DispatchSettings:
-    """For the parts of the dispatcher and their attempts. They share one object: what changes in it holds for all at once."""
+    """For the parts of the dispatcher and their attempts. They share one object: a change in it applies to all of them."""
 
     flush_interval_ms: float = 40
     flush_chunks: int = 8
@@ -50,11 +50,11 @@ class DispatchSettings:
     endpoints: tuple[str, ...] = ()
     """The models of all endpoints: what a worker offers that registers `http:*`."""
     complete: Callable[[str, bytes], bytes | None] | None = None
-    """What a worker is told of a request to an endpoint, by its model and the payload as it is stored. None: there is no such
+    """What a worker receives of a request to an endpoint, by its model and the payload as it is stored. None: there is no such
     endpoint, or not for this request."""
 
     def payload_of(self, grant: Grant, payload: bytes) -> bytes | None:
-        """What the worker of a task is told; None: the task cannot be carried out any more."""
+        """Return what the worker of a task receives; None: the task cannot be carried out any more."""
         if self.complete is None or not is_reserved(grant.asked):
             return payload
         return self.complete(grant.asked, payload)

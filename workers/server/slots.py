@@ -1,4 +1,4 @@
-"""Fills the slots of the workers here: asks the scheduler whenever one is free, and when somebody says that there is something.
+"""Fills the slots of the workers here: asks the scheduler whenever one is free, and when a wake-up says that there is something.
 
 A slot is free, reserved for a question under way, or taken by an attempt. Grants are handled in callbacks of the scheduler's
 replies, so that a grant is never lost with the request that happened to receive it.
@@ -118,7 +118,7 @@ class Slots:
     def on_wake(self, model: str, *, targeted: bool) -> None:
         """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here.
 
-        So is the one of its own timer: whoever is idle elsewhere may not know that there is something to wait for.
+        So is the one of its own timer: an idle replica may not know that there is something to wait for.
         """
         reserved = self.pool.reserve(model, MOST_TAKEN)
         if reserved is not None:
@@ -185,7 +185,7 @@ class Slots:
     def _on_taken(self, worker: Worker, want: int, woken: str | None, reply: asyncio.Future[Any]) -> None:
         worker.give_back(want)
         if reply.cancelled() or reply.exception() is not None:
-            return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
+            return  # grants that no replica knows of are free again after a few seconds; the sweep wakes
         grants, later, shut = self._scheduler.taken(reply.result())
         self.ask_later(later)
         self._shut(worker, shut)

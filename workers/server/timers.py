@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 MOST_MODELS = 1000
-"""Timers at once; a model beyond that waits for the sweep, which repeats its wake-up once a second."""
+"""Timers at a time; a model beyond that waits for the sweep, which repeats its wake-up once a second."""
 
 
 class ModelTimers:
@@ -23,7 +23,7 @@ class ModelTimers:
         return len(self._timers)
 
     def set(self, later: Iterable[tuple[str, int]]) -> None:
-        """Wake up for each of these models in so many ms, or sooner if that is asked for."""
+        """Wake up for each of these models in this many ms, or sooner if that is asked for."""
         for model, ms in later:
             at = self._loop.time() + ms / 1000
             known = self._timers.get(model)

@@ -1,4 +1,4 @@
-"""What a replica does again and again: has its offers told, keeps leases, sweeps, and looks at the time limits."""
+"""What a replica does periodically: reports its offers, keeps leases, sweeps, and looks at the time limits."""
 
 import asyncio
 import itertools

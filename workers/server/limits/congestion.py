@@ -6,7 +6,7 @@ fifth) and by what a wait can change in a round. One that has just started begin
 others when it has made the same way: a tenth of it in eleven rounds.
 
 While the store does not answer, nothing is known of the queue, so limits relax, a step in each round; what was measured meanwhile
-is told when it is back.
+is reported when it is back.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = structlog.get_logger("fairlane.workers")
 
 ROUND_S = 5.0
 PERIOD_MS = 600_000
-"""Answers are counted so long together; those of two to three such periods tell what is safe."""
+"""Length of a period in which answers are counted together; those of two to three periods show what is safe."""
 AT_ONCE = 50
 """Models that the store is asked about in one write, so that others are served between."""
 NOTHING_KNOWN = Crowding("", None, {})
@@ -52,7 +52,7 @@ class _Standing:
     held: OutputLimits
     """The same as attempts keep them from their grant on."""
     seen: Counter[str] = field(default_factory=Counter)
-    """Answers here that the store has not been told of; as many names as there are bins, at most."""
+    """Answers here that are not in the store yet; as many names as there are bins, at most."""
 
 
 class Congestion:
@@ -72,7 +72,7 @@ class Congestion:
         """End."""
         await end_tasks(self._task)
 
-    # ---- what others ask and tell ----------
+    # ---- calls by other parts ----------
 
     def held(self, model: str) -> OutputLimits | None:
         """What an attempt that begins now keeps to its end; None: its model's limits do not follow its queue."""

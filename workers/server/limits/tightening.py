@@ -24,7 +24,7 @@ TOLERANCE = 1.5
 STEP = 0.2
 """Of the limit: so much it moves in a round, at most."""
 FEWEST_ANSWERS = 50
-"""With fewer nobody knows what is safe."""
+"""With fewer it is unknown what is safe."""
 
 
 class Why(enum.StrEnum):
@@ -37,9 +37,9 @@ class Why(enum.StrEnum):
     ANSWERS = "answers"
     """The queue would tighten it further, but answers take so long."""
     FEW_ANSWERS = "few_answers"
-    """Likewise, but too few answers are known."""
+    """The queue is long, but too few answers are known."""
     PAUSED = "paused"
-    """The model is; it begins nothing, so nobody is served sooner. Likewise:"""
+    """The model is stopped; it begins nothing, so no task is served sooner."""
     HELD = "held"
     PACED = "paced"
     NO_WORKER = "no_worker"
@@ -85,7 +85,7 @@ class InForce:
     p99_ms: float | None = None
     """None: not known."""
     answers: int = 0
-    """Of which that is known."""
+    """Answers whose time is known."""
 
 
 def target(
@@ -93,8 +93,9 @@ def target(
 ) -> tuple[float, Why]:
     """Where a limit should go. Whatever is not known relaxes it.
 
-    1 The model begins nothing (`stopped`): nobody is served sooner by ending attempts earlier. 2 Nobody knows how long the queue
-    makes wait. 3 Nobody waits for long. 4 Too few answers are known. 5 What answers take, if that is more than 6 what the ramp
+    1 The model begins nothing (`stopped`): no task is served sooner by ending attempts earlier. 2 It is unknown how long the
+    queue
+    makes wait. 3 No task waits for long. 4 Too few answers are known. 5 What answers take, if that is more than 6 what the ramp
     says.
     """
     if stopped is not None:  # 1
@@ -120,6 +121,6 @@ def step(ms: float, target_ms: float) -> float:
 def follow(
     ms: float, bounds: Bounds, ramp: Ramp, stopped: Why | None, wait_ms: float | None, answers: Answers
 ) -> InForce:
-    """The limit of the next round, of one that was `ms`. Bounds that were configured anew hold at once."""
+    """The limit of the next round, of one that was `ms`. Newly configured bounds apply immediately."""
     target_ms, why = target(bounds, ramp, stopped, wait_ms, answers)
     return InForce(step(bounds.clamp(ms), target_ms), target_ms, why, answers.p99_ms, answers.number)

@@ -1,4 +1,4 @@
-"""Whether a worker of another replica takes a task, as far as the replicas tell."""
+"""Whether a worker of another replica takes a task, as far as the replicas report."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from fairlane.workers.server.pool import ANY, Mismatch
 from fairlane.workers.tasktypes import covers, takes
 
 KEPT_S = 1.0
-"""For so long what they told answers whoever asks before a submission: callers could have it read all the time."""
+"""How long their report is used for checks before a submission: clients could have it read all the time."""
 SHARED_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
 
 
 class Elsewhere:
-    """Reads what the other replicas tell of their workers, when somebody asks. `me`: this replica."""
+    """Reads what the other replicas report about their workers, when asked. `me`: this replica."""
 
     def __init__(self, link: RedisLink, keys: Keys, me: str) -> None:
         self._link = link
@@ -82,7 +82,7 @@ class Elsewhere:
 
 
 class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
-    """What another replica tells of one of its workers, as far as it counts for who takes a task."""
+    """What another replica reports about one of its workers, as far as it matters for taking tasks."""
 
     models: tuple[str, ...]
     task_types: tuple[str, ...] | None = None

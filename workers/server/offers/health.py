@@ -3,8 +3,8 @@
 A worker is unhealthy when it says so itself (`unhealthy` in `register`: its upstream is gone), or after FAILURES_TO_REST failures
 in a row. It rests while other workers that are well, here or at other replicas, offer all of its models: one that says that it
 cannot work until it says that it can; one that was found out for a time that doubles, REST_S to MOST_REST_S, after which it gets
-one task at a time until one completes. Where nobody else is well it goes on as if it were: its callers are told what is wrong by
-their own failures, and in time.
+one task at a time until one completes. If no other worker is healthy it continues as if it were: its clients learn what is
+wrong by their own failures, and in time.
 
 Of failures of one endpoint in a row only the first counts: the other endpoints are not to go without their worker for one that
 fails, which has breakers of its own.
@@ -32,7 +32,7 @@ FAILURES_TO_REST = 3
 REST_S = 0.5
 MOST_REST_S = 30.0
 FAILS_ALL = 10
-"""Failures in a row, without one task that completed between them, that are told."""
+"""Failures in a row, without one task that completed between them, that are reported."""
 MAX_CHARS = 200
 """Of a task's failure, where it says what is wrong with its worker."""
 PROOFS = frozenset(
@@ -150,7 +150,7 @@ class Health:
         )
 
     def _changed(self, worker: Worker, was_unhealthy: bool) -> None:
-        """A worker is unhealthy, or well, or for another reason than before: who watches is told, and it rests, or works."""
+        """A worker is unhealthy, or healthy, or for another reason than before: notify watchers; it backs off, or works."""
         if worker not in self._pool:
             return
         self._pool.mark(worker)

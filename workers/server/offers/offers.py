@@ -19,13 +19,13 @@ log = structlog.get_logger("fairlane.workers")
 OFFER_S = 5.0
 OFFER_HOLD_MS = 15_000
 MOST_PAIRS = 1000
-"""Models with their upstreams that are told in one call: each takes Redis some 10 us, and nobody else is served meanwhile."""
+"""Models with their upstreams per call: each takes Redis about 10 us, and other calls wait meanwhile."""
 PRESENT_S = 0.25
 """At most one message about who the workers are in such a time."""
 
 
 class _Portion(NamedTuple):
-    """What is told in one call."""
+    """What one call reports."""
 
     models: list[str]
     upstreams: list[tuple[str, str]]
@@ -47,14 +47,14 @@ def _portions(models: list[str], upstreams: list[tuple[str, str]]) -> list[_Port
 
 
 class Offers:
-    """See the module. What has changed is told at once; all of it, when `tell_if_due` is called and it is time."""
+    """See the module. Changes are reported immediately; everything, when `tell_if_due` is called and it is time."""
 
     def __init__(self, scheduler: Scheduler, pool: Pool, settings: DispatchSettings) -> None:
         self._scheduler = scheduler
         self._pool = pool
         self._settings = settings
         self.hurry = asyncio.Event()
-        """Set when all is to be told again at the next opportunity."""
+        """Set when everything is to be reported again at the next opportunity."""
         self._offered = set(settings.expected) if settings.no_worker_grace_ms else set()
         self._due = 0.0
         self._presence = Presence()
@@ -62,22 +62,22 @@ class Offers:
         self._present_timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Tell nothing more by itself."""
+        """Report nothing more by itself."""
         if self._present_timer is not None:
             self._present_timer.cancel()
 
     # ---- offers ----------
 
     def offer_soon(self) -> None:
-        """Tell everything again at the next opportunity: what is offered here, and who the workers are."""
+        """Report everything again at the next opportunity: what is offered here, and who the workers are."""
         self._due = 0.0
         self.hurry.set()
 
     def offer(self, worker: Worker) -> None:
         """A worker has come, changed or gone: say what that changes in what is offered, in order before whatever is asked next.
 
-        Who the workers are is told at once too, unless that was done a moment ago and others of its kind are known: thousands
-        who come together are a few messages.
+        Who the workers are is reported immediately too, unless that was done a moment ago and others of its kind are known:
+        thousands who come together are a few messages.
         """
         pool = self._pool
         self._presence.changed(worker.id)
@@ -151,11 +151,11 @@ class Offers:
         return int((self._pool.time() - min(since)) * 1000) if since else None
 
     def changed(self, worker: Worker) -> None:
-        """A worker has changed: to be told with the next message."""
+        """A worker has changed: report it with the next message."""
         self._presence.changed(worker.id)
 
     def _present(self) -> None:
-        """Tell what is new of the workers, and no more for a moment."""
+        """Report what is new of the workers, and no more for a moment."""
         self.close()
         self._present_timer = None
         self._pool.kinds_changed = False
@@ -174,7 +174,7 @@ class Offers:
             self._forget_presence()
 
     def _forget_presence(self) -> None:
-        """The store does not know what it was told: all of it again, with the next renewal."""
+        """The store has lost what was reported: report all of it again, with the next renewal."""
         self._presence.forget([worker.id for worker in self._pool])
 
     def _describe(self, worker_id: str) -> Row | None:

@@ -10,7 +10,7 @@ LOOKS = 32
 
 
 class Bucket:
-    """A token bucket: `rate` a second, a second's worth at once."""
+    """A token bucket: `rate` a second, with a burst of one second's worth."""
 
     __slots__ = ("_at", "_left", "rate")
 
@@ -26,7 +26,7 @@ class Bucket:
         return max(-self._left / self.rate, 0.0)
 
     def change(self, rate: float, now: float) -> None:
-        """Go on at another rate, as full or overdrawn as it is."""
+        """Continue at another rate, as full or overdrawn as it is."""
         self.take(0, now)
         self._left *= rate / self.rate
         self.rate = rate

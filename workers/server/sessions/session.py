@@ -60,9 +60,9 @@ MOST_NAMED = 16
 """Tasks that are looked for in a frame that cannot be read."""
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
 LINES_PER_MINUTE = 20
-"""Lines in the log about one connection's wrong frames: some fail their task and count for nothing, so they may go on."""
+"""Lines in the log about one connection's wrong frames: some fail their task and count for nothing, so they can continue."""
 MOST_CANCELS = 64
-"""At most so many answers to one heartbeat, or as many as the worker has slots."""
+"""The most answers to one heartbeat, or as many as the worker has slots."""
 
 
 class Fault(enum.Enum):
@@ -76,7 +76,7 @@ class Fault(enum.Enum):
 
 
 class Identity(Protocol):
-    """Who a worker token belongs to."""
+    """The owner of a worker token."""
 
     @property
     def id(self) -> str: ...
@@ -119,7 +119,7 @@ class Connection(Protocol):
 
 
 _Asked = tuple[list[str], list[str] | None, dict[str, ModelInfo] | None, str | None]
-"""What a worker says that it offers: models, task types, what it tells of the models, its upstream."""
+"""What a worker says that it offers: models, task types, what it reports about the models, its upstream."""
 
 
 class Session:
@@ -169,7 +169,7 @@ class Session:
     # ---- life ----------
 
     def begin(self) -> None:
-        """The connection is there. Who speaks version 1 says nothing more about itself."""
+        """The connection is open. A version 1 worker says nothing more about itself."""
         if self._version == 1:
             self._connect_v1()
 
@@ -179,7 +179,7 @@ class Session:
             self.close(CLOSE_PROTOCOL, f"register is due within {self._settings.register_ms} ms")
 
     def ended(self, code: int, reason: str) -> None:
-        """The connection is over, whoever ended it."""
+        """The connection is over, from either side."""
         worker, self.worker = self.worker, None
         if worker:
             cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
@@ -322,7 +322,7 @@ class Session:
             self._stale_frame(None)
 
     def _unreadable(self, data: str | bytes) -> Fault:
-        """A frame that cannot be read: a task whose end, or whose text, it was, must not wait or go on without it."""
+        """A frame that cannot be read: a task whose end, or whose text, it was, must not wait or continue without it."""
         worker, fault = self.worker, Fault.INVALID
         if worker is None:
             return fault
@@ -408,7 +408,7 @@ class Session:
         return [model for model in asked if ANY_ENDPOINT in mine or model in mine or model == ANY_ENDPOINT]
 
     def allow(self, identity: Identity) -> None:
-        """The token was read again, or there are other endpoints: what it may offer may have changed. What runs goes on."""
+        """The token was read again, or there are other endpoints: what it may offer may have changed. Running tasks continue."""
         self.identity = identity
         worker = self.worker
         if worker is None:
@@ -428,7 +428,7 @@ class Session:
             self._registry.changed(worker)
 
     def _register(self, frame: Register) -> None:
-        """A worker speaks version 2 from now on, or says anew what it offers."""
+        """A worker speaks version 2 from now on, or registers again what it offers."""
         models = self._admitted(frame)
         if models is None:
             return
@@ -478,7 +478,7 @@ class Session:
         return models
 
     def _refuse(self, code: str, sentence: str, close_code: int, reason: str) -> None:
-        """Tell a worker why it is not taken, and end its connection."""
+        """Send a worker why it is not accepted, and end its connection."""
         self.send(encoder.encode(Error(code, sentence, None, True)))
         self.close(close_code, reason)
 
@@ -516,7 +516,7 @@ class Session:
     def _complain(
         self, code: str, message: str, task_id: str | None = None, *, fault: Fault = Fault.INVALID
     ) -> None:
-        """Tell a version 2 worker what was wrong; too many of these end the connection."""
+        """Report to a version 2 worker what was wrong; too many of these end the connection."""
         if not self._told.exceeded(self._time()):
             self._registry.complaints.tell(
                 log.warning,

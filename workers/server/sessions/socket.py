@@ -1,4 +1,4 @@
-"""Workers' WebSockets: who may connect, and which session serves whom."""
+"""Workers' WebSockets: which workers may connect, and which session serves which."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -20,7 +20,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 SOCKET = "fairlane.socket"
 """Where the ASGI scope holds the `Socket`, once it is accepted."""
 RETRY_S = 1
-"""When a worker that a stopping gateway refuses should try again: another one may be there at once."""
+"""When a worker that a stopping gateway refuses should try again: another one may be there immediately."""
 
 
 class Receiver(Protocol):
@@ -35,9 +35,9 @@ class Socket(Connection, Protocol):
     """An accepted WebSocket."""
 
     async def serve(self, receiver: Receiver | None, stuck_s: float) -> tuple[int, str]:
-        """Bring what comes to `receiver` until the connection ends, whoever ends it: the close code, and why.
+        """Bring what comes to `receiver` until the connection ends, from either side: the close code, and why.
 
-        A peer that does not read what it is told for `stuck_s` is given up.
+        A peer that does not read what it is sent for `stuck_s` is given up.
         """
         ...
 
@@ -91,7 +91,7 @@ class WorkerSocket:
             session.ended(code, reason)
 
     def _admit(self, scope: Scope) -> Identity:
-        """Whose worker this is. Raises _Denied."""
+        """Return the owner of this worker. Raise _Denied."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if "origin" in headers:
             raise _Denied(403, "Workers do not come from web pages: an Origin is refused")
@@ -107,7 +107,7 @@ class WorkerSocket:
         return identity
 
     def drain(self, grace_ms: int) -> None:
-        """Tell all workers that this gateway is going. Those of version 1 cannot be told: see `release`."""
+        """Announce to all workers that this gateway shuts down. Version 1 has no message for it: see `release`."""
         frame = encoder.encode(Drain(grace_ms, reconnect=True))
         for session in self._sessions:
             if session.worker and session.worker.version >= 2:
@@ -122,7 +122,8 @@ class WorkerSocket:
                 session.close(CLOSE_RESTART, "the gateway stops")
 
     def drain_worker(self, worker_id: str, grace_ms: int) -> bool:
-        """Give one worker no more tasks; one of version 2 is told to go when it is done. False: no such worker is connected."""
+        """Give one worker no more tasks; one of version 2 is asked to leave when it is done. False: no such worker is
+        connected."""
         worker = self._registry.pool.get(worker_id)
         if worker is None:
             return False

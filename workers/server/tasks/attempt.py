@@ -1,6 +1,6 @@
 """One attempt: a granted task on one worker, from the grant until its slot is free again. A state machine without I/O.
 
-Whoever wants it to end (worker, lost connection, cancel, time limit) calls one of its methods; the first one counts, the rest
+What ends it (worker, lost connection, cancel, time limit) calls one of its methods; the first one counts, the rest
 find it over. What follows is a step: Finish, Check, Requeue, Release or Move. `Effects` carries it out.
 """
 
@@ -84,7 +84,7 @@ MAX_USAGE_BYTES = 2048
 MAX_USAGE = 16 * 1024
 """Bytes of the usage of a task."""
 TOO_DEEP = f"has more than {MAX_DEPTH} levels"
-"""Of the usage that a worker tells while it runs; more is not logged."""
+"""The most of the usage that a worker reports while it runs; more is not logged."""
 USAGE_S = 0.2
 """Usage is logged no more often."""
 MISMATCHES = {
@@ -96,7 +96,7 @@ MISMATCHES = {
 NOBODY = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
 
 AttemptKey = tuple[str, int]
-"""How a worker's messages name an attempt: the task, and the number on the wire. Version 1 tells no number: it is 0."""
+"""How a worker's messages name an attempt: the task, and the number on the wire. Version 1 has no number: it is 0."""
 
 
 def key_of(grant: Grant, worker: Worker) -> AttemptKey:
@@ -111,7 +111,7 @@ class Timer(Protocol):
 
 
 class Effects(Protocol):
-    """Acts for attempts. One object for all of them, so that an attempt that is over is held by nobody."""
+    """Acts for attempts. One object for all of them, so that nothing holds an attempt that is over."""
 
     @property
     def settings(self) -> DispatchSettings: ...
@@ -136,7 +136,7 @@ class Effects(Protocol):
         ...
 
     def sent(self, grant: Grant) -> None:
-        """Tell the store that the request of an attempt has left."""
+        """Report to the store that the request of an attempt has left."""
         ...
 
     def changed(self, worker: Worker) -> None:
@@ -152,7 +152,7 @@ class Attempt:
     `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
     is then acknowledged when the attempt is over, and what follows it is out of order. `end` is how it ends, once that is known.
     `output_at` is when it last sent output or its result, `longest_gap` the longest time without any since the first (s);
-    `progress_at` when it last told of its progress.
+    `progress_at` when it last reported progress.
     """
 
     __slots__ = (
@@ -218,12 +218,12 @@ class Attempt:
         self.answered = False
         self.end: Finish | None = None
         self.steps = 0
-        """How often the store was told of the end of its stage, and asked for more."""
+        """How often the end of its stage was reported to the store, which asked for more."""
         self._sent_at: float | None = None
         self._rejected = self._request_left = False
         self._payload_bytes = 0
         self._frames = 0
-        self._unread_chunks = self._unread_bytes = 0  # that came after its end, while its worker went on
+        self._unread_chunks = self._unread_bytes = 0  # that came after its end, while its worker continued
         self._finish_reason: str | None = None
         self._debug = b""
         self._schema: bytes | None = None
@@ -243,17 +243,17 @@ class Attempt:
 
     @property
     def silent_since(self) -> float | None:
-        """When its worker last gave a sign of it: it was given the task, sent output or told of its progress. None: it is over,
-        or told to stop."""
+        """When its worker last gave a sign of it: it was given the task, sent output or reported progress. None: it is over,
+        or asked to stop."""
         return max(self.output_at, self.progress_at) if self.phase in BEFORE_THE_END else None
 
     @property
     def output_tokens(self) -> int:
-        """Tokens of output so far, as far as can be told; -1 before the first."""
+        """Tokens of output so far, as far as known; -1 before the first."""
         return self._wrote() or -1
 
     def cancel_timer(self) -> None:
-        """Nobody looks at it by itself any more."""
+        """No timer checks it any more."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -379,7 +379,7 @@ class Attempt:
 
     def _delta(self, delta: Delta) -> str | None:
         chunk, index = self._chunk, delta.index
-        # first, as what it says (log probabilities) is of the text beside it
+        # first, as what it says (log probabilities) is about the text next to it
         if delta.extra is not UNSET and (extra := bytes(delta.extra)) != b"null":
             if not extra.startswith(b"{"):
                 return "extra must be an object"
@@ -435,7 +435,7 @@ class Attempt:
             return None
         self.acknowledged()
         now = self.progress_at = self._effects.time()
-        if message.stage is not None and not self.grant.stage:  # a chain's log tells of its own stages
+        if message.stage is not None and not self.grant.stage:  # a chain's log reports its own stages
             stage = message.stage
             self.writer.event("stage", fragment_stage(stage.name, stage.index, stage.of, stage.status))
         if message.usage is not UNSET and (usage := bytes(message.usage)) != b"null":
@@ -589,7 +589,7 @@ class Attempt:
         self.decline(message.reason)
 
     def decline(self, why: str) -> None:
-        """Give the task back to its place; it costs no try. (One that nobody takes, again and again, ends some time.)"""
+        """Give the task back to its place; it costs no try. (One that no worker takes, again and again, ends eventually.)"""
         if self.phase in BEFORE_THE_END:
             self._requeue(why, "declined", NOBODY)
 
@@ -607,7 +607,7 @@ class Attempt:
     ) -> None:
         """End with a failure, or try again where that is sensible; a task whose tries are used up ends as final.
 
-        `stop`: the worker still runs it and is told why to stop. `hold_ms`: the model's provider takes nothing for so long, and
+        `stop`: the worker still runs it and is sent why to stop. `hold_ms`: the model's provider takes nothing for so long, and
         it counts as not begun. `blameless`: its worker has done its work.
         """
         if self.phase not in BEFORE_THE_END:
@@ -650,7 +650,7 @@ class Attempt:
                     self._requeue("worker lost", "declined" if once and unsent else "lost")
 
     def stop(self, reason: str) -> None:
-        """The task was ended from outside, or somebody else has it: tell the worker; its slot is free when it answers."""
+        """The task was ended from outside, or another worker has it: notify the worker; its slot is free when it answers."""
         if self.phase not in BEFORE_THE_END:
             return
         if self._sent_at is None:
@@ -724,7 +724,7 @@ class Attempt:
         self.phase = Phase.OVER
 
     def wait_for_stop(self) -> None:
-        """The task has ended and its worker was told; the slot is free when it answers, or is gone."""
+        """The task has ended and its worker was notified; the slot is free when it answers, or is gone."""
         self.phase = Phase.STOPPING
         self.stopping_since = self._effects.time()
         self.stop_until = self.stopping_since + self._effects.stop_grace_s
@@ -774,13 +774,13 @@ class Attempt:
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
 
     def _told(self, usage: bytes) -> bytes:
-        """What the caller is told was used: by this attempt, and by the one whose answer it repairs."""
+        """Return the usage that the client sees: by this attempt, and by the one whose answer it repairs."""
         before = self.grant.repaired or NO_USAGE
         return usage_of_both(usage, before[:4], estimated=before.estimated)
 
     def _used(self, message: TaskResult) -> Used:
-        """Tokens used: as the worker says, else its result, else as told on the way and written since, else estimated from what
-        passed until it stopped."""
+        """Tokens used: as the worker says, else its result, else as reported on the way and written since, else estimated
+        from what passed until it stopped."""
         result = bytes(message.result)
         told = normalise_usage(_raw(message.usage), result)
         if self.grant.task_type in MEDIA:
@@ -798,7 +798,7 @@ class Attempt:
         return self._as_told(self._wrote())
 
     def _as_told(self, wrote: int) -> Used:
-        """By what was told on the way: of `wrote`, what came behind it is not in it."""
+        """By what was reported on the way: of `wrote`, what came behind it is not in it."""
         told = normalise_usage(self._told_usage)
         if self.grant.task_type in MEDIA:
             return self._of_media(told)
@@ -815,7 +815,7 @@ class Attempt:
         return max(writer.chunks + self._unread_chunks, (writer.text_bytes + self._unread_bytes) // 4)
 
     def _of_media(self, told: Counts) -> Used:
-        """What is told alone: nobody else knows what audio or an image has in tokens, if it has any."""
+        """Only what is reported: how many tokens audio or an image has is unknown here."""
         if told.input is None and told.output is None:
             told = normalise_usage(self._told_usage)
         if told.input is None and told.output is None:
@@ -823,7 +823,8 @@ class Attempt:
         return Used(told.input or 0, told.output or 0, -1 if told.cached is None else told.cached)
 
     def _completed(self, told: Counts, wrote: int) -> Used:
-        """What is told, with an estimate of the input and `wrote` for the output where it is not. Endpoints have no tokens."""
+        """What is reported, with an estimate of the input and `wrote` for the output where it is not. Endpoints have no
+        tokens."""
         if is_reserved(self.grant.model):
             return Used(0, 0)
         return Used(

@@ -1,4 +1,4 @@
-"""Begins what was granted: a grant becomes an attempt on a worker here, or goes where somebody takes it."""
+"""Begins what was granted: a grant becomes an attempt on a worker here, or is brought to a replica that takes it."""
 
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Grant
@@ -21,9 +21,9 @@ from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Tracer
 
 MOST_SENT_AWAY = 1000
-"""Tasks remembered that nobody here could run, with how often they came."""
+"""Tasks remembered that no worker here could run, with how often they arrived."""
 MOST_REFUSALS = 5
-"""Times that a task is brought to other replicas because nobody here supports it; then that is believed of all."""
+"""Times that a task is brought to other replicas because no worker here supports it; then that is assumed of all."""
 UNTAKEN = {
     Mismatch.TYPE: "No connected worker takes tasks of type {}",
     Mismatch.SIZE: "The task is too large for the connected workers",
@@ -67,9 +67,10 @@ class Beginnings:
         0 An older attempt of the task that is held here has lost its lease: it is stopped, and its slot is free when its worker
         answers. 1 On the least recently used of those of the same upstream that are free for it. The slot that it was asked for
         stays free then; it is known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no
-        other: back to its place if the worker is gone, drains, may not offer the model any more, could not tell the two attempts
+        other: back to its place if the worker is gone, drains, may not offer the model any more, could not distinguish the
+        two attempts
         apart, or is to rest; one that should rather not tries again. 3 A task that the worker does not take is brought to
-        somebody who does, or ends.
+        one that does, or ends.
         """
         known = self._attempts.newest(grant.task_id)
         if known is not None:
@@ -150,7 +151,7 @@ class Beginnings:
     def move(self, attempt: Attempt, why: Mismatch) -> None:
         """An attempt's worker cannot run it: bring it to a worker that can, here or elsewhere, or end it.
 
-        The attempt was sent to nobody, or is rejected; from here on it is this method's.
+        The attempt was sent to no worker, or is rejected; from here on it is this method's.
         """
         grant, worker = attempt.grant, attempt.worker
         if why is not Mismatch.TYPE:

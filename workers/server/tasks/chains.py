@@ -1,6 +1,6 @@
 """Ends stages of chains, and parts of them. What follows is decided by the chain's plan, which the workers' side does not know.
 
-One attempt completes a stage; then the chain is read, somebody makes the request of the next stage (`Chains`), and one step of
+One attempt completes a stage; then the chain is read, `Chains` makes the request of the next stage, and one step of
 the store does the rest (`Scheduler.advance`). Nothing has happened before that, so a replica that dies on the way loses the
 attempt, and nothing else: its lease runs out, and the stage, or the part, runs again.
 """
@@ -18,7 +18,7 @@ class StageDone(NamedTuple):
     running: Running
     used: Used
     result: bytes
-    """As readers are told it: JSON."""
+    """As readers get it: JSON."""
     reason: str | None
     """Why it finished."""
     logged: bool
@@ -26,7 +26,7 @@ class StageDone(NamedTuple):
 
 
 class Follows(NamedTuple):
-    """What is to follow a stage, and what the chain's log is told of it."""
+    """What is to follow a stage, and what the chain's log reports of it."""
 
     then: StageEntry | ChainEnd
     told: Sequence[EventFields]
@@ -45,5 +45,5 @@ class Chains(Protocol):
         ...
 
     async def load_balance(self, subject: str, window: str) -> bool:
-        """Tell the store what there is to pay with; whether that could be read now."""
+        """Store what there is to pay with. Return whether that could be read now."""
         ...

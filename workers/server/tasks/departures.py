@@ -1,4 +1,4 @@
-"""Tells the store which attempts' requests have left: one call for all of a tick of the event loop."""
+"""Reports to the store which attempts' requests have left: one call for all of a tick of the event loop."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,12 @@ from fairlane.queues.tasks import Grant
 from fairlane.workers.server.slots import Slots
 
 CALL_ATTEMPTS = 500
-"""What one call tells; everybody else waits for as long as it takes."""
+"""The most that one call reports; other calls wait for as long as it takes."""
 
 
 class Departures:
-    """See the module. What is not told, as the store is away, is made up for by the end of the attempt: until then it counts."""
+    """See the module. What is not reported, as the store is unavailable, is made up for by the end of the attempt: until
+    then it counts."""
 
     def __init__(self, scheduler: Scheduler, slots: Slots) -> None:
         self._scheduler = scheduler

@@ -163,8 +163,8 @@ class Endings:
     # ---- stages of chains ----------
 
     def _advance(self, attempt: Attempt, done: StageDone) -> None:
-        """Complete a stage, or a part of one, with what follows it. Of a part that is decided by whoever is told that it is the
-        last; and a chain that is gone, by whoever is told so."""
+        """Complete a stage, or a part of one, with what follows it. For a part, the replica that learns that it is the
+        last decides; and also for a chain that is gone."""
         if done.running.part < 0:
             self._background.spawn(self._go_on(attempt, done))
         else:
@@ -178,7 +178,7 @@ class Endings:
         self._step(attempt, done, follows)
 
     def _step(self, attempt: Attempt, done: StageDone, follows: Follows | None) -> None:
-        """Tell the store of it, unless the attempt has come to something else meanwhile. `follows`: None, nobody knows here."""
+        """Report it to the store, unless the attempt has ended otherwise meanwhile. `follows`: None, unknown here."""
         end = attempt.end
         if end is None or end.stage is not done or attempt.phase is not Phase.FINISHING:
             return
@@ -200,7 +200,7 @@ class Endings:
     def on_advanced(self, grant: Grant, step: Advance, advanced: Advanced) -> None:
         """The end of a stage, or of a part, was answered.
 
-        1 It is done, or somebody else has ended it: the slot is free. 2 Its grant is over, and it is somebody else's. 3 Nothing
+        1 It is done, or was ended elsewhere: the slot is free. 2 Its grant is over, and another attempt has it. 3 Nothing
         has happened yet: the store needs to know more, or what was to follow cannot be.
         """
         attempt = self.attempts.of(grant)
@@ -251,7 +251,7 @@ class Endings:
         self.deliver(run.chain, [Event(epoch, seq + at, kind, data) for at, (kind, data) in enumerate(told)])
 
     def _account_stage(self, attempt: Attempt, step: Advance, advanced: Advanced) -> None:
-        """Tell the metrics of a task that ended with its stage; its worker has done its work anyhow."""
+        """Count a task that ended with its stage; its worker has done its work anyhow."""
         if advanced.outcome == "ended" and isinstance(step.then, ChainEnd) and not is_part(attempt.grant):
             self._account(attempt, step.then.state, step.then.code, step.used, step.then)
             return
@@ -286,7 +286,7 @@ class Endings:
         self._slots.use(worker, finished.grants, finished.later, finished.shut)
 
     def on_unwritable(self, grant: Grant, why: str) -> None:
-        """A writer cannot go on."""
+        """A writer cannot continue."""
         attempt = self.attempts.of(grant)
         if attempt is not None:
             attempt.cannot_write(why)
@@ -317,7 +317,7 @@ class Endings:
         self._background.spawn(self._put_back(attempt, step))
 
     async def _put_back(self, attempt: Attempt, step: Requeue) -> None:
-        # (how often an endpoint is called is said by its `retries`, whoever calls it)
+        # (how often an endpoint is called is said by its `retries`, by any client)
         if (
             step.cause == "failed"
             and not is_reserved(attempt.grant.model)
@@ -331,7 +331,7 @@ class Endings:
         self._slots.fill(attempt.worker)
 
     def give_back_soon(self, grant: Grant) -> None:
-        """Bring back a task that was granted and that nobody here can have: it has not begun."""
+        """Return a task that was granted and that no worker here can take: it has not begun."""
         self._background.spawn(self._give_back(grant, NOT_BEGUN))
 
     async def _give_back(self, grant: Grant, step: Requeue, who: str = "") -> str:
@@ -386,7 +386,7 @@ class Endings:
         self._slots.use(worker, finished.grants, finished.later, finished.shut)
 
     def moved(self, attempt: Attempt) -> Worker:
-        """An attempt goes on with another worker: its slot is free, the grant stays. Returns the worker it was on."""
+        """An attempt moves to another worker: its slot is free, the grant stays. Returns the worker it was on."""
         attempt.forget()
         return self._forget(attempt)
 
@@ -410,11 +410,11 @@ class Endings:
     def show(self, grant: Grant, event: Event) -> None:
         """Bring an event that is not logged to the readers here and elsewhere."""
         self._hub.show(grant.task_id, event)
-        with contextlib.suppress(StoreUnavailable):  # nobody keeps what is not logged
+        with contextlib.suppress(StoreUnavailable):  # what is not logged is not kept
             self._scheduler.show(grant, event.type, event.data).add_done_callback(observe)
 
     def began_output(self, attempt: Attempt) -> None:
-        """Tell the metrics, and its span, of an attempt's first output. Silence counts from now on."""
+        """Record an attempt's first output in the metrics and its span. Silence counts from now on."""
         self._silence.began_output(attempt)
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
@@ -425,8 +425,8 @@ class Endings:
     def _account(
         self, attempt: Attempt, state: State, code: str, used: Used = NO_USAGE, chain: ChainEnd | None = None
     ) -> None:
-        """Tell the metrics, and its span, that an attempt ended its task. `chain`: how its chain ended behind the stage that the
-        attempt completed: if that failed it is a later stage's failure, and none of this worker."""
+        """Record in the metrics and its span that an attempt ended its task. `chain`: how its chain ended behind the stage
+        that the attempt completed: if that failed it is a later stage's failure, and none of this worker."""
         grant, now = attempt.grant, self.time()
         if grant.repaired is not None:
             used = grant.repaired.plus(used)

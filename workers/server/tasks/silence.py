@@ -1,8 +1,8 @@
 """A model's limits on its first output and on silence, to the moment: a timer for each attempt of a model that has one.
 
 Where these limits follow the model's queue (`limits/`), an attempt keeps those that held at its grant, and how long it took is
-told: to its first output and between two outputs, if it completed or a limit ended it. What ended otherwise says nothing of how
-long an answer takes.
+reported: to its first output and between two outputs, if it completed or a limit ended it. What ended otherwise says nothing
+of how long an answer takes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ SOON_S = 0.05
 
 
 class Silence:
-    """See the module. Whoever forgets an attempt cancels its timer."""
+    """See the module. Removing an attempt cancels its timer."""
 
     def __init__(self, settings: DispatchSettings, congestion: Congestion) -> None:
         self._settings = settings

@@ -9,8 +9,8 @@ from fairlane.workers.server.tasks.chains import StageDone
 
 NO_USAGE = Used()
 Cause = Literal["lost", "failed", "falls", "declined", "repair"]
-"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or only another model, or nobody began it
-(which costs no try), or it was answered and the answer is to be repaired (likewise)."""
+"""Why a task goes back: its worker is gone, it failed in a way that a retry can fix, or only another model, or no worker began it
+(which costs no try), or it was answered and the answer is to be repaired (no try either)."""
 
 
 class Phase(enum.Enum):
@@ -37,13 +37,13 @@ class Finish(NamedTuple):
     blameless: bool = False
     """It failed, and its worker has done its work."""
     stage: StageDone | None = None
-    """The stage of a chain, or the part of one, that is completed with it; the chain goes on then."""
+    """The stage of a chain, or the part of one, that is completed with it; the chain continues then."""
 
 
 class Check(NamedTuple):
     """Look whether the texts (JSON strings) of a finished answer match its schema; the attempt ends then (`Attempt.checked`).
 
-    `usage`: what its caller is told was used, if it does not. `repairs`: then it may be asked for again, for which its request is
+    `usage`: the usage that its client sees, if it does not. `repairs`: then it may be asked for again, for which its request is
     needed."""
 
     schema: bytes
@@ -53,7 +53,7 @@ class Check(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
+    """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free immediately.
 
     `hold_ms`: no task of its model begins for so long. `blameless`: its worker has done its work. `repair`: with what it is done
     once more. `unsent`: nothing of it has left.
@@ -70,7 +70,8 @@ class Requeue(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Somebody else has ended the task, or has it now, and the worker has stopped: free the slot, and settle what was used."""
+    """The task was ended elsewhere, or another attempt has it, and the worker has stopped: free the slot, and settle what
+    was used."""
 
     used: Used = NO_USAGE
 

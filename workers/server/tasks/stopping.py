@@ -33,7 +33,7 @@ class Stops:
         return attempt if attempt is not None and attempt.grant.epoch == epoch else None
 
     async def _confirm(self, task_id: str, epoch: int, why: str) -> None:
-        """The grant is not known here. Nobody but us can say that its slot is free, if the grant was lost."""
+        """The grant is not known here. Only this replica can free its slot, if the grant was lost."""
         await asyncio.sleep(LOST_REPLY_S)
         attempt = self._held(task_id, epoch)
         if attempt is not None:  # the grant came after the news of its end
