@@ -1,7 +1,7 @@
 """Which stage of a chain runs next, and what it is given: made of its plan, its variables and the results so far. Pure.
 
 Texts are filled in within bounds (`prompts/engine.py`), which all parts of a stage share. Between parts others get their turn:
-`following` is a generator, whose owner decides when it goes on.
+`following` is a generator, whose owner decides when it continues.
 """
 
 import functools
@@ -66,7 +66,7 @@ def following(
     plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]
 ) -> Generator[None, None, Next | Over]:
     """What follows the stage `after` (-1: the beginning), which is done as all before it that were not skipped. `results`: as
-    `Scheduler.chain` tells them. Raises StageFailed."""
+    `Scheduler.chain` returns them. Raise StageFailed."""
     budget, room = Budget(plan.most_bytes), Room()
     skipped: list[Stage] = []
     for number in range(after + 1, len(plan.stages)):

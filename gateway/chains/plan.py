@@ -1,7 +1,7 @@
-"""What a chain has been planned as: all that was configured at its submission, as it is kept beside its task. Pure.
+"""The plan of a chain: all that was configured at its submission, stored with its task. Pure.
 
-Whoever ends a stage goes by this, so no later change of the configuration, and no replica with another one, changes a chain that
-runs.
+The end of a stage follows this plan, so no later change of the configuration, and no replica with another one, changes a
+chain that runs.
 """
 
 from typing import Any
@@ -71,7 +71,7 @@ class StagePlan(Struct, frozen=True, omit_defaults=True):
 
 
 class Payer(Struct, frozen=True, omit_defaults=True):
-    """Who pays for it, as `Quota` has it."""
+    """The payer, as `Quota` has it."""
 
     of_user: bool
     budget: int = 0

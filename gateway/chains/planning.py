@@ -68,7 +68,7 @@ def variables_of(
 
 
 class _Reads(NamedTuple):
-    """What the texts of a chain read: all names, and those that a condition or a list is told by alone."""
+    """What the texts of a chain read: all names, and those that only a condition or a list reads."""
 
     used: frozenset[str]
     optional: frozenset[str]
@@ -261,7 +261,7 @@ def queues_of(plan: ChainPlan, after: int) -> list[str]:
 
 
 def reserve_of(plan: ChainPlan, after: int) -> int:
-    """What the stages behind one may cost, micro-credits, as far as that can be told before they are made."""
+    """What the stages behind one may cost, micro-credits, as far as known before they are made."""
     texts = sum(
         len(value) for value in plan.variables.values() if isinstance(value, str) and len(value) < 1 << 16
     )

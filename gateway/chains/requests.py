@@ -35,7 +35,7 @@ MOST_CHAIN_BYTES = 262_144
 """JSON of a chain that stands in a request: it becomes objects. What is long is given as a variable."""
 MOST_CHAIN_NAME = 256
 MOST_WRONG = 100
-"""Of what is wrong with its form, as much is looked at."""
+"""The most characters of a wrong form that are read."""
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
     *("model", "queue", "payload", "task_type", "estimated_input", "most_input", "max_output", "answers"),
@@ -53,13 +53,13 @@ class ChainNotFound(ApiError):
 
 
 class Submission(NamedTuple):
-    """A chain that is to be submitted, beside its task."""
+    """A chain that is to be submitted with its task."""
 
     start: ChainStart
     otherwise: ChainStart | None
     """What it is where it cannot be paid: its task's `otherwise` is its first stage then."""
     stages: list[dict[str, Any]]
-    """Its stages, as callers are told of them at first."""
+    """Its stages, as clients first see them."""
     status: str
     """What `stageStatus` says at first."""
     schemas: list[bytes]
@@ -133,7 +133,7 @@ async def _declared(current: Current, caller: Caller, raw: bytes) -> tuple[str, 
 
 def _wrong(error: ValidationError, said: Any) -> str:
     """The first thing that is wrong with the form of a chain, with its place: the stage by its number and name."""
-    # there may be 100,000, of which only the first become objects
+    # there may be 100,000: only the first become objects
     told = error.json(include_url=False, include_input=False, include_context=False)
     errors = [msgspec.json.decode(one) for one in msgspec.json.decode(told, type=list[Raw])[:MOST_WRONG]]
     unknown = [one for one in errors if one["type"] == "extra_forbidden"]
@@ -183,7 +183,7 @@ def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str,
 
 
 def told_of_declared(current: Current, name: str) -> dict[str, Any]:
-    """A configured chain, as callers are told of it."""
+    """A configured chain, as clients see it."""
     chain = current.settings.chains[name]
     takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
     return {

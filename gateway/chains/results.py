@@ -1,4 +1,4 @@
-"""What stages came to: as texts of later stages read it, and as callers are told. Pure."""
+"""Results of stages: as texts of later stages read them, and as clients see them. Pure."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Room:
         self._left = most
 
     def take(self, size: int, what: str) -> None:
-        """Count so many bytes. Raises TemplateError."""
+        """Count this many bytes. Raise TemplateError."""
         self._left -= size
         if self._left < 0:
             raise TemplateError(
@@ -147,7 +147,7 @@ def used_by(used: Mapping[tuple[int, int], Used], index: int | None = None) -> U
 
 
 def told_usage(used: Used | None) -> dict[str, Any] | None:
-    """Usage as callers are told it; None where nothing is known."""
+    """Return usage as clients see it; None if nothing is known."""
     if used is None:
         return None
     names = ("inputTokens", "outputTokens", "cachedTokens", "reasoningTokens")

@@ -1,4 +1,4 @@
-"""What callers are told of a chain: its stages, and what each came to. Pure."""
+"""What clients see of a chain: its stages, and the result of each. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: 
 
 
 def told_of_chain(chain: Chain) -> dict[str, Any]:
-    """A chain, as a poll shows it beside its task: its stages, the one that it is in, and at its end the results."""
+    """A chain, as a poll shows it with its task: its stages, the one that it is in, and at its end the results."""
     head = read_head(chain.head)
     number = chain.stage.number
     stage = {"name": chain.stage.name, "index": number + 1, "of": len(head.stages)}

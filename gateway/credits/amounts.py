@@ -1,4 +1,4 @@
-"""Credits, of which the operator says what one is: whole micro-credits inside, decimals of at most six digits outside. Pure.
+"""Credits, whose unit the operator defines: whole micro-credits inside, decimals of at most six digits outside. Pure.
 
 Never floats: what JSON and YAML have read as one is the decimal that was written, because an amount has no more than 15 digits.
 """
@@ -45,7 +45,7 @@ def read_credits(value: Any, least: int = 0, most: int = MOST_CREDITS) -> int:
 
 
 def credits_of(micro: int) -> Decimal:
-    """Credits of micro-credits, exactly: as callers are told them."""
+    """Return credits of micro-credits, exactly, as clients see them."""
     return Decimal(micro) / MICRO
 
 

@@ -1,4 +1,5 @@
-"""What tasks cost: the price of a model at an instant, and what so many tokens cost by it. Pure, and in whole numbers only."""
+"""What tasks cost: the price of a model at an instant, and what a number of tokens cost by it. Pure, and in whole numbers
+only."""
 
 import functools
 import itertools
@@ -25,7 +26,7 @@ class Price(NamedTuple):
     """As it lies in a task's record: the five numbers."""
 
     def cost(self, input: int | None, output: int | None, cached: int | None, reasoning: int | None) -> int:
-        """Micro-credits of a task that used so many tokens, rounded up once; None: nobody knows, and it costs nothing.
+        """Return micro-credits of a task that used these tokens, rounded up once; None: unknown, and it costs nothing.
 
         Cached tokens are some of the input, reasoning some of the output. The same as in the scripts (pricing.lua).
         """

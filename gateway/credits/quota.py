@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 Per = Literal["day", "month"]
 
 MOST_TEXTS = 10_000
-"""So many are kept."""
+"""The most that are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +18,18 @@ class Quota:
     of_user: bool
     """Each user of a delegating key pays; else the key does, for all its users."""
     budget: int = 0
-    """Micro-credits that come anew in each window; 0: none do."""
+    """Micro-credits granted in each window; 0: none."""
     per: Per = "month"
     otherwise: str = ""
-    """The tier in which a task goes on that cannot be paid; empty: it is refused."""
+    """The tier in which a task runs that cannot be paid; empty: it is rejected."""
 
     def subject(self, key_id: str, user: str) -> str:
-        """Who pays for a task of this user, as the scripts name it (limiting.lua)."""
+        """Return the payer of a task of this user, as the scripts name it (limiting.lua)."""
         return f"u:{user}" if self.of_user else f"k:{key_id}"
 
 
 class Terms(NamedTuple):
-    """On which terms a task is submitted, packed, as the scheduler takes them; '' = it costs nothing, and nobody pays."""
+    """On which terms a task is submitted, packed, as the scheduler takes them; '' = it costs nothing."""
 
     price: str = ""
     quota: str = ""
@@ -65,7 +65,7 @@ def _midnight(day: date, zone: ZoneInfo) -> int:
 
 
 class Budgets:
-    """Tells quotas as `submit` takes them. Keeps each text for as long as its window lasts."""
+    """Packs quotas as `submit` takes them. Keeps each text for as long as its window lasts."""
 
     def __init__(self, zone: str = "UTC") -> None:
         self._zone = ZoneInfo(zone)

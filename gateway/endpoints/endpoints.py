@@ -48,7 +48,7 @@ class Endpoint:
     set_headers: tuple[Header, ...] = field(default=(), repr=False)
     """The operator's, which may hold secrets: they go to the worker with the task, and are shown and kept nowhere else."""
     windows: str = ""
-    """At most so many requests within any such time, such as `50/1s, 1000/1m`."""
+    """The most requests within any such time, such as `50/1s, 1000/1m`."""
     concurrency: int = 0
     mean_ms: int = 0
     """How long a request takes, as long as nothing was measured."""
@@ -71,7 +71,7 @@ class Endpoint:
     tiers: frozenset[str] = frozenset()
     """The tiers whose callers may use it; empty: all."""
     max_wait_ms: int = 3 * 3_600_000
-    """Of tasks that nobody waits for; so below."""
+    """For tasks without a waiting client; also below."""
     keep_ms: int = 3_600_000
     """How long record and log are kept after the end."""
     after_read_ms: int = 20_000

@@ -1,4 +1,4 @@
-"""Which headers go to an endpoint: those that it lets pass, and never one that belongs to a connection, tells who somebody is, or
+"""Which headers go to an endpoint: those that it lets pass, and never one that belongs to a connection, identifies a client, or
 says what the request is in other words than its URL. Pure.
 """
 
@@ -16,7 +16,7 @@ from fairlane.workers.adapters.endpoints.headers import (
 
 MAX_HEADERS = 64
 MOST_SET = MOST_HEADERS - MAX_HEADERS - 1
-"""Beside those of callers, and a `Content-Type` that the gateway says for them."""
+"""In addition to those of clients, and a `Content-Type` that the gateway says for them."""
 MAX_HEADER_CHARS = 8192
 """Of one value."""
 MAX_CHARS = MAX_HEADERS_BYTES // 2 - 128
@@ -25,7 +25,7 @@ PASSING = ("accept", "accept-language", "content-type")
 """What may pass where the definition says nothing."""
 
 OF_A_CONNECTION = HOP_BY_HOP | OURS
-"""They are made anew for each hop: nobody may set them."""
+"""They are made for each hop and cannot be set."""
 CREDENTIALS = frozenset(
     {
         "api-key",
@@ -70,7 +70,7 @@ def passing_name(name: str) -> str:
     lower = _name(name)
     if lower in CREDENTIALS:
         raise BadHeader(
-            f"{lower} tells who somebody is and never passes: set it in set_headers, for all callers"
+            f"{lower} identifies a client and never passes: set it in set_headers, for all clients"
         )
     if lower in OF_A_CONNECTION or lower in _OF_OTHERS or lower.startswith(_PREFIXES):
         raise BadHeader(f"{lower} never passes: it is for those who carry a request, not for who makes it")
@@ -81,7 +81,7 @@ def own_header(name: str, value: str) -> Header:
     """A header that the operator sets. Raises BadHeader."""
     lower = _name(name)
     if lower in OF_A_CONNECTION:
-        raise BadHeader(f"{lower} cannot be set: it is made anew for each request")
+        raise BadHeader(f"{lower} cannot be set: it is made for each request")
     return lower, _value(lower, value)
 
 

@@ -2,7 +2,7 @@
 
 What is stored is what the caller asks for. What the operator says of the endpoint (its own headers, which may hold secrets,
 limits, networks) is put in when the task is granted, as it holds then: so it lies in no store and no log, and a change of it
-concerns whoever still waits.
+concerns clients that still wait.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class _Request(msgspec.Struct):
     url: str
     headers: list[Header] = []
     body: Raw | UnsetType = UNSET
-    bodyBase64: Raw | UnsetType = UNSET  # noqa: N815 - as the worker is told it
+    bodyBase64: Raw | UnsetType = UNSET  # noqa: N815 - as the worker gets it
 
 
 _decoder = msgspec.json.Decoder(_Request)

@@ -1,6 +1,6 @@
 """Serves a gateway in this process: its Redis, its sockets, its signals, and the way down.
 
-SIGTERM and SIGINT drain, a second one ends at once. SIGHUP reads keys and limits again.
+SIGTERM and SIGINT drain, a second one ends immediately. SIGHUP reads keys and limits again.
 """
 
 import asyncio
@@ -156,7 +156,7 @@ async def serve(
     own_tokens: UpstreamTokens | None = None,
     own_workers: OwnWorkers | None = None,
 ) -> None:
-    """Serve until a signal says stop, or at once when `parent` (a sentinel) says that the supervisor is gone.
+    """Serve until a signal says stop, or immediately when `parent` (a sentinel) says that the supervisor is gone.
 
     New settings come from `reload` on SIGHUP, or through `updates` from the supervisor, which has read them. Workers of our own
     are let in with `own_tokens`; `own_workers` runs them, where that is not the supervisor's to do.
@@ -218,7 +218,7 @@ async def serve(
 
 
 async def read_again(reload: Reload, before: Settings) -> Settings | RefusedReload:
-    """The configuration as it is now; or why it is not to be taken over, which the log is told, too."""
+    """The configuration as it is now; or why it is invalid, which is logged, too."""
     try:
         settings, exist = await reload()
     except (SettingsError, OSError) as error:

@@ -46,9 +46,9 @@ def run(
     plan: Plan | None = None,
     port_option: str = "--port",
 ) -> int:
-    """Serve until told to stop; the exit code. Says on standard error, in a sentence, why it cannot.
+    """Serve until asked to stop. Return the exit code. Print to standard error, in a sentence, why it cannot.
 
-    `reload` reads the settings again, for SIGHUP. `beside` is entered once the port is this process's own (whoever connects
+    `reload` reads the settings again, for SIGHUP. `beside` is entered once the port is this process's own (what connects
     from then on waits until the gateway answers), and left when it has stopped. `plan`: which workers the gateway starts itself,
     where these are not one for each upstream. `port_option`: how a user says another port.
     """
@@ -100,7 +100,7 @@ async def _prepare_database(settings: Settings) -> Held:
 
 
 async def _look_again(settings: Settings, before: Held) -> Held:
-    """What the database has now, as far as it can tell. That there were keys is never forgotten."""
+    """Return what the database has now, as far as it is available. That there were keys is never forgotten."""
     try:
         async with _database(settings) as database:
             held = await KeyStore(database).held()
@@ -131,7 +131,7 @@ def _fresh(reload: ReadSettings, started: Settings, held: Held) -> Reload:
     async def read() -> tuple[Settings, bool]:
         nonlocal held
         held = await _look_again(started, held)
-        settings = reload()  # behind what takes time: of two at once, the later one holds
+        settings = reload()  # behind what takes time: of two at the same time, the later one applies
         return _with_keys(settings, held), held.exist
 
     return read

@@ -1,7 +1,7 @@
 """Several processes of one gateway on one socket.
 
-The parent owns the embedded Redis, the listening socket and the workers of `upstreams`, starts the others anew when they die, and
-hands signals on.
+The parent owns the embedded Redis, the listening socket and the workers of `upstreams`, starts the others again when they
+die, and hands signals on.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Supervisor:
                     if child.is_alive():
                         child.kill()
                 await asyncio.gather(*keepers)
-                self._listener.close()  # nobody answers there any more: whoever dials, our workers too, need not wait
+                self._listener.close()  # nothing answers there any more: clients and our workers need not wait
 
     async def _keep(self, redis_url: str, siblings: Siblings) -> None:
         """Keep one process running; a short-lived one is started again later and later."""

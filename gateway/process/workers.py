@@ -1,6 +1,7 @@
 """The workers that a gateway starts itself: ordinary ones, each a child process that is started again when it dies.
 
-They dial the gateway like any other worker, and run tasks that it gives them; here nothing is known of tasks. Whoever runs them
+They dial the gateway like any other worker, and run tasks that it gives them; here nothing is known of tasks. The process
+that runs them
 (the gateway's own process, or the parent of several) does so in the event loop of its main thread, so that no child outlives it,
 not even a SIGKILL (`queues/embedded/child.py`).
 
@@ -45,7 +46,7 @@ REST_S = 1.0
 """How long what a child has written may take to arrive, once it has ended."""
 KEPT_LINES = 5
 MOST_LINES = 200
-"""Of what comes at once; of more the last ones, so that the gateway is not held up."""
+"""The most lines of one read; of more the last ones, so that the gateway is not blocked."""
 MOST_CHARS = 500
 """Of a line."""
 
@@ -196,7 +197,7 @@ class OwnWorkers:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=GRACE_S + REST_S + 1)
         for task in self._tasks:
-            task.cancel()  # whoever was taken out before and still finishes what it ran
+            task.cancel()  # a worker that was removed before and still finishes its tasks
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def stay_down(self) -> None:
@@ -258,7 +259,7 @@ async def _hand_over(before: "_Keeper", after: "_Keeper", drain_s: float) -> Non
 
 
 class _Keeper:
-    """Keeps one worker running until it is told to end it."""
+    """Keeps one worker running until it is asked to end it."""
 
     def __init__(self, name: str, worker: OwnWorker, environ: Mapping[str, str]) -> None:
         self.worker = worker
@@ -276,7 +277,7 @@ class _Keeper:
         """How often it has died, since it last ran for HEALTHY_S."""
         self._told = FewLines()
         self._speaks = True
-        """Whether what it says is passed on as it comes; while it dies again and again, it is told with its end."""
+        """Whether what it says is passed on as it comes; while it dies again and again, it is logged with its end."""
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         """Its last lines, as operators may read them."""
         self._registered = False
@@ -304,7 +305,7 @@ class _Keeper:
                     return
                 if status == 0:
                     log.warning(
-                        f"{self._what} was drained, or told to end: it stays down until SIGHUP or a restart",
+                        f"{self._what} was drained, or asked to end: it stays down until SIGHUP or a restart",
                         **self._who,
                     )
                     return

@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     rule: Rule | None = None
     """None: the name is a model's, and there is nothing to it."""
     fallbacks: str = ""
-    """Models to go on to, with what a task costs there, packed as the scheduler takes them."""
+    """Fallback models, with what a task costs there, packed as the scheduler takes them."""
     otherwise: "Plan | None" = None
     """What it comes to where this one cannot be paid; None: it is refused."""
 

@@ -9,9 +9,9 @@ from fairlane.gateway.credits.prices import Price
 from fairlane.gateway.settings import RouteRule, RouteSettings, Settings
 
 FALLBACK_AFTER_MS = 10_000
-"""How long a model may be held or paced before a task goes on to the next, where nobody says otherwise."""
+"""Default time that a model may back off or be throttled before a task falls back to the next."""
 SHOWN = 3
-"""Names that are told where one is not known."""
+"""Names that an error lists where one is not known."""
 
 
 class Rule(NamedTuple):
@@ -89,7 +89,7 @@ class Routes:
         return self._all.get(name)
 
     def moves(self) -> set[tuple[str, str]]:
-        """From which model to which one a task may go on, where it does not come back to one that it had left."""
+        """Return which model a task may fall back to from which, without returning to one that it left."""
         rules = (rule for route in self._all.values() for _, _, rule in route.rules())
         return {pair for rule in rules for pair in combinations((rule.model, *rule.fallbacks), 2)}
 

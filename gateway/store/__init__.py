@@ -1,1 +1,1 @@
-"""What a gateway keeps with its store: the connection, the settings in force, and what others tell it there."""
+"""What a gateway keeps with its store: the connection, the settings in force, and what others send it there."""

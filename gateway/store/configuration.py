@@ -82,7 +82,7 @@ class ConfigurationWatch:
             log.error(
                 "Redis has come back empty: every task that waited, ran or was kept is lost, and what was changed while "
                 "running, what keys had used of their limits, and records that the SQL database had not yet; see that it "
-                "writes to a disk (appendonly yes), and that nobody empties it (FLUSHALL)",
+                "writes to a disk (appendonly yes), and that no client empties it (FLUSHALL)",
                 replica=self._scheduler.replica,
                 address=self._address,
             )

@@ -17,7 +17,7 @@ from fairlane.queues.store.link import RedisLink
 log = structlog.get_logger("fairlane.gateway")
 
 CLOCKS_S = 2.0
-"""By how much the clock of a replica may differ from Redis's before its operator is told."""
+"""By how much the clock of a replica can differ from Redis's before a warning is logged."""
 
 
 class NewConnection:
@@ -87,7 +87,7 @@ class NewConnection:
     async def share_database(self, link: RedisLink) -> None:
         """See that all replicas of this Redis have the same SQL database. Raises StoreRefused.
 
-        A private Redis lies beside the database and has no other replica: it takes the one that is there.
+        A private Redis belongs to the database and has no other replica: it takes the one that is there.
         """
         name, mine = self._keys("database"), self._database.identifier
         if self._current.settings.redis_url is None:
@@ -118,7 +118,7 @@ def _parse_info(raw: bytes) -> dict[str, str]:
 
 
 async def _config(link: RedisLink, name: str) -> str | None:
-    """A server setting; None where the server does not tell (managed services)."""
+    """A server setting; None if the server does not show it (managed services)."""
     try:
         reply = await link.command("CONFIG", "GET", name)
     except Exception:  # CONFIG may be forbidden or renamed: then the operator is on their own

@@ -1,4 +1,4 @@
-"""What other replicas, and scripts, tell this one over its channel of Redis."""
+"""Messages of other replicas, and of scripts, over this replica's channel in Redis."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 
 class Inbox:
-    """Brings each message to whom it concerns. `drain_worker(worker_id)` drains a worker that is connected here."""
+    """Dispatches each message. `drain_worker(worker_id)` drains a worker that is connected here."""
 
     def __init__(
         self,
