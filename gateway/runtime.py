@@ -441,8 +441,6 @@ class Gateway:
         self.health.serving = False
         self.stopping = True
         await self.operator.live.close()
-        await self.tasks.results.close()
-        await self.tasks.poll.close()
         for part in reversed(self._parts):
             await _done(part.close())
         if self.tracer is not None:

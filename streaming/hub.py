@@ -9,7 +9,6 @@ message delays a reader but never loses it.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import structlog
 
@@ -20,7 +19,6 @@ from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
 from fairlane.streaming.events import TERMINAL, Event, parse_event_id
-from fairlane.streaming.shared import Shared
 from fairlane.streaming.ticks import Ticks
 
 log = structlog.get_logger("fairlane.streaming")
@@ -53,10 +51,6 @@ class Lost(Exception):
 
 class Interrupted(Exception):
     """There is something else to attend to (see `Reader.interrupt`), and no event is at hand."""
-
-
-class Page(list[Event]):
-    """A part of a log, which readers share."""
 
 
 class Feed:
@@ -294,7 +288,9 @@ class Reader:
             events = self.feed.after(self.seq)
             if events is None:
                 try:
-                    events = await hub.share(self.feed, self.epoch, self.seq, held=self._held)
+                    events = await hub.page(
+                        self.feed.task_id, self.epoch, self.seq, held=self._held, user=self.feed.user
+                    )
                 except StoreError:
                     pause = min(pause, PAGE_AGAIN_S)
                 else:
@@ -377,7 +373,6 @@ class Hub:
         self._scheduler = scheduler
         self._feeds: dict[str, Feed] = {}
         self._semaphore = FairSemaphore(PAGES_AT_ONCE)
-        self._pages: Shared[Page] = Shared()
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
         self.ticks: Ticks[asyncio.Future[None]] = Ticks(self.loop, TICK_S, _resolve, early=False)
@@ -394,7 +389,6 @@ class Hub:
     async def close(self) -> None:
         """Stop checking; readers are woken a last time and find their feeds as they are."""
         await end_tasks(self._checker, *[feed.fetching for feed in self._feeds.values()])
-        await self._pages.close()
         for feed in self._feeds.values():
             feed.wake()
 
@@ -525,14 +519,9 @@ class Hub:
             self._renewed_at = 0.0
         self._check_now.set()
 
-    async def share(self, feed: Feed, epoch: int, seq: int, *, held: bool) -> Page:
-        """The same as `page`, of events that are known to be there; all who read on at one place share it, as long as one of them
-        has it: they may be many, and it may be large.
-        """
-        read = partial(self.page, feed.task_id, epoch, seq, held=held, user=feed.user)
-        return await self._pages.get((feed, epoch, seq, held), read)
-
-    async def page(self, task_id: str, epoch: int, seq: int, *, held: bool = True, user: str = "") -> Page:
+    async def page(
+        self, task_id: str, epoch: int, seq: int, *, held: bool = True, user: str = ""
+    ) -> list[Event]:
         """Events behind an event straight from the log, about PAGE_BYTES of them; with `seq` 0 from its beginning. Users
         have their turns at it.
 
@@ -544,7 +533,7 @@ class Hub:
             entries = await self._scheduler.page(task_id, after, PAGE_BYTES, held=held)
         if entries is None:
             raise Lost
-        return Page(_event(entry) for entry in entries)
+        return [_event(entry) for entry in entries]
 
     async def last(self, task_id: str) -> Event | None:
         """The newest event of a task's log."""

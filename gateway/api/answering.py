@@ -1,9 +1,7 @@
 """How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
 
-import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
@@ -23,11 +21,9 @@ from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
-from fairlane.streaming.results import Result
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
-from fairlane.streaming.views.native import SHARED_BYTES
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import MisfitError
@@ -153,10 +149,10 @@ async def wait(
     if waited.end.status != "completed":
         raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
-        result = await waited.answer()  # held until it is written: others may share it
+        result = await waited.answer()
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
-    kind, body = split_typed(result.json) if task.task_type in MEDIA else (JSON[1], result.json)
+    kind, body = split_typed(result) if task.task_type in MEDIA else (JSON[1], result)
     ids = [(JSON[0], kind), *_ids(waited.task_id), *ran_by(task, waited.end.info)]
     await request.respond(200, body, [*ids, *waited.headers])
 
@@ -211,7 +207,7 @@ async def answer(
                 tasks.watch.add(feed, place)
             info, queue, model, joined = follow.info, task.queue, submitted.line, follow.earlier is not None
             task_id = info.task_id
-            shown = TaskStream(streamed(info), hub.time, place, partial(tasks.results.drawn, info.task_id))
+            shown = TaskStream(streamed(info), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.tuning.keepalive_ms / 1000
             # one that waits in the queue says so at once; bytes have no other place for it than the status
@@ -226,7 +222,6 @@ async def answer(
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
                     opening=shown.open,
-                    ending=shown.ending,
                     kind=kind,
                     hold_s=hold_s,
                     give_up=give_up,
@@ -262,36 +257,13 @@ async def answer(
 class TaskStream:
     """A stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
-    __slots__ = (
-        "_beside",
-        "_drawn",
-        "_fed",
-        "_noticed_at",
-        "_over",
-        "_place",
-        "_time",
-        "_told_at",
-        "_view",
-        "pending",
-        "was_lost",
-    )
+    __slots__ = ("_noticed_at", "_place", "_time", "_told_at", "_view", "open", "was_lost")
+    pending = None
     waits_behind = 0
 
-    def __init__(
-        self,
-        view: StreamView,
-        time: Callable[[], float],
-        place: Place | None,
-        drawn: Callable[[str, Callable[[], bytes]], Awaitable[Result]] | None = None,
-    ) -> None:
-        """`drawn`: shares what is drawn of a large end with all who read the same stream (`Results.drawn`)."""
+    def __init__(self, view: StreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
-        self._drawn = drawn
-        self._over = False
-        self._fed = 0
-        self._beside = ""
-        """What the view was asked for besides, and behind which event: what it draws next is a matter of all that."""
-        self.pending: Event | None = None
+        self.open = view.open
         self._time = time
         self._told_at = time()
         self._noticed_at = -math.inf
@@ -300,29 +272,11 @@ class TaskStream:
 
     @property
     def ended(self) -> bool:
-        return self._over or self._view.ended
+        return self._view.ended
 
     def feed(self, event: Event) -> bytes:
         self._place = None
-        self._fed = event.seq
-        if self._drawn is not None and event.type == "done" and len(event.data) > SHARED_BYTES:
-            self.pending = event
-            return b""
         return self._view.feed(event)
-
-    @contextlib.asynccontextmanager
-    async def ending(self) -> AsyncIterator[list[bytes]]:
-        """The end that is pending: many may come back to a stream, and to draw it takes long."""
-        assert self._drawn is not None
-        assert self.pending is not None
-        draw, self.pending, self._over = partial(self._view.feed, self.pending), None, True
-        end = await self._drawn(self._beside, draw)  # held until it is written: others share it
-        del draw
-        yield [end.json]
-
-    def open(self) -> bytes:
-        self._beside += f" o{self._fed}"
-        return self._view.open()
 
     def notice(self, event: Event) -> bytes:
         """A new place in the queue, as a part of the stream that says nothing else."""
@@ -342,7 +296,6 @@ class TaskStream:
     def _tell(self) -> bytes:
         assert self._place is not None
         self._told_at = self._time()
-        self._beside += f" q{self._fed}"
         return self._view.queue_chunk(self._place)
 
     def lost(self) -> bytes:

@@ -1,7 +1,6 @@
 """OpenAI's calls on responses that are kept: retrieve, follow from anywhere, cancel, delete, list their input."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import TaskStream
@@ -26,14 +25,14 @@ async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
         await follow(tasks, request, row, after)
         return
     result = await tasks.responses.body(row)
-    await _answer(tasks, caller, request, row, result.json)
+    await _answer(tasks, caller, request, row, result)
 
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/responses/{response_id}/cancel: also fine when it has ended."""
     row = await _find(tasks, caller, request)
     result = await tasks.responses.cancel(row, caller, actor_of(caller, request.address))
-    await _answer(tasks, caller, request, row, result.json)
+    await _answer(tasks, caller, request, row, result)
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -61,9 +60,7 @@ async def follow(
         reader, place = following
         if place is not None and reader.feed is not None:
             tasks.watch.add(reader.feed, place, reader.feed.top)
-        shown = TaskStream(
-            view, tasks.hub.time, place, partial(tasks.results.drawn, f"{row.task_id} {after}")
-        )
+        shown = TaskStream(view, tasks.hub.time, place)
         await serve(
             request,
             reader,
@@ -72,7 +69,6 @@ async def follow(
             headers=[*_ids(row), *beside],
             keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
             opening=shown.open,
-            ending=shown.ending,
             resumable=True,
         )
 

@@ -292,7 +292,7 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submissio
     if waited.end.status == "completed":
         ids = [JSON, (b"x-task-id", waited.task_id.encode()), *ran_by(task, waited.end.info)]
         result = await waited.answer()  # held until it is written: others may share it
-        await request.respond(200, result.json, [*ids, *waited.headers])
+        await request.respond(200, result, [*ids, *waited.headers])
         return
     error = task_failed(waited.end.error, waited.task_id, headers=waited.headers)
     if chain is not None:
@@ -346,8 +346,7 @@ async def _is_gone(tasks: Tasks, task_id: str) -> bool:
 @contextlib.asynccontextmanager
 async def _ending(tasks: Tasks, stream: "NativeStream") -> AsyncIterator[list[bytes]]:
     """The end of a stream whose result is made of the log."""
-    result = await tasks.results.of(stream.info)  # held until it is written: others share it
-    yield stream.finish(result.json)
+    yield stream.finish(await tasks.results.of(stream.info))
 
 
 class NativeStream(NativeStreamView):

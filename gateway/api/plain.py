@@ -137,7 +137,7 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
         return
     state = record.state
     if state is State.COMPLETED:
-        told = _result(bytes(result.json) if result is not None else b"null")
+        told = _result(result if result is not None else b"null")
     elif state in TERMINAL:
         told = _failure(shown.get("error", ""), shown.get("code", ""))
     else:

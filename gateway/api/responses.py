@@ -81,7 +81,7 @@ async def _in_background(
         await follow(tasks, request, row, beside=beside)
         return
     if isinstance(submitted, Known):
-        body = (await tasks.responses.body(row)).json
+        body = await tasks.responses.body(row)
     else:
         body = tasks.responses.accepted(row, submitted.place)
     await request.respond(200, body, [JSON, (b"x-task-id", row.task_id.encode()), *beside])

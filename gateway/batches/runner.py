@@ -386,9 +386,9 @@ class Runner(BatchContext):
         try:
             if record.state is State.COMPLETED:
                 made = await results.shown(info, line.view, _show)
-                if len(made.json) <= MOST_OF_A_VALUE:
-                    found = line.line, line.custom_id, task_id, made.json
-                    return answered(*found) if len(made.json) < LARGE else await to_thread(answered, *found)
+                if len(made) <= MOST_OF_A_VALUE:
+                    found = line.line, line.custom_id, task_id, made
+                    return answered(*found) if len(made) < LARGE else await to_thread(answered, *found)
                 sentence = f"The answer is larger than {MOST_OF_A_VALUE} bytes"
                 error = gateway_failed("OUTPUT_TOO_LARGE", sentence, task_id)
                 return failed(line.line, line.custom_id, task_id, error)

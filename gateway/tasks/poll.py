@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,8 +19,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
-from fairlane.streaming.results import AT_ONCE, Result, Results
-from fairlane.streaming.shared import Shared
+from fairlane.streaming.results import AT_ONCE, Results
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -104,16 +102,6 @@ class Archived(NamedTuple):
     enqueued_ms: int = 0
 
 
-class ToldChain:
-    """What is told of a chain that has ended; shared by all who hold it."""
-
-    __slots__ = ("__weakref__", "results", "told")
-
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.results = bytes(told.pop("results", b"{}"))
-        self.told = told
-
-
 class Poll:
     """Reads tasks. Everything raises ApiError (404) for a task that is not there, StoreError, and where the archive is asked
     DatabaseUnavailable."""
@@ -130,7 +118,6 @@ class Poll:
         self._results = results
         self._archive = archive
         self._archives = archives
-        self._chains: Shared[ToldChain] = Shared()
         self._semaphore = FairSemaphore(AT_ONCE)
 
     async def record(self, task_id: str) -> Record:
@@ -161,13 +148,11 @@ class Poll:
         return found
 
     async def answer(self, task_id: str, record: Record, stream_url: str) -> list[bytes]:
-        """What a poll is answered, in parts: results, which others may share, are not copied."""
-        shown, result, chain = await self._describe(task_id, record, stream_url)
+        """Return the answer to a poll, in parts, as the result can be large."""
+        shown, result = await self.describe(task_id, record, stream_url)
         parts = [msgspec.json.encode(shown)[:-1]]
-        if chain is not None:
-            parts += [b',"results":', chain.results]
         if result is not None:
-            parts += [b',"result":', result.json]
+            parts += [b',"result":', result]
         return [*parts, b"}"]
 
     async def was_read(self, caller: Caller, task_id: str, record: Record) -> None:
@@ -179,31 +164,20 @@ class Poll:
 
     async def describe(
         self, task_id: str, record: Record, stream_url: str
-    ) -> tuple[dict[str, Any], Result | None]:
-        """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
-        shown, result, chain = await self._describe(task_id, record, stream_url)
-        if chain is not None:
-            shown["results"] = msgspec.Raw(chain.results)
-        return shown, result
-
-    async def _describe(
-        self, task_id: str, record: Record, stream_url: str
-    ) -> tuple[dict[str, Any], Result | None, ToldChain | None]:
-        """The same; and of a chain that has ended what its stages came to, which is not among it."""
+    ) -> tuple[dict[str, Any], bytes | None]:
+        """Return a task as a poll shows it, and its result when it is completed."""
         state = record.state
         fields = record.fields
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
         chain: Chain | None = None
-        ended_chain: ToldChain | None = None
         if is_chain(record) and state in TERMINAL:
-            read = partial(self._read_end_of_chain, task_id, record)
-            ended_chain = await self._chains.get(task_id, read)
-            answer |= ended_chain.told
+            async with self._semaphore.hold(record.fields["u"]):  # its results can be large
+                answer |= told_of_chain(await self._chain(task_id, record))
         elif is_chain(record):
             chain = await self._chain(task_id, record)
             answer |= told_of_chain(chain)
         answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
-        result: Result | None = None
+        result: bytes | None = None
         place = record.place
         if chain is not None:
             ran_ms = record.now_ms - record.number("ga") if state is State.EXECUTING else -1
@@ -248,7 +222,7 @@ class Poll:
                 answer["cancelledAt"] = ended
         if metadata := record.fields.get("md"):
             answer["metadata"] = msgspec.Raw(metadata.encode())
-        return answer, result, ended_chain
+        return answer, result
 
     async def _permit(self, task_id: str, record: Record) -> dict[str, Any]:
         """The permit that is out: the newest event of the log, as long as it is not used."""
@@ -260,16 +234,6 @@ class Poll:
             return {}  # it has ended meanwhile
         told = msgspec.json.decode(last.data)
         return {name: told[name] for name in PERMIT_MEMBERS}
-
-    async def _read_end_of_chain(self, task_id: str, record: Record) -> ToldChain:
-        """What is told of a chain that has ended, which may be large: read once for all who ask at the same time, and of few
-        chains at once."""
-        async with self._semaphore.hold(record.fields["u"]):
-            return ToldChain(told_of_chain(await self._chain(task_id, record)))
-
-    async def close(self) -> None:
-        """Give up what is being read."""
-        await self._chains.close()
 
     async def _chain(self, task_id: str, record: Record) -> Chain:
         """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
@@ -308,6 +272,6 @@ class Poll:
             return {}
         return {} if chain is None else told_of_failure(read_head(chain.head), chain)
 
-    async def _result(self, end: ResultView) -> Result:
-        """The result of a completed task, which may have to be made of its whole log."""
-        return Result(end.result) if end.result is not None else await self._results.of(end.info)
+    async def _result(self, end: ResultView) -> bytes:
+        """Return the result of a completed task, which may have to be made of its whole log."""
+        return end.result if end.result is not None else await self._results.of(end.info)

@@ -27,7 +27,7 @@ from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
 from fairlane.streaming.hub import Hub, Lost, Reader
 from fairlane.streaming.jsontext import items, members
-from fairlane.streaming.results import AT_ONCE, LARGE, Result, Results
+from fairlane.streaming.results import AT_ONCE, LARGE, Results
 from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
 
 LOST = "The store lost this response"
@@ -82,8 +82,8 @@ class Responses:
             raise _not_found(told)
         return row
 
-    async def body(self, row: Row) -> Result:
-        """The response object as it stands now. Who holds it may share it with others."""
+    async def body(self, row: Row) -> bytes:
+        """Return the response object as it is now."""
         if row.ended is None:
             record = await self._scheduler.position(row.task_id)
             if record is not None:
@@ -93,7 +93,7 @@ class Responses:
         view = ResponsesBodyView(row.info, row.echo)
         async with self._semaphore.hold(row.user):
             size = await self._fold(row, view)
-            return Result(view.body() if size < LARGE else await asyncio.to_thread(view.body))
+            return view.body() if size < LARGE else await asyncio.to_thread(view.body)
 
     async def _fold(self, row: Row, view: ResponsesBodyView) -> int:
         """Feed a view the log that SQL has; its bytes."""
@@ -110,16 +110,16 @@ class Responses:
             if events[-1].terminal:
                 return size
 
-    async def _body_in_redis(self, row: Row, record: Record) -> Result:
+    async def _body_in_redis(self, row: Row, record: Record) -> bytes:
         make = partial(ResponsesBodyView, echo=row.echo)
         if record.state in TERMINAL:
             return await self._results.shown(row.info, make, ResponsesBodyView.body)
         view = make(row.info)
         if record.state is State.QUEUED:
-            return Result(self.accepted(row, record.place))
+            return self.accepted(row, record.place)
         fragment = b'"attempt":%d,' % record.number("at") + fragment_start(record.model, record.fields["q"])
         view.feed(Event(0, 0, "start", compose(row.task_id, record.now_ms, fragment)))
-        return Result(view.body())
+        return view.body()
 
     @contextlib.asynccontextmanager
     async def follow(self, row: Row) -> AsyncIterator[Following]:
@@ -157,7 +157,7 @@ class Responses:
 
     # ---- ending, and deleting ----------
 
-    async def cancel(self, row: Row, caller: Caller, actor: Actor) -> Result:
+    async def cancel(self, row: Row, caller: Caller, actor: Actor) -> bytes:
         """Cancel one in the background, and how it stands then: one that has ended stays as it is."""
         if not row.background:
             raise bad_request("Only responses with background: true can be cancelled", "response_id")
@@ -241,7 +241,7 @@ class Responses:
 
     async def _bare(self, row: Row) -> "_Bare":
         """How a response stands, and its output."""
-        made = members((await self.body(row)).json) or {}
+        made = members(await self.body(row)) or {}
         return _Bare(msgspec.json.decode(made["status"], type=str), items(made.get("output")) or [])
 
     # ---- keeping one ----------

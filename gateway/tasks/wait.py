@@ -14,7 +14,7 @@ from fairlane.queues.limits import Standing
 from fairlane.queues.tasks import TERMINAL, TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
-from fairlane.streaming.results import Result, Results
+from fairlane.streaming.results import Results
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -74,7 +74,7 @@ class Waited(NamedTuple):
     """Somebody had submitted it before (`Followed`)."""
     final: bool
     """It had ended before this caller came: who comes again with the key is told the same."""
-    answer: Callable[[], Awaitable[Result]]
+    answer: Callable[[], Awaitable[bytes]]
     """Makes the body of a completed one. Raises MisfitError; of one that was joined also ApiError(410) and StoreError."""
 
     @property
@@ -117,7 +117,7 @@ class Wait:
         keep: ToKeep | None = None,
     ) -> Waited:
         """Submit a task, or join the one that its idempotency key names, and wait for its end. `show` makes the body of a view
-        that was fed all events. Whoever joins reads the end alone: many may, and the body is made of the log once for all.
+        that was fed all events. A caller who joins reads the end alone.
         `keep`: as `Submit` has it; views are made behind that.
 
         A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. One with an
@@ -136,12 +136,12 @@ class Wait:
                 reader = Reader(hub, followed.feed)
                 started_ms = 0
 
-                async def answer() -> Result:
-                    return Result(show(view))
+                async def answer() -> bytes:
+                    return show(view)
 
             else:
 
-                async def answer() -> Result:
+                async def answer() -> bytes:
                     return await kept(task_id, self._results.shown(info, make_view, show))
 
                 if submitted.state in TERMINAL:

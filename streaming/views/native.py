@@ -1,22 +1,16 @@
 """The native stream: the log as it is, with what readers were promised filled in."""
 
-import msgspec
-
 from fairlane.streaming.events import Event, told_error
 from fairlane.streaming.jsontext import join_object, kind_of, members, one_line
 from fairlane.streaming.views.sse import frame_parts, frame_with, native_frame
 from fairlane.streaming.views.task import TaskInfo
-
-SHARED_BYTES = 128 * 1024
-"""Results that are larger are shared by all who read them."""
 
 
 class NativeStreamView:
     """Frames of a task's events, from any event on: each is drawn by itself.
 
     Adds the task's metadata to `start` and to the terminal event, and the category of its code to an `error`. A `done` without a
-    result, which the chunks make up, is not drawn but `pending`: `finish` draws it, once somebody has made the result of the
-    whole log. So is one whose result is large, as all who read it share it then.
+    result, which the chunks make up, is not drawn but `pending`: `finish` draws it with the result of the whole log.
     """
 
     def __init__(self, info: TaskInfo) -> None:
@@ -33,15 +27,9 @@ class NativeStreamView:
         if event.type == "chunk":
             return native_frame(event)
         if event.terminal:
-            if event.type == "done":
-                found = members(event.data) or {}
-                has_result = kind_of(found.get("result"))
-                if not has_result or len(event.data) > SHARED_BYTES:
-                    if has_result:
-                        del found["result"]
-                        event = msgspec.structs.replace(event, data=join_object(found.items()))
-                    self.pending = event
-                    return b""
+            if event.type == "done" and not kind_of((members(event.data) or {}).get("result")):
+                self.pending = event
+                return b""
             self.ended = True
             data = told_error(event.data) if event.type == "error" else event.data
             return frame_with(event, self._with_metadata(data))

@@ -377,39 +377,3 @@ async def test_the_first_caller_of_a_chat_is_told_the_time_of_the_record(here: T
         assert record is not None
         await worker.answer(task, {"content": "fine"})
         assert json.loads((await call).content)["created"] == int(record.fields["en"]) // 1000
-
-
-@pytest.mark.parametrize(
-    "asking", [Asking("/api/openai", NATIVE), Asking("/v1/chat/completions", CHAT)], ids=str
-)
-async def test_a_large_answer_is_read_and_made_once_for_all_who_ask_at_the_same_time(
-    here: Talk, monkeypatch: pytest.MonkeyPatch, asking: Asking
-) -> None:
-    results = here.served.gateway.tasks.results
-    asked, read, go_on = 0, [], asyncio.Event()
-    shown, page = results.shown, results._page
-
-    async def count(*args: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        return await shown(*args)
-
-    async def wait(task_id: str, epoch: int, seq: int) -> Any:
-        await go_on.wait()
-        read.append(seq)
-        return await page(task_id, epoch, seq)
-
-    async with here.worker2(["m"]) as worker:
-        first = here.later(asking(here.http))
-        task = await worker.take()
-        for seq in range(1, 21):
-            await worker.chunk(task, "x" * 50_000, seq)
-        await worker.answer(task, None, lastSeq=20)
-        await first
-        monkeypatch.setattr(results, "shown", count)
-        monkeypatch.setattr(results, "_page", wait)
-        others = [here.later(asking(here.http)) for _ in range(30)]
-        await until(lambda: asked == 30, "all to ask")
-        go_on.set()
-        same(asking, await first, *[await other for other in others])
-        assert len(read) == len(set(read)), "each part of the log is read once"

@@ -1,7 +1,7 @@
 """Responses in the background: an id at once, polled, streamed and resumed on any replica at any time, cancelled, deleted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,6 @@ import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
-
-from fairlane.streaming.results import Result
 
 from .asking import KEYS, Asker, answer_with, good, refused, text_of, told_events
 
@@ -116,37 +114,6 @@ async def test_cut_after_every_event_and_resumed_at_the_other_gateway_nothing_is
         uncut = await acme.stream(asked["id"])
         assert seen == uncut
         assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
-
-
-async def test_many_read_a_large_end_from_any_event_on_and_it_is_drawn_once_for_each(
-    here: Talk, acme: Asker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In Redis, and in SQL; for as long as one of them has it."""
-    results, held, drawn = here.served.gateway.tasks.results, list[Result](), list[str]()
-    share = results.drawn
-
-    async def held_on(task_id: str, beside: str, draw: Callable[[], bytes]) -> Result:
-        def noted() -> bytes:
-            drawn.append(task_id)
-            return draw()
-
-        held.append(await share(task_id, beside, noted))
-        return held[-1]
-
-    async with here.worker2(["m"]) as worker:
-        asked = await acme.ask(background=True)
-        await worker.answer(await worker.take(), result={"content": "word " * 60_000})
-        await acme.reaches(asked["id"], "completed")
-        uncut = await acme.stream(asked["id"])
-        assert text_of(uncut[-1]["response"]) == "word " * 60_000
-        monkeypatch.setattr(results, "drawn", held_on)
-        for _ in ("in Redis", "in SQL"):
-            for after in (-1, 2, len(uncut) - 2):
-                streams = [acme.stream(asked["id"], None if after < 0 else after) for _ in range(6)]
-                assert await asyncio.gather(*streams) == [uncut[after + 1 :]] * 6
-            await acme.forget(asked["id"])
-        assert len(held) == 36
-        assert len(drawn) == len(set(drawn)) == 3
 
 
 async def test_resumed_behind_any_event_in_redis_and_in_sql_the_rest_is_the_same(

@@ -259,44 +259,6 @@ def with_logs(work: Callable[[Hub, Logs], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_readers_of_one_place_read_one_page_as_long_as_one_of_them_has_it() -> None:
-    async def work(hub: Hub, logs: Logs) -> None:
-        readers = [reading(hub, "t") for _ in range(100)]
-        await idle()
-        readers.pop().cancel()
-        await idle()
-        logs.answer(1, 2)
-        pages = [await reader for reader in readers]
-        assert logs.asked == ["t -"]
-        assert pages[0] == events(1, 2)
-        pages.append(await reading(hub, "t"))
-        assert all(page is pages[0] for page in pages)
-        del pages, readers
-        later = reading(hub, "t")
-        await idle()
-        assert logs.asked == ["t -"] * 2
-        logs.answer(1, 2)
-        assert await later == events(1, 2)
-
-    with_logs(work)
-
-
-def test_readers_of_a_log_that_was_lost_share_nothing_with_those_who_come_behind() -> None:
-    async def work(hub: Hub, logs: Logs) -> None:
-        first = reading(hub, "t")
-        await idle()
-        logs.answer(1, 2)
-        kept = await first
-        hub.feeds()[0].lose()
-        second = reading(hub, "t")
-        await idle()
-        assert logs.asked == ["t -"] * 2
-        logs.answer(1)
-        assert await second != kept
-
-    with_logs(work)
-
-
 def test_who_reads_many_logs_holds_up_nobody_who_reads_one() -> None:
     async def work(hub: Hub, logs: Logs) -> None:
         many = [reading(hub, f"many-{number}", "ada") for number in range(100)]
@@ -313,15 +275,15 @@ def test_who_reads_many_logs_holds_up_nobody_who_reads_one() -> None:
     with_logs(work)
 
 
-def test_readers_who_shared_a_page_that_did_not_come_ask_again() -> None:
+def test_a_reader_whose_page_did_not_come_asks_again() -> None:
     async def work(hub: Hub, logs: Logs) -> None:
-        readers = [reading(hub, "t") for _ in range(3)]
+        reader = reading(hub, "t")
         await idle()
-        logs.answers.pop().set_exception(StoreError("away", sent=True))
+        logs.answers.pop().set_exception(StoreError("unavailable", sent=True))
         while not logs.answers:
             await asyncio.sleep(0.01)
         logs.answer(1)
-        assert [await reader for reader in readers] == [events(1)] * 3
+        assert await reader == events(1)
         assert logs.asked == ["t -"] * 2
 
     with_logs(work)
