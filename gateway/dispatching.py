@@ -52,7 +52,7 @@ def dispatch_settings(current: Current) -> DispatchSettings:
     """What holds for those that are given to workers."""
     settings = current.settings
     return DispatchSettings(
-        endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints if endpoint.offline)),
+        endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints)),
         complete=lambda model, payload: completed(current.endpoints, model, payload),
         flush_interval_ms=settings.stream_flush_interval_ms,
         flush_chunks=settings.stream_flush_size,

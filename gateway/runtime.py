@@ -494,7 +494,7 @@ class Gateway:
 
     def _endpoints_changed(self) -> None:
         self.workers.endpoints_changed()
-        self._hear_of_endpoints(any(endpoint.offline for endpoint in self.current.endpoints))
+        self._hear_of_endpoints(len(self.current.endpoints) > 0)
 
     def _keys_changed(self, stored: StoredKeys, cut: frozenset[str]) -> None:
         self.current.take_keys(stored)

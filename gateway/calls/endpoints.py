@@ -30,6 +30,12 @@ MEMBERS = (
     *(name for name in OWN_FIELDS if name != "repair"),
 )
 """What a native call may say of a task of an endpoint."""
+MAX_WAIT_MS = 3 * 3_600_000
+"""Of a task that no call waits for and that names no timeout."""
+KEEP_MS = 3_600_000
+"""How long its result is in Redis,"""
+AFTER_READ_MS = 20_000
+"""and once its caller has read it."""
 RUN_MARGIN_MS = 5000
 """What a task may run for longer than its request: the worker has the answer by then, and tells it."""
 NONE = "No endpoint is configured for this URL"
@@ -124,9 +130,6 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
         if not any(_may_use(caller, one) for one in error.endpoints):
             raise ApiError(404, "ENDPOINT_NOT_FOUND", NONE, param="url") from None
         raise bad_request(str(error), "method") from None
-    if not (found.offline if task_type == HTTP else found.online):
-        kind = "permits alone" if found.online else "requests that are made here alone"
-        raise bad_request(f"The endpoint {found.name} is for {kind}", "type")
     check_model(caller, found.model)
     return found, target
 
@@ -189,10 +192,10 @@ def _settle(
     if options.wait:
         return
     if not task.timeout_ms:
-        task.wait_ms = endpoint.max_wait_ms
+        task.wait_ms = MAX_WAIT_MS
     if options.result_ttl_ms is None:
-        task.keep_ms = endpoint.keep_ms
-    task.after_read_ms = endpoint.after_read_ms
+        task.keep_ms = KEEP_MS
+    task.after_read_ms = AFTER_READ_MS
     task.archive_ms = 0 if endpoint.archive == "off" else archive_ms
     task.archive_request = endpoint.archive == "requests"
 

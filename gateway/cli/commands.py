@@ -205,7 +205,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
             "show": Command("Show one endpoint.", "/api/admin/endpoints/{name}"),
             "create": Command(
                 "Add an endpoint on all gateways. Survives restarts.\n\n"
-                'fairlane endpoint create image "https://images.example.com/v1/*" requests_per_second=50 concurrency=8',
+                'fairlane endpoint create image "https://images.example.com/v1/*" windows=50/1s concurrency=8',
                 "/api/admin/endpoints",
                 method="POST",
                 arguments=("name", "url"),

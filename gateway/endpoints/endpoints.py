@@ -59,23 +59,12 @@ class Endpoint:
     max_body_bytes: int = MIB
     allow_private: tuple[str, ...] = ()
     """Networks that the address of the host may lie in, though they are private."""
-    follow_redirects: int = 0
-    online: bool = True
-    """Whether callers may ask for permits, to call it themselves."""
-    offline: bool = True
-    """Whether they may have it called."""
     permit_ms: int = 30_000
     """How long a permit may be used."""
     keys: frozenset[str] = frozenset()
     """The ids of those keys that may use it; empty: all."""
     tiers: frozenset[str] = frozenset()
     """The tiers whose callers may use it; empty: all."""
-    max_wait_ms: int = 3 * 3_600_000
-    """For tasks without a waiting client; also below."""
-    keep_ms: int = 3_600_000
-    """How long record and log are kept after the end."""
-    after_read_ms: int = 20_000
-    """The same when its caller has read the end, if that is less; 0: as ever."""
     archive: str = "results"
     """What the archive keeps: off, results or requests."""
 

@@ -66,7 +66,6 @@ def completed(endpoints: Endpoints, model: str, payload: bytes) -> bytes | None:
         "timeoutMs": endpoint.timeout_ms,
         "maxResponseBytes": endpoint.max_response_bytes,
         "allowPrivate": endpoint.allow_private,
-        "followRedirects": endpoint.follow_redirects,
     }
     whole = msgspec.json.encode(request)
     return b'%b,"rules":%b}' % (whole[:-1], msgspec.json.encode(rules))
@@ -76,7 +75,7 @@ def permit_of(endpoints: Endpoints, model: str, payload: bytes) -> tuple[Endpoin
     """The endpoint that a permit is for, as it is now, and the URL that its caller wants to call; None: it gives no permits any
     more, or not for this URL."""
     endpoint = endpoints.of_model(model)
-    if endpoint is None or not endpoint.online:
+    if endpoint is None:
         return None
     try:
         url = _decoder.decode(payload).url

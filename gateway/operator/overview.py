@@ -106,7 +106,7 @@ def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
         "workers": line.workers if line else 0,
         "limit": limit,
         "windows": windows or None,
-        "why": _why(endpoint, line) if line else None,
+        "why": _why(line) if line else None,
         "slots": slots,
         "meanMs": mean_ms,
         "measured": measured is not None,
@@ -115,11 +115,11 @@ def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
     }
 
 
-def _why(endpoint: Endpoint, line: Model) -> str | None:
+def _why(line: Model) -> str | None:
     """Why nothing of an endpoint's line starts now; None where something may."""
     if line.paused:
         return "paused"
-    if line.unserved or (endpoint.offline and not line.workers and not line.running):
+    if line.unserved or (not line.workers and not line.running):
         return "no_worker"
     if line.upstreams and all(upstream.state == "open" for upstream in line.upstreams):
         return "breaker_open"
@@ -134,13 +134,7 @@ def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
     """What the row of an endpoint's model says besides."""
     about = line_row(endpoint, line)
     told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
-    return {
-        "url": endpoint.pattern.text,
-        "windows": about["windows"],
-        "online": endpoint.online,
-        "offline": endpoint.offline,
-        **told,
-    }
+    return {"url": endpoint.pattern.text, "windows": about["windows"], **told}
 
 
 def model_row(

@@ -222,7 +222,7 @@ class OwnWorkers:
             self._keep(self._settings, wanted, self._keepers.keys() & {HTTP_WORKER} - wanted.keys())
 
     def _http_worker(self, settings: Settings) -> dict[str, OwnWorker]:
-        needed = self._endpoints or any(endpoint.offline for endpoint in settings.endpoints.values())
+        needed = self._endpoints or settings.endpoints
         worker = self._http(settings) if needed else None
         return {} if worker is None else {HTTP_WORKER: worker}
 

@@ -15,7 +15,6 @@ from fairlane.gateway.endpoints.headers import (
     passing_name,
 )
 from fairlane.gateway.settings.parts import (
-    HOUR_MS,
     MIB,
     MINUTE_MS,
     SECOND_MS,
@@ -23,21 +22,18 @@ from fairlane.gateway.settings.parts import (
     Identifier,
     ModelSettings,
     Ms,
-    MsOrZero,
     Networks,
     SettingsPart,
     Windows,
 )
-from fairlane.queues.windows import MOST_REQUESTS, MOST_WINDOWS
 from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
-from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES, MOST_REDIRECTS
+from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MOST_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
-Rate = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
 
 class EndpointSettings(SettingsPart):
@@ -63,15 +59,9 @@ class EndpointSettings(SettingsPart):
     are neither shown nor kept with it.
     """
 
-    requests_per_second: Rate | None = None
-    """Requests that it may get within any second, over all replicas and workers: the window `N/1s`. Not set: no such limit."""
-
-    requests_per_minute: Rate | None = None
-    """The same within any minute: the window `N/1m`."""
-
     windows: Windows | None = None
-    """Further windows, `1000/1h` or `5/200ms, 1000/1h`: at most so many requests within any such time (`ms`, `s`, `m`,
-    `h`). Three altogether, each of another length.
+    """Requests that it may get within any such time (`ms`, `s`, `m`, `h`), over all replicas and workers: `50/1s`, or up to three
+    windows, `5/200ms, 1000/1h`. Not set: no such limit.
     """
 
     concurrency: Count | None = None
@@ -99,17 +89,6 @@ class EndpointSettings(SettingsPart):
     that leads to a private, local or metadata address is refused, whatever it led to before.
     """
 
-    follow_redirects: Annotated[int, Field(ge=0, le=MOST_REDIRECTS)] = 0
-    """Redirects that are followed, to URLs of this pattern alone, each looked at like the first. Not together with windows, in
-    which each would count. 0: a redirect is the answer.
-    """
-
-    online: bool = True
-    """Whether callers may ask for permits, to call it themselves through a proxy that checks them."""
-
-    offline: bool = True
-    """Whether callers may have it called."""
-
     permit_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     """Seconds in which a permit must be used; then its turn is given to the next one."""
 
@@ -118,15 +97,6 @@ class EndpointSettings(SettingsPart):
 
     tiers: Annotated[list[Identifier], Field(max_length=64)] = Field(default=[])
     """Tiers whose callers may use it. None: all."""
-
-    max_wait_ms: Ms = 3 * HOUR_MS
-    """Milliseconds that a task may wait that nobody waits for. A caller's own `timeout` ends others."""
-
-    result_ttl_ms: Ms = HOUR_MS
-    """Milliseconds that the result of such a task is kept in Redis; a caller's `resultTtlMs` says otherwise."""
-
-    result_ttl_after_read_ms: MsOrZero = 20 * SECOND_MS
-    """Milliseconds that it is kept there once its caller has polled it, if that is less; 0: as if nobody had."""
 
     archive: Literal["off", "results", "requests"] = "results"
     """What the SQL database keeps of such a task for `archive_ttl_ms`, for polls when Redis has forgotten it: nothing, its
@@ -177,27 +147,9 @@ class EndpointSettings(SettingsPart):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        try:
-            self.of_model  # noqa: B018 - read_windows looks at all of them together
-        except ValueError:
-            raise ValueError(
-                f"there may be {MOST_WINDOWS} windows, each of another length, with requests_per_second (1s) and "
-                "requests_per_minute (1m) among them"
-            ) from None
-        if self.follow_redirects and self.all_windows:
-            raise ValueError("follow_redirects has no meaning with windows: each redirect is a request, too")
         if self.retries and not IDEMPOTENT & set(self.methods):
             raise ValueError("retries are for idempotent methods alone (GET, HEAD, OPTIONS, PUT, DELETE)")
-        if not self.online and not self.offline:
-            raise ValueError("with online and offline both false nobody could use it")
         return self
-
-    @property
-    def all_windows(self) -> str:
-        """Those of `requests_per_second` and `requests_per_minute` among them, as a model has them; empty: none."""
-        rates = ((self.requests_per_second, "1s"), (self.requests_per_minute, "1m"))
-        found = [f"{number}/{time}" for number, time in rates if number]
-        return ", ".join([*found, self.windows] if self.windows else found)
 
     @property
     def unreachable(self) -> str:
@@ -218,7 +170,7 @@ class EndpointSettings(SettingsPart):
             methods=tuple(self.methods),
             headers=frozenset(self.headers),
             set_headers=tuple((name, secret.get_secret_value()) for name, secret in self.set_headers.items()),
-            windows=self.all_windows,
+            windows=self.windows or "",
             concurrency=self.concurrency or 0,
             mean_ms=self.mean_ms or 0,
             timeout_ms=self.timeout_ms,
@@ -226,19 +178,13 @@ class EndpointSettings(SettingsPart):
             max_response_bytes=self.max_response_bytes,
             max_body_bytes=self.max_body_bytes,
             allow_private=tuple(self.allow_private),
-            follow_redirects=self.follow_redirects,
-            online=self.online,
-            offline=self.offline,
             permit_ms=self.permit_seconds * SECOND_MS,
             keys=frozenset(self.keys),
             tiers=frozenset(self.tiers),
-            max_wait_ms=self.max_wait_ms,
-            keep_ms=self.result_ttl_ms,
-            after_read_ms=self.result_ttl_after_read_ms,
             archive=self.archive,
         )
 
     @property
     def of_model(self) -> ModelSettings:
         """The settings of its model."""
-        return ModelSettings(concurrency=self.concurrency, cost="requests", windows=self.all_windows or None)
+        return ModelSettings(concurrency=self.concurrency, cost="requests", windows=self.windows)

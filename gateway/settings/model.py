@@ -793,7 +793,7 @@ def notes(settings: Settings) -> list[str]:
                 "it by this very name"
             )
     for name, endpoint in settings.endpoints.items():
-        if endpoint.offline and (networks := endpoint.unreachable):
+        if networks := endpoint.unreachable:
             found.append(
                 f"endpoints.{name}.url is at a private address, so each call fails with ADDRESS_REFUSED: say "
                 f"`allow_private: [{networks}]`, or larger networks, if it is to be called"

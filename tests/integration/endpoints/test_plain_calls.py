@@ -44,7 +44,6 @@ async def test_a_request_is_submitted_carried_out_and_queried(shared_gateway: St
             "timeoutMs": 30_000,
             "maxResponseBytes": 1 << 20,
             "allowPrivate": [],
-            "followRedirects": 0,
         }
         executing = await query(talk, told["task_id"])
         assert (executing["task_status"], executing["task_result"]) == ("processing", "")
@@ -106,10 +105,10 @@ async def test_failures_and_bytes_are_told(shared_gateway: Start) -> None:
 
 
 async def test_an_answer_is_there_for_a_while_once_it_was_read_and_then_in_the_archive(
-    gateway: Start,
+    gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = {**IMAGE["endpoints"]["image"], "result_ttl_after_read_ms": 1}
-    async with gateway(endpoints={"image": image}) as talk, caller(talk) as worker:
+    monkeypatch.setattr("fairlane.gateway.calls.endpoints.AFTER_READ_MS", 1)
+    async with gateway(**IMAGE) as talk, caller(talk) as worker:
         told = await submit(talk)
         record = await talk.served.gateway.tasks.poll.record(told["task_id"])
         fields = record.fields

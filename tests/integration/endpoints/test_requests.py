@@ -141,11 +141,8 @@ async def test_who_may_use_an_endpoint_is_said_by_keys_tiers_and_models(gateway:
             assert answer.status_code in (400, 404), answer.text
 
 
-async def test_online_and_offline_endpoints_take_what_they_are_for(gateway: Start) -> None:
-    url = IMAGE["endpoints"]["image"]["url"]
-    async with gateway(endpoints={"image": {"url": url, "offline": False}}) as talk:
-        answer = await talk.http.post("/api/tasks", json={"type": "http", "url": URL})
-        assert "for permits alone" in answer.json()["error"]
+async def test_headers_and_body_of_a_permit_are_refused(shared_gateway: Start) -> None:
+    async with shared_gateway(**IMAGE) as talk:
         answer = await talk.http.post("/api/tasks", json={"type": "permit", "url": URL, "body": "x"})
         assert "headers and body are the caller's" in answer.json()["error"]
 
@@ -239,7 +236,7 @@ async def test_a_real_target_is_called_by_the_worker_for_endpoints(gateway: Star
                 url=f"{there.url}/v1/*",
                 set_headers={"Authorization": "Bearer key"},
                 allow_private=["127.0.0.0/8"],
-                requests_per_second=50,
+                windows="50/1s",
             )
             await offers(talk, "http:image")
             told = await submit(talk, target_url=f"{there.url}/v1/make?x=1", body='{"a":1}')

@@ -106,11 +106,10 @@ async def test_the_other_calls_of_an_endpoint_give_permits_too(here: Talk) -> No
 
 
 async def test_a_permit_is_asked_for_by_whoever_may_use_the_endpoint(gateway: Start) -> None:
-    settings = {"other": {**IMAGE, "online": False}, "image": {**IMAGE, "url": "http://127.0.0.1:9/b/*"}}
+    settings = {"other": IMAGE, "image": {**IMAGE, "url": "http://127.0.0.1:9/b/*"}}
     async with gateway(endpoints=settings) as talk:
         for wrong, status in (
             ({"endpoint": "nothing"}, 404),
-            ({"endpoint": "other"}, 400),
             ({"endpoint": "image", "url": "http://127.0.0.1:9/image/a"}, 404),
             ({"endpoint": "image", "body": "x"}, 400),
             ({"endpoint": "image", "method": "DELETE"}, 400),

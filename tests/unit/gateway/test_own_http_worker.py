@@ -51,7 +51,6 @@ def test_it_runs_as_long_as_there_are_endpoints_that_are_called(monkeypatch: pyt
     script = "import time; print('registered with x', flush=True); time.sleep(600)"
     monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", script))
     other = {"other": OwnWorker(("other",))}
-    online = {"a": {**ENDPOINT, "offline": False}}
 
     async def run() -> None:
         plan = http_plan(UpstreamTokens(), Settings())
@@ -62,7 +61,7 @@ def test_it_runs_as_long_as_there_are_endpoints_that_are_called(monkeypatch: pyt
 
             own.endpoints(False)
             assert names() == set()
-            own.follow(settings(online))
+            own.follow(settings({}))
             assert names() == {"other"}
             first = own._keepers["other"]
             own.endpoints(True)
