@@ -597,13 +597,10 @@ class RouteRule(Schema, kw_only=True):
     queue: str | None
     stream: bool
     timeout_ms: Ms | None
-    max_wait_ms: Ms | None
-    max_run_ms: Ms | None
     max_output_tokens: int | None
     price: Annotated[dict[str, float] | None, says("credits, as in the settings")]
     fallbacks: list[str]
     fallback_after_ms: Ms | None
-    repair: Annotated[bool, says("an answer that does not match its JSON schema is asked for again")]
 
 
 class Route(RouteRule, kw_only=True):

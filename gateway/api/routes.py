@@ -27,13 +27,10 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
         "queue": settings.queue_for(tier, rule.mode) if rule.mode else None,
         "stream": rule.stream,
         "timeoutMs": rule.timeout_ms or None,
-        "maxWaitMs": rule.max_wait_ms or None,
-        "maxRunMs": rule.max_run_ms or None,
         "maxOutputTokens": rule.max_output_tokens or None,
         "price": price and dict(zip(_RATES, map(plain_credits, price[:5]), strict=True)),
         "fallbacks": list(rule.fallbacks),
         "fallbackAfterMs": rule.fallback_after_ms if rule.fallbacks else None,
-        "repair": settings.structured_repair if rule.repair is None else rule.repair,
     }
 
 

@@ -258,15 +258,13 @@ class _Made(msgspec.Struct, frozen=True):
         kept = options.result_ttl_ms
         if rule.timeout_ms:
             timeout = min(timeout or rule.timeout_ms, rule.timeout_ms)
-        run_ms = rule.max_run_ms or settings.worker_timeout_ms or 0
-        wait_ms = (
-            rule.max_wait_ms
-        )  # beside it the scheduler knows what the queue says, which may change at any time
+        run_ms = settings.worker_timeout_ms or 0
+        wait_ms = 0  # the scheduler knows what the queue says, which may change at any time
         if timeout is None:
             if not waits:
                 timeout = 0
-                wait_ms = wait_ms or settings.pending_ttl_ms
-                run_ms = rule.max_run_ms or settings.run_limit_ms
+                wait_ms = settings.pending_ttl_ms
+                run_ms = settings.run_limit_ms
             elif options.stream or options.on_v1:
                 timeout = settings.max_task_timeout_ms
             else:
@@ -278,7 +276,7 @@ class _Made(msgspec.Struct, frozen=True):
         repair = False
         # a wish that is none is refused, whatever the answer is to be
         if answer or options.repair is not None:
-            repair = _repair(settings, rule, options.repair) and answer != ""
+            repair = _repair(settings, options.repair) and answer != ""
         text = text_bytes(task_type, payload, fields)
         return TaskSpec(
             id=self.task_id,
@@ -382,10 +380,10 @@ def _answer(settings: Settings, fields: Members, *, templated: bool) -> str:
         raise bad_schema(str(error)) from None
 
 
-def _repair(settings: Settings, rule: Rule, wish: Any) -> bool:
-    """Whether an answer that does not match is asked for again: as the caller says, else the route, else the settings."""
+def _repair(settings: Settings, wish: Any) -> bool:
+    """Whether an answer that does not match is asked for again: as the caller says, else the settings."""
     if wish is None:
-        return settings.structured_repair if rule.repair is None else rule.repair
+        return settings.structured_repair
     if not isinstance(wish, bool):
         raise bad_request("repair must be true or false", "repair")
     return wish

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.fixed import fixed
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.chains.plan import Payer, Prompt, Runs, StagePlan
 from fairlane.gateway.chains.plan import Plan as ChainPlan
@@ -197,13 +196,13 @@ class _Planning(NamedTuple):
         return None if self.stage.variables is None else dict(self.stage.variables)
 
     def _runs(self, plan: Plan, *, image: bool) -> Runs:
-        settings, stage, options = self.current.settings, self.stage, self.options
+        settings, options = self.current.settings, self.options
         rule, claims = plan.rule or NO_RULE, self.caller.claims
-        mode = stage.mode or rule.mode or ("vision" if image else "stream" if self.streams else "batch")
+        mode = rule.mode or ("vision" if image else "stream" if self.streams else "batch")
         if claims is not None and claims.mode is not None:
-            mode = fixed("mode", stage.mode, claims.mode)
+            mode = claims.mode
         forever = not options.wait and options.timeout is None
-        wait_ms = _least(stage.max_wait_ms, rule.max_wait_ms) or (settings.pending_ttl_ms if forever else 0)
+        wait_ms = settings.pending_ttl_ms if forever else 0
         limit_ms = settings.run_limit_ms if forever else settings.worker_timeout_ms or 0
         claimed = claims.most_output if claims is not None else None
         return Runs(
@@ -215,10 +214,10 @@ class _Planning(NamedTuple):
             plan.fallbacks,
             rule.fallback_after_ms if plan.fallbacks else 0,
             wait_ms,
-            _least(stage.max_run_ms, rule.max_run_ms) or limit_ms,
+            limit_ms,
             _least(rule.max_output_tokens, claimed and claimed[1]),
             claimed[0] if claimed else "max_tokens",
-            settings.structured_repair if rule.repair is None else rule.repair,
+            settings.structured_repair,
             self._prompt(rule),
         )
 
@@ -227,7 +226,7 @@ class _Planning(NamedTuple):
         if stage.template is not None:
             name = rule.template if self.routed else None
             template = self.current.plans.templates[name or stage.template]
-            locale, messages = template.said(stage.locale or self.asked.locale)
+            locale, messages = template.said(self.asked.locale)
             return Prompt(
                 template.name,
                 messages,

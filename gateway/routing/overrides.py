@@ -19,10 +19,7 @@ from fairlane.gateway.settings import (
 )
 from fairlane.queues.overrides import ALL, Override
 
-ROUTE_SETTINGS = (
-    *("model", "mode", "stream", "template", "fallbacks", "fallback_after_ms"),
-    *("timeout_ms", "max_wait_ms", "max_run_ms", "max_output_tokens", "repair"),
-)
+ROUTE_SETTINGS = (*("model", "mode", "stream", "template", "fallbacks", "timeout_ms", "max_output_tokens"),)
 """What can be overridden of a route's rule. Its price, and what counts as the same task, only the configuration sets."""
 MODEL_SETTINGS = ("fallbacks", "fallback_after_ms", "first_output_ms", "silence_ms")
 """What replicas apply of a model; the scheduler's scripts apply the rest."""

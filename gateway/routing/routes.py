@@ -23,15 +23,12 @@ class Rule(NamedTuple):
     mode: str = ""
     stream: bool = False
     timeout_ms: int = 0
-    max_wait_ms: int = 0
-    max_run_ms: int = 0
     max_output_tokens: int = 0
     price: Price | None = None
     fallbacks: tuple[str, ...] = ()
     fallback_after_ms: int = FALLBACK_AFTER_MS
     same_task_ms: int = 0
     template: str = ""
-    repair: bool | None = None
 
 
 class Route:
@@ -112,13 +109,14 @@ class Routes:
         said: dict[str, Any] = {}
         for layer in layers:
             said |= {
-                field: value for field in Rule._fields[1:] if (value := getattr(layer, field)) is not None
+                field: value
+                for field in RouteRule.model_fields
+                if (value := getattr(layer, field)) is not None
             }
         model = settings.models.get(said.get("model", ""))
         if model is not None:
             said.setdefault("fallbacks", model.fallbacks)
-            if model.fallback_after_ms is not None:
-                said.setdefault("fallback_after_ms", model.fallback_after_ms)
+            said["fallback_after_ms"] = _first(model.fallback_after_ms, FALLBACK_AFTER_MS)
         rates = said.pop("price", None)
         fallbacks = tuple(said.pop("fallbacks", ()))
         return Rule(name, **{"model": "", **said}, price=rates and rates.of_each, fallbacks=fallbacks)

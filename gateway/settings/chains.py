@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field, JsonValue, field_validator
 
 from fairlane.gateway.prompts.errors import TemplateError
-from fairlane.gateway.settings.parts import Mode, ModelName, Ms, SettingsPart, Tokens
+from fairlane.gateway.settings.parts import ModelName, SettingsPart, Tokens
 from fairlane.gateway.settings.routing import (
-    LocaleName,
     Messages,
     RouteSettings,
     RouteVariant,
@@ -35,7 +34,6 @@ OF_A_STAGE = frozenset({"content", "result", "json", "skipped", "parts"})
 """What texts read of an earlier stage."""
 
 StageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
-StageStatus = Annotated[str, Field(pattern=r"^[A-Z0-9][A-Z0-9_]{0,63}$")]
 Made = TypeVar("Made")
 Expression = Annotated[str, Field(min_length=1, max_length=4096)]
 
@@ -45,9 +43,6 @@ class StageSettings(SettingsPart):
 
     name: StageName
     """Its name: small letters, digits, `_` and `-`."""
-
-    status: StageStatus | None = None
-    """What `stageStatus` says while the stage waits and runs. Not set: its name in capitals, with `_PENDING`."""
 
     when: Expression | None = None
     """A variable, or an expression in `{{ }}`: where that is empty or false the stage is skipped. Not set: it always runs."""
@@ -75,28 +70,14 @@ class StageSettings(SettingsPart):
     variables: dict[VariableName, JsonValue] | None = None
     """What the template is filled in with; texts are templates. Not set: the chain's variables of the same names."""
 
-    locale: LocaleName | None = None
-    """The locale of the template. Not set: as the request says."""
-
     parameters: dict[str, JsonValue] = Field(default={})
     """Further members of the request, with `messages`: `temperature`, `top_p`, `stop` and the like."""
 
     json_schema: dict[str, JsonValue] | None = None
     """The JSON schema of the answer, with `messages`; later stages read what matched it as `stages.NAME.json`."""
 
-    mode: Mode | None = None
-    """With the caller's tier it makes the queue. Not set: as the route says; else `vision` with an image, `stream` for a stage
-    that streams, and `batch`.
-    """
-
     max_tokens: Tokens | None = None
     """Tokens of output at most."""
-
-    max_wait_ms: Ms | None = None
-    """Milliseconds that the stage may wait for its turn. The queue's own `max_wait_ms`, and the route's, hold beside it."""
-
-    max_run_ms: Ms | None = None
-    """Milliseconds that one try of the stage may take."""
 
     stream: bool | None = None
     """Whether readers see what it writes as it is written. Not set: the last stage does, in a call that streams, and
@@ -111,7 +92,7 @@ class StageSettings(SettingsPart):
     @property
     def pending(self) -> str:
         """What `stageStatus` says of it."""
-        return self.status or f"{self.name.upper().replace('-', '_')}_PENDING"
+        return f"{self.name.upper().replace('-', '_')}_PENDING"
 
 
 class ChainSettings(SettingsPart):
@@ -262,12 +243,11 @@ def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
             yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")
         elif stage.messages is None and stage.payload is None:
             yield Misplaced("messages", "without a `template` it needs `messages` or a `payload`")
-        for name in ("variables", "locale"):
-            if getattr(stage, name) is not None:
-                yield Misplaced(
-                    name,
-                    f"{name} are for a `template`; texts of `messages` and `payload` read the chain's own",
-                )
+        if stage.variables is not None:
+            yield Misplaced(
+                "variables",
+                "variables are for a `template`; texts of `messages` and `payload` read the chain's own",
+            )
     else:
         for name in ("messages", "payload", "json_schema"):
             if getattr(stage, name) is not None:

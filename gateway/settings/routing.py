@@ -39,12 +39,6 @@ class RouteRule(SettingsPart):
     timeout_ms: Ms | None = None
     """Milliseconds from submission to the end: the longest that a caller may ask for, and what holds where none is asked for."""
 
-    max_wait_ms: Ms | None = None
-    """Milliseconds that a task may wait. The queue's own `max_wait_ms` holds beside it."""
-
-    max_run_ms: Ms | None = None
-    """Milliseconds that a task may run once a worker has it."""
-
     max_output_tokens: Tokens | None = None
     """Tokens of output that a request may ask for, all its answers together; who asks for none is given this bound. Whoever asks
     for more is refused with 400. It means nothing to embeddings.
@@ -56,9 +50,6 @@ class RouteRule(SettingsPart):
     fallbacks: Annotated[list[ModelName], Field(max_length=MOST_FALLBACKS)] | None = None
     """Models to which a task goes on, in this order, that the one before could not answer. Not set: those of the model itself."""
 
-    fallback_after_ms: MsOrZero | None = None
-    """A task goes on to the next model while its own is held or paced for longer than so many milliseconds. Not set: 10 s."""
-
     same_task_ms: MsOrZero | None = None
     """Milliseconds for which the same template with the same variables, of the same user and tier, is the same task: as if the
     request had an idempotency key that says so. Not set or 0: each is a task of its own, unless the request has a key.
@@ -66,11 +57,6 @@ class RouteRule(SettingsPart):
 
     template: ModelName | None = None
     """The template of tasks that name this route as `template`. Not set: the one of the route's own name."""
-
-    repair: bool | None = None
-    """Whether an answer that does not match its JSON schema is asked for again, once. Not set: as `structured_repair` says. A
-    request may say otherwise.
-    """
 
 
 class RouteVariant(RouteRule):

@@ -34,7 +34,6 @@ STAGES: list[dict[str, Any]] = [
     },
     {
         "name": "match",
-        "status": "MATCHING",
         "model": "chat",
         "stream": True,
         "messages": [{"role": "user", "content": "{{ resume }} for {{ stages.summary.json.title }}"}],

@@ -48,7 +48,7 @@ async def test_a_poll_follows_it_through_its_stages(gateway: Start, replicas: in
         task = await stage.chat.take()
         assert task["payload"]["messages"][0]["content"] == "Ten years for Cook"
         assert task["stream"] is True
-        assert (await stage.talk.poll(task_id))["stageStatus"] == "MATCHING"
+        assert (await stage.talk.poll(task_id))["stageStatus"] == "MATCH_PENDING"
         await stage.chat.chunk(task, "A good ")
         await stage.chat.chunk(task, "match", 2)
         await stage.chat.answer(task, None, usage={"inputTokens": 1, "outputTokens": 2})

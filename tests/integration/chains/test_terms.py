@@ -56,7 +56,7 @@ async def test_a_key_covers_the_chain_or_all_of_its_stages(redis_url: str, tmp_p
                 "stages": [
                     {"name": "ocr", "status": "OCR_PENDING"},
                     {"name": "summary", "status": "SUMMARY_PENDING"},
-                    {"name": "match", "status": "MATCHING"},
+                    {"name": "match", "status": "MATCH_PENDING"},
                 ],
             }
         ]

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from tests.integration.native.keys import key, secret
-from tests.integration.native.test_structured_output import (
-    BAD,
-    GOOD,
-    SCHEMA,
-    SENTENCE,
-    asked,
-    message,
-    take_of,
-)
+from tests.integration.native.test_structured_output import BAD, GOOD, asked, message, take_of
 from tests.support.rawworkers import NOBODY, RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
@@ -210,24 +202,6 @@ async def test_who_leaves_between_the_answers_gets_none(shared_gateway: Start) -
         assert (await talk.poll(task_id))["status"] == "cancelled"
         assert "chunk" not in await logged(talk, task_id)
         await talk.reaches(busy, "completed")
-        await no_other_task(worker)
-
-
-async def test_a_route_says_it_and_a_request_says_otherwise(gateway: Start) -> None:
-    template = {"messages": [{"role": "user", "content": "Skills of {{ name }}?"}], "json_schema": SCHEMA}
-    routes = {"cv": {"model": "m", "repair": True}}
-    async with gateway(templates={"cv": template}, routes=routes) as talk, talk.worker2(["m"]) as worker:
-        body = {"template": "cv", "variables": {"name": "Ann"}, "async": True}
-        task_id = (await talk.http.post("/api/tasks", json=body)).json()["taskId"]
-        await worker.answer(await worker.take(), message(BAD))
-        again = await worker.take()
-        assert (again["model"], again["payload"]["model"]) == ("m", "m")
-        assert len(again["payload"]["messages"]) == 3
-        await worker.answer(again, message(GOOD))
-        await talk.reaches(task_id, "completed")
-        task_id = (await talk.http.post("/api/tasks", json={**body, "repair": False})).json()["taskId"]
-        await worker.answer(await worker.take(), message(BAD))
-        assert (await talk.reaches(task_id, "failed"))["error"] == SENTENCE
         await no_other_task(worker)
 
 

@@ -370,9 +370,7 @@ async def test_a_template_without_a_route_runs_on_the_model_that_is_named(gatewa
 
 
 async def test_a_route_bounds_time_and_says_what_is_not_said(gateway: Start) -> None:
-    routes = {
-        "slow": {"model": "m", "timeout_ms": 7000, "max_wait_ms": 6000, "mode": "batch", "stream": True}
-    }
+    routes = {"slow": {"model": "m", "timeout_ms": 7000, "mode": "batch", "stream": True}}
     async with gateway(routes=routes) as talk, talk.worker2(["m"]) as worker:
         async with talk.events("/api/openai", json={"model": "slow", "timeout": 60_000}) as reader:
             task = await worker.take()

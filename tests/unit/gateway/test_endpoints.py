@@ -178,11 +178,7 @@ def test_what_an_endpoint_takes_is_the_least_of_slots_and_windows() -> None:
 
 
 def test_settings_become_models_of_their_own() -> None:
-    said = {
-        "image": EndpointSettings(
-            url="https://a.example/*", concurrency=3, windows="5/1s, 100/1m"
-        )
-    }
+    said = {"image": EndpointSettings(url="https://a.example/*", concurrency=3, windows="5/1s, 100/1m")}
     settings = Settings(models={"m": {"concurrency": 1}}, endpoints=said)  # type: ignore[dict-item]
     merged, endpoints = with_endpoints(
         settings, {"image": said["image"], "other": EndpointSettings(url="https://b.example/")}

@@ -41,7 +41,6 @@ def says(content: str) -> dict[str, Any]:
         ({"template": "sum_up", "messages": ONE["messages"]}, "messages", "has no messages"),
         (ONE | {"payload": {}}, "payload", "one of them is the request"),
         (ONE | {"type": "x"}, "type", "said of a `payload`"),
-        (ONE | {"locale": "de"}, "locale", "for a `template`"),
         ({"model": "small", "payload": {"model": "other"}}, "payload", "name it once"),
         (says("{{ item }}"), "messages", "item is there with `each` alone"),
         (ONE | {"each": "list", "stream": True}, "stream", "cannot stream"),

@@ -23,7 +23,7 @@ from fairlane.queues.overrides import Override
 SETTINGS: dict[str, Any] = {
     "models": {"a": {}, "b": {}, "f": {"fallbacks": ["a"], "first_output_ms": 9000}},
     "routes": {
-        "r": {"model": "a", "tiers": {"paid": {"model": "b", "max_run_ms": 7}}},
+        "r": {"model": "a", "tiers": {"paid": {"model": "b", "max_output_tokens": 7}}},
         "to_f": {"model": "f"},
         "seeing": {"model": "a", "vision": {"model": "b"}},
         "same": {"model": "a", "same_task_ms": 1000},
@@ -76,14 +76,14 @@ def test_a_share_has_about_its_percentage_and_each_override_another_one(percent:
 def test_a_task_in_the_share_has_the_candidate_and_the_others_the_baseline() -> None:
     over = laid(
         route(percent=30, model="f"),
-        route(max_wait_ms=5, override_id="o2"),
+        route(timeout_ms=5, override_id="o2"),
         route("to_f", 100, "o3", mode="batch"),
     )
     for task in TASKS[:100]:
         found = plan(over, "r", task)
         assert found.model == ("f" if in_percent("o1", task, 30) else "a")
         assert found.rule is not None
-        assert found.rule.max_wait_ms == 5
+        assert found.rule.timeout_ms == 5
     assert plan(over, "r").model == "a", "without a task there is no share"
     rule = plan(over, "to_f", "t").rule
     assert rule is not None
@@ -103,16 +103,16 @@ def test_the_share_of_a_route_that_recognizes_requests_is_one_of_users() -> None
 def test_values_of_tiers_and_of_requests_with_images_are_set_by_their_names() -> None:
     over = laid(
         route(**{"model": "f", "tiers.paid.fallbacks": ["a"]}),
-        route("seeing", 100, "o2", **{"vision.max_run_ms": 9, "vision.tiers.free.model": "f"}),
+        route("seeing", 100, "o2", **{"vision.max_output_tokens": 9, "vision.tiers.free.model": "f"}),
         route("to_f", 100, "o3", **{"vision.model": "b", "fallbacks": None}),
     )
     assert (plan(over, "r").model, plan(over, "r", tier="paid").model) == ("f", "b")
     paid = plan(over, "r", tier="paid").rule
     assert paid is not None
-    assert (paid.fallbacks, paid.max_run_ms) == (("a",), 7)
+    assert (paid.fallbacks, paid.max_output_tokens) == (("a",), 7)
     image = plan(over, "seeing", image=True)
     assert image.rule is not None
-    assert (image.model, image.rule.max_run_ms, plan(over, "seeing").model) == ("f", 9, "a")
+    assert (image.model, image.rule.max_output_tokens, plan(over, "seeing").model) == ("f", 9, "a")
     assert plan(over, "seeing", tier="paid", image=True).model == "b"
     assert (plan(over, "to_f", image=True).model, plan(over, "to_f").fallbacks) == ("b", "a\t")
 

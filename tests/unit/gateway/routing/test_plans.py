@@ -34,7 +34,7 @@ def test_what_is_said_for_a_tier_beats_what_is_said_for_all_and_images_beat_both
                 "mode": "batch",
                 "timeout_ms": 5000,
                 "tiers": {"paid": {"model": "b", "mode": "stream"}},
-                "vision": {"model": "v", "tiers": {"paid": {"max_run_ms": 7}}},
+                "vision": {"model": "v", "tiers": {"paid": {"max_output_tokens": 7}}},
             }
         }
     )
@@ -42,7 +42,7 @@ def test_what_is_said_for_a_tier_beats_what_is_said_for_all_and_images_beat_both
     def told(tier: str, *, image: bool) -> tuple[Any, ...]:
         rule = plan(made, "r", tier, image=image).rule
         assert rule is not None
-        return rule.model, rule.mode, rule.timeout_ms, rule.max_run_ms
+        return rule.model, rule.mode, rule.timeout_ms, rule.max_output_tokens
 
     assert told("free", image=False) == ("a", "batch", 5000, 0)
     assert told("paid", image=False) == ("b", "stream", 5000, 0)
