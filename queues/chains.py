@@ -187,7 +187,7 @@ def chain_of(task_id: str) -> str:
 
 
 def read_stage(text: str) -> tuple[Stage, int]:
-    """Which stage a record's field `sg` says, and which part of it; -1: the stage runs in place, or none is meant."""
+    """Which stage a record's field `stage` says, and which part of it; -1: the stage runs in place, or none is meant."""
     number, part, name = text.split(" ")
     return Stage(int(number), name), -1 if part == "-" else int(part)
 

@@ -763,7 +763,8 @@ class Scheduler:
     async def tops(self, task_ids: Sequence[str]) -> list[Top | None]:
         """Where several tasks stand, in one round trip; None for those unknown."""
         replies = [
-            self._link.command("HMGET", self._keys("task", id=i), "st", "ep", "sq", "at") for i in task_ids
+            self._link.command("HMGET", self._keys("task", id=i), "state", "epoch", "top_seq", "attempt")
+            for i in task_ids
         ]
         found: list[Top | None] = []
         for reply in replies:
@@ -946,60 +947,60 @@ def configuration(
 
 def _record_of(task: TaskSpec) -> list[Arg]:
     """What a task's record holds as the caller said it (keys.py, RECORD), each name and its value: only what was said."""
-    fields: list[Arg] = ["ty", task.task_type, "tl", task.keep_ms]
+    fields: list[Arg] = ["type", task.task_type, "ttl", task.keep_ms]
     if task.key:
-        fields += ("k", task.key)
+        fields += ("key_id", task.key)
     if task.estimated_input:
-        fields += ("ei", task.estimated_input)
+        fields += ("input_tokens", task.estimated_input)
     if task.most_input > task.estimated_input:
-        fields += ("mi", task.most_input)
+        fields += ("max_input", task.most_input)
     if task.max_output:
-        fields += ("mo", task.max_output)
+        fields += ("max_output", task.max_output)
     elif task.answers > 1:
-        fields += ("na", task.answers)
+        fields += ("answers", task.answers)
     if task.weight != 1:
-        fields += ("w", task.weight)
+        fields += ("weight", task.weight)
     if task.priority > 0:
-        fields += ("pr", task.priority)
+        fields += ("priority", task.priority)
     if task.run_ms > 0:
-        fields += ("rl", task.run_ms)
+        fields += ("run_limit", task.run_ms)
     if task.most_tries:
-        fields += ("mt", task.most_tries)
+        fields += ("max_tries", task.most_tries)
     if task.linger_ms > 0:
-        fields += ("lg", task.linger_ms)
+        fields += ("linger", task.linger_ms)
     if task.waiting:
-        fields += ("wt", b"1")
+        fields += ("waiting", b"1")
     if task.stream:
-        fields += ("sf", b"1")
+        fields += ("stream", b"1")
     if task.metadata:
-        fields += ("md", task.metadata)
+        fields += ("metadata", task.metadata)
     if task.asked:
-        fields += ("rt", task.asked)
+        fields += ("route", task.asked)
     if task.template:
-        fields += ("tm", task.template)
+        fields += ("template", task.template)
     if task.fallbacks:
-        fields += ("fb", task.fallbacks, "fa", task.fallback_after_ms)
+        fields += ("fallbacks", task.fallbacks, "fallback_after", task.fallback_after_ms)
     if task.named_later:
-        fields += ("nl", b"1")
+        fields += ("model_omitted", b"1")
     if task.traceparent:
-        fields += ("tp", task.traceparent)
+        fields += ("traceparent", task.traceparent)
     if task.request_id:
-        fields += ("rq", task.request_id)
+        fields += ("request_id", task.request_id)
     if task.price:
-        fields += ("pc", task.price)
+        fields += ("price", task.price)
     if task.uses:
-        fields += ("su", task.uses)
+        fields += ("token_use", task.uses)
     if task.answer:
-        fields += ("js", task.answer)
+        fields += ("schema", task.answer)
     if task.repair:
-        fields += ("rp", b"1")
+        fields += ("repair", b"1")
     if task.archive_ms:
         beside = " l" if task.archive_log else " r" if task.archive_request else ""
-        fields += ("ar", f"{task.archive_ms}{beside}")
+        fields += ("archive", f"{task.archive_ms}{beside}")
     if task.after_read_ms:
-        fields += ("ra", task.after_read_ms)
+        fields += ("keep_after_read", task.after_read_ms)
     if task.announced:
-        fields += ("wh", b"1")
+        fields += ("webhooks", b"1")
     return fields
 
 
@@ -1036,10 +1037,11 @@ def _read_chain(reply: list[Any]) -> Chain:
     results: dict[tuple[int, int], bytes] = {}
     used: dict[tuple[int, int], Used] = {}
     for field, value in fields.items():
-        kind, (at, _, part) = field[:1], field[1:].decode().partition(".")
-        if kind == b"r" and at.isdigit():
+        kind, _, place = field.decode().partition(":")
+        at, _, part = place.partition(".")
+        if kind == "result":
             results[int(at), int(part or -1)] = value
-        elif kind == b"u" and at.isdigit():
+        elif kind == "usage":
             used[int(at), int(part or -1)] = read_used(value.decode())
     at_stage, _ = read_stage(stage.decode())
     plan, head = fields.get(b"plan", b""), fields.get(b"head", b"")

@@ -164,7 +164,7 @@ class Grant(NamedTuple):
     answer: str = ""
     """What its finished text must be (`TaskSpec.answer`)."""
     repair: str = ""
-    """Whether that may be asked for again, as the record's field `rp` says it: see `repairs` and `repaired`."""
+    """Whether that may be asked for again, as the record's field `repair` says it: see `repairs` and `repaired`."""
     tell_sent: bool = False
     """Its model has windows: `Scheduler.sent` is to be told when its request has left."""
     most_tries: int = 0
@@ -345,7 +345,7 @@ _NOTHING_MORE = Used()[2:]
 
 
 def read_repair(field: str) -> Used | None:
-    """What the record's field `rp` says of an answer that was asked for again; None where there was none that counts."""
+    """What the record's field `repair` says of an answer that was asked for again; None where there was none that counts."""
     said = field.split()
     if len(said) < 7:
         return None
@@ -450,7 +450,7 @@ class Record(NamedTuple):
 
     @property
     def state(self) -> State:
-        return State(self.fields["st"])
+        return State(self.fields["state"])
 
     @property
     def model(self) -> str:
@@ -460,23 +460,23 @@ class Record(NamedTuple):
     @property
     def epoch(self) -> int:
         """The first part of the newest events' ids."""
-        return self.number("ep")
+        return self.number("epoch")
 
     @property
     def progress(self) -> bytes:
         """Data of the last `progress` of the attempt that runs; b"" when it has told none."""
-        epoch, _, data = self.fields.get("pg", "").partition("\n")
-        return data.encode() if self.state is State.EXECUTING and epoch == self.fields.get("ep") else b""
+        epoch, _, data = self.fields.get("progress", "").partition("\n")
+        return data.encode() if self.state is State.EXECUTING and epoch == self.fields.get("epoch") else b""
 
     @property
     def archives_log(self) -> bool:
         """Whether its log is to go to SQL, and is not known to be there."""
-        return self.fields.get("ar", "").endswith("l")
+        return self.fields.get("archive", "").endswith("l")
 
     @property
     def permit_used_ms(self) -> int | None:
         """When the permit of the task was used, ms; 0: not yet. None: none is out."""
-        permit = self.fields.get("pm", "").split(" ") if self.state is State.EXECUTING else [""]
+        permit = self.fields.get("permit", "").split(" ") if self.state is State.EXECUTING else [""]
         return int(permit[3]) if len(permit) > 3 else None
 
     def number(self, field: str) -> int:
@@ -489,28 +489,28 @@ class Record(NamedTuple):
         return Grant(
             task_id=task_id,
             attempt=self.number("at"),
-            epoch=self.number("ep"),
-            token=fields.get("gt", ""),
-            model=fields["m"],
-            queue=fields["q"],
-            task_type=fields.get("ty", ""),
-            user=fields["u"],
-            key=fields.get("k", ""),
+            epoch=self.number("epoch"),
+            token=fields.get("grant_token", ""),
+            model=fields["model"],
+            queue=fields["queue"],
+            task_type=fields.get("type", ""),
+            user=fields["user"],
+            key=fields.get("key_id", ""),
             stream=False,
             left_ms=0,
             tries=0,
-            enqueued_ms=self.number("en"),
+            enqueued_ms=self.number("enqueued_at"),
             start_seq=1,
             waiting=False,
             readers="",
-            granted_ms=self.number("ga"),
+            granted_ms=self.number("granted_at"),
             start="",
         )
 
 
 def asked_model(fields: Mapping[str, str]) -> str:
     """The model that a task's record says was asked for; it may be scheduled as another one."""
-    return fields.get("an") or fields.get("m", "")
+    return fields.get("requested_model") or fields.get("model", "")
 
 
 class Entry(NamedTuple):

@@ -443,14 +443,14 @@ class Hub:
         record = await self._scheduler.follow(feed.task_id, keep_alive=keep_alive, owner=owner)
         if record is None:
             return None
-        top = record.number("sq")
-        epoch, _ = parse_event_id(record.fields.get("ti") or f"{record.epoch}-{top}")
+        top = record.number("top_seq")
+        epoch, _ = parse_event_id(record.fields.get("end_id") or f"{record.epoch}-{top}")
         if not feed.lost and not feed.agrees(epoch, top):
             feed.lose()
         if feed.lost:
             self.release(feed)
             feed = self.open(feed.task_id)
-        feed.user = record.fields["u"]
+        feed.user = record.fields["user"]
         if top > feed.top:
             feed.jump(epoch, top, record.state in TERMINAL_STATES)
         self._show_last(feed, record)

@@ -151,7 +151,7 @@ class Fairlane:
         return self._world.now_ms - self._grants[task].granted_ms
 
     def _compare_charge(self, task: Task) -> None:
-        account = self._world.call("HGET", self._world.keys("task", id=_id(task)), "ac")
+        account = self._world.call("HGET", self._world.keys("task", id=_id(task)), "account")
         charged, due = int(account.split()[0]), self._twins[task].charged
         if charged != due:
             raise Disagreement(f"after {self._now_us} us {_id(task)} was charged {charged}, the rule {due}")

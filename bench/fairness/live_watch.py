@@ -132,14 +132,18 @@ async def closed_ledger(stack: Stack, model: str, calls: Sequence[Call]) -> Ledg
         shot = await asyncio.to_thread(lambda: audit(world, ids, carried=True))
     finally:
         world.close()
-    tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["m"] == model}
+    tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["model"] == model}
     times = {
-        int(record["md"]): Times(*(int(record.get(name, 0)) for name in ("en", "ga", "ed")))
+        int(record["metadata"]): Times(
+            *(int(record.get(name, 0)) for name in ("enqueued_at", "granted_at", "ended_at"))
+        )
         for record in tasks.values()
     }
-    completed = frozenset(int(record["md"]) for record in tasks.values() if record["st"] == "completed")
-    counts = Counter(int(record["md"]) for record in tasks.values())
+    completed = frozenset(
+        int(record["metadata"]) for record in tasks.values() if record["state"] == "completed"
+    )
+    counts = Counter(int(record["metadata"]) for record in tasks.values())
     states = Counter(
-        "expired" if record.get("co") in TIMED_OUT else record["st"] for record in tasks.values()
+        "expired" if record.get("code") in TIMED_OUT else record["state"] for record in tasks.values()
     )
     return Ledger(calls, stack.records(model), states, times, completed, counts)

@@ -438,7 +438,7 @@ async def cancelled_state(tasks: Tasks, caller: Caller, request: Request, task_i
         if error.status != 404:
             raise
         return (await tasks.poll.archived(task_id, caller)).state
-    if caller.owns(record.fields.get("k", ""), record.fields["u"]):
+    if caller.owns(record.fields.get("key_id", ""), record.fields["user"]):
         return await tasks.cancel.own(task_id, record)
     return await tasks.cancel.others(task_id, record, actor_of(caller, request.address))
 
@@ -459,7 +459,9 @@ async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:
             if found is None:
                 raise not_found(task_id)
             if ticket is not None:
-                tasks.calls.enter_for_owner(request, found[0].fields.get("k", ""), found[0].fields["u"])
+                tasks.calls.enter_for_owner(
+                    request, found[0].fields.get("key_id", ""), found[0].fields["user"]
+                )
             answer = await _replay(tasks, request, task_id, *found, from_latest)
             del found  # the record is large, and it may be long
             with ticket or contextlib.nullcontext():

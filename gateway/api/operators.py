@@ -222,7 +222,7 @@ async def cancel_all(
     if not wanted:
         raise bad_request("one of user, queue, model and worker must be given", "user")
     if state:
-        wanted["st"] = state
+        wanted["state"] = state
     cancelled, more = await operator.cancel_all(wanted, limit, actor)
     return answer({"cancelled": len(cancelled), "more": more})
 

@@ -143,7 +143,7 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
     else:
         permit = {name: shown[name] for name in PERMIT_MEMBERS if name in shown}
         told = {"task_result": msgspec.json.encode(permit).decode() if permit else ""}
-    times = record.number("en"), record.number("ga"), record.number("ed")
+    times = record.number("enqueued_at"), record.number("granted_at"), record.number("ended_at")
     ahead = _ahead(state, record.place)
     wait_s = _wait_s(tasks, record, ahead) if state is State.QUEUED else 0
     await request.respond(200, _encoded(state, told, ahead, wait_s, *times), headers)

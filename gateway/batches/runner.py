@@ -392,7 +392,7 @@ class Runner(BatchContext):
                 sentence = f"The answer is larger than {MOST_OF_A_VALUE} bytes"
                 error = gateway_failed("OUTPUT_TOO_LARGE", sentence, task_id)
                 return failed(line.line, line.custom_id, task_id, error)
-            if over and (record.state is State.CANCELLED or record.fields.get("co") == "QUEUE_TIMEOUT"):
+            if over and (record.state is State.CANCELLED or record.fields.get("code") == "QUEUE_TIMEOUT"):
                 return None
             failure = (await results.end(info)).error
         except MisfitError as misfit:
@@ -400,7 +400,7 @@ class Runner(BatchContext):
         except Lost:
             error = gateway_failed("STORE_LOST", "The store lost this answer", task_id)
         else:
-            took_ms = max(record.number("ed") - record.number("en"), 0)
+            took_ms = max(record.number("ended_at") - record.number("enqueued_at"), 0)
             error = task_failed(failure, task_id, took_ms=took_ms)
         return failed(line.line, line.custom_id, task_id, error)
 

@@ -87,11 +87,11 @@ class Operator:
         cancelled: list[str] = []
         more, finished = False, False
         try:
-            for state in [wanted["st"]] if "st" in wanted else [State.QUEUED, State.EXECUTING]:
+            for state in [wanted["state"]] if "state" in wanted else [State.QUEUED, State.EXECUTING]:
                 after: str | None = ""
                 while after is not None and not more:
                     rows, after = await self.search(
-                        {**wanted, "st": state}, after, CANCELLED_AT_ONCE, actor.who, "cancel"
+                        {**wanted, "state": state}, after, CANCELLED_AT_ONCE, actor.who, "cancel"
                     )
                     room = limit - len(cancelled)
                     more = len(rows) > room

@@ -190,14 +190,14 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         return int(float(fields[field])) if fields.get(field) else None
 
     model = asked_model(fields) or None
-    moves = [line.split("\t") for line in fields.get("mv", "").splitlines()]
+    moves = [line.split("\t") for line in fields.get("fallback_history", "").splitlines()]
 
     def model_at(instant: int | None) -> str | None:
         """The model that it asked for then."""
         return next((left for left, at, _ in moves if instant is not None and int(at) > instant), model)
 
     attempts: list[dict[str, Any]] = []
-    for entry in filter(None, fields.get("hi", "").split(";")):
+    for entry in filter(None, fields.get("history", "").split(";")):
         worker, granted, ended, why = entry.split("|", 3)
         attempts.append(
             {
@@ -208,54 +208,56 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
                 "outcome": why,
             }
         )
-    if attempts and attempts[-1]["grantedAt"] == number("ga"):  # it is in the history, and there was no other
-        attempts[-1]["firstOutputAt"] = number("fo")
-    elif fields.get("ga"):
+    if attempts and attempts[-1]["grantedAt"] == number(
+        "granted_at"
+    ):  # it is in the history, and there was no other
+        attempts[-1]["firstOutputAt"] = number("first_output_at")
+    elif fields.get("granted_at"):
         attempts.append(
             {
-                "workerId": fields.get("wk", ""),
-                "model": model_at(number("ga")),
-                "grantedAt": number("ga"),
-                "firstOutputAt": number("fo"),
-                "endedAt": number("ed"),
-                "outcome": fields["st"] if fields["st"] in TERMINAL else None,
+                "workerId": fields.get("worker", ""),
+                "model": model_at(number("granted_at")),
+                "grantedAt": number("granted_at"),
+                "firstOutputAt": number("first_output_at"),
+                "endedAt": number("ended_at"),
+                "outcome": fields["state"] if fields["state"] in TERMINAL else None,
             }
         )
     return {
         "taskId": task_id,
-        "status": fields["st"],
+        "status": fields["state"],
         "model": model,
-        "asked": fields.get("rt") or None,
+        "asked": fields.get("route") or None,
         "moves": [{"model": left, "at": int(at), "why": why} for left, at, why in moves],
-        "repaired": fields.get("rp", "")[:1] == "2",
+        "repaired": fields.get("repair", "")[:1] == "2",
         **_of_chain(fields),
-        "queue": fields.get("q"),
-        "user": fields.get("u"),
-        "key": fields.get("k") or None,
-        "type": fields.get("ty"),
-        "code": fields.get("co") or None,
-        "category": category_of(fields.get("co", "")) or None,
-        "requestId": fields.get("rq") or None,
-        "enqueuedAt": number("en"),
-        "startedAt": number("ga"),
-        "firstOutputAt": number("fo"),
-        "endedAt": number("ed"),
-        "attempt": number("at"),
+        "queue": fields.get("queue"),
+        "user": fields.get("user"),
+        "key": fields.get("key_id") or None,
+        "type": fields.get("type"),
+        "code": fields.get("code") or None,
+        "category": category_of(fields.get("code", "")) or None,
+        "requestId": fields.get("request_id") or None,
+        "enqueuedAt": number("enqueued_at"),
+        "startedAt": number("granted_at"),
+        "firstOutputAt": number("first_output_at"),
+        "endedAt": number("ended_at"),
+        "attempt": number("attempt"),
         "attempts": attempts,
     }
 
 
 def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
     """Which stage of a chain a task is in and since when, or which part of one it is, and of which chain."""
-    if not fields.get("sg"):
+    if not fields.get("stage"):
         return dict.fromkeys(("stage", "stageIndex", "part", "chain", "stageAt"))
-    (index, name), part = read_stage(fields["sg"])
-    since = fields.get("se") or fields.get("en")
+    (index, name), part = read_stage(fields["stage"])
+    since = fields.get("stage_entered_at") or fields.get("enqueued_at")
     about = {
         "stage": name,
         "stageIndex": index,
         "part": part if part >= 0 else None,
-        "chain": fields.get("pa"),
+        "chain": fields.get("chain"),
     }
     return about | {"stageAt": int(float(since)) if since else None}
 

@@ -11,13 +11,13 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 
 FILTERS = {
-    "state": "st",
-    "user": "u",
-    "queue": "q",
-    "model": "m",
-    "asked": "rt",
-    "worker": "wk",
-    "code": "co",
+    "state": "state",
+    "user": "user",
+    "queue": "queue",
+    "model": "model",
+    "asked": "route",
+    "worker": "worker",
+    "code": "code",
 }
 """Parameters of a search, and the fields of a task's record that must equal them."""
 STATES = frozenset(state.value for state in State)
@@ -31,13 +31,13 @@ async def search(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """At most `limit` tasks behind `after` whose record has the `wanted` fields, newest first; and behind which to go on, None at
     the end. Raises StoreError."""
-    source: Literal["running", "recent"] = "running" if wanted.get("st") == State.EXECUTING else "recent"
+    source: Literal["running", "recent"] = "running" if wanted.get("state") == State.EXECUTING else "recent"
     rows: list[dict[str, Any]] = []
     for _ in range(MOST_CALLS):
         found, after = await scheduler.search(
             source, wanted, after=after, most=limit - len(rows), look_at=LOOK_AT
         )
-        rows += [task_row(task_id, fields) for task_id, fields in found if fields.get("st") in STATES]
+        rows += [task_row(task_id, fields) for task_id, fields in found if fields.get("state") in STATES]
         if not after or len(rows) >= limit:
             break
     return rows, after or None
@@ -48,7 +48,7 @@ def _permit(record: Record) -> dict[str, int | None] | None:
     used_ms = record.permit_used_ms
     if used_ms is None:
         return None
-    return {"until": int(record.fields["pm"].partition(" ")[0]), "usedAt": used_ms or None}
+    return {"until": int(record.fields["permit"].partition(" ")[0]), "usedAt": used_ms or None}
 
 
 def describe(task_id: str, record: Record) -> dict[str, Any]:
@@ -60,22 +60,22 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
 
     row = task_row(task_id, fields) | {
         "now": record.now_ms,
-        "priority": record.number("pr"),
-        "tries": record.number("tr"),
-        "stream": fields.get("sf") == "1",
-        "waited": fields.get("wt") == "1",
-        "fallbacks": [line.partition("\t")[0] for line in fields.get("fb", "").splitlines()],
-        **told_of_plan("", "", fields.get("tm", "")),
-        "estimatedInputTokens": number("ei"),
-        "maxOutputTokens": number("mo"),
-        "payloadBytes": number("pb"),
-        "waitDeadlineAt": number("wd"),
-        "deadlineAt": number("dl"),
-        "attemptDeadlineAt": number("xd"),
-        "keptForMs": number("tl"),
-        "events": record.number("sq"),
+        "priority": record.number("priority"),
+        "tries": record.number("tries"),
+        "stream": fields.get("stream") == "1",
+        "waited": fields.get("waiting") == "1",
+        "fallbacks": [line.partition("\t")[0] for line in fields.get("fallbacks", "").splitlines()],
+        **told_of_plan("", "", fields.get("template", "")),
+        "estimatedInputTokens": number("input_tokens"),
+        "maxOutputTokens": number("max_output"),
+        "payloadBytes": number("payload_bytes"),
+        "waitDeadlineAt": number("wait_deadline"),
+        "deadlineAt": number("deadline"),
+        "attemptDeadlineAt": number("attempt_deadline"),
+        "keptForMs": number("ttl"),
+        "events": record.number("top_seq"),
         "permit": _permit(record),
-        "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
+        "metadata": msgspec.Raw(fields["metadata"].encode()) if fields.get("metadata") else None,
     }
     if record.state is State.QUEUED:
         row |= place_fields(record.place)

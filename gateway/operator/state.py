@@ -149,7 +149,7 @@ class StateReader:
                 field.decode(): value.decode("utf-8", "replace")
                 for field, value in zip(flat[::2], flat[1::2], strict=True)
             }
-            if fields.get("st") in {state.value for state in State}:
+            if fields.get("state") in {state.value for state in State}:
                 rows.append(task_row(name, fields))
         return rows
 

@@ -155,7 +155,7 @@ class Gate:
         record = await self._scheduler.position(task_id)
         if (
             record is None
-            or record.fields.get("ty") != PERMIT
+            or record.fields.get("type") != PERMIT
             or record.state not in (State.QUEUED, State.EXECUTING)
         ):
             return await self._crowding(endpoint)

@@ -125,7 +125,7 @@ class Archive(Outbox):
         """Archive a task that has ended. It is never too early."""
         [(task_id, record)] = ends
         fields, request = record.fields, None
-        if fields.get("ar", "").endswith("r"):
+        if fields.get("archive", "").endswith("r"):
             request = await self._scheduler.request(task_id)
         try:
             answer = b"".join(await self._poll.answer(task_id, record, ""))
@@ -137,16 +137,16 @@ class Archive(Outbox):
             return ()
         row = {
             "task": task_id,
-            "enqueued": record.number("en"),
-            "ended": record.number("ed"),
-            "key_id": fields.get("k", ""),
-            "user_name": fields["u"],
+            "enqueued": record.number("enqueued_at"),
+            "ended": record.number("ended_at"),
+            "key_id": fields.get("key_id", ""),
+            "user_name": fields["user"],
             "state": record.state.value,
             "answer": answer,
             "request": request,
         }
         async with self._database.writing() as connection:
-            if await self._forgotten.was(connection, fields["u"], record.number("en")):
+            if await self._forgotten.was(connection, fields["user"], record.number("enqueued_at")):
                 return ()
             await write(connection, row)
         self._metrics.count(RECORDS_WRITTEN)

@@ -96,7 +96,7 @@ class ResponseEnds:
         """Write down how these tasks have ended, which are responses, all or none; nothing of those that are not kept. Returns
         those of which it is not known yet whether they are. Repeated, it changes nothing; a later end counts, as Redis had
         forgotten the one before. Raises StoreError and DatabaseUnavailable."""
-        ended = {task_id: record.number("ed") for task_id, record in ends}
+        ended = {task_id: record.number("ended_at") for task_id, record in ends}
         rows = await self._store.rows(ended, now_ms=0)
         there = {row.task_id for row in rows}
         early = {task_id for task_id, record in ends if task_id not in there and _is_young(record)}
@@ -141,7 +141,7 @@ class ResponseEnds:
 
 
 def _is_young(record: Record) -> bool:
-    return record.now_ms - record.number("en") < ROW_WITHIN_MS
+    return record.now_ms - record.number("enqueued_at") < ROW_WITHIN_MS
 
 
 _here, _logs = responses.c, response_logs.c

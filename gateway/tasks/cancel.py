@@ -26,7 +26,7 @@ class Cancel:
         before = record.state
         state = await self._end(task_id, before, "admin")
         if state is State.CANCELLED and before not in TERMINAL:
-            shown = {"status": before.value, "user": record.fields["u"], "queue": record.fields["q"]}
+            shown = {"status": before.value, "user": record.fields["user"], "queue": record.fields["queue"]}
             await self._note(actor, "cancel", f"task {task_id}", shown, {"status": state.value})
         return state
 

@@ -71,20 +71,20 @@ def not_found(task_id: str) -> ApiError:
 
 def is_chain(record: Record) -> bool:
     """Whether it is a chain's: its fields name the stage that it is in."""
-    return "sg" in record.fields and "pa" not in record.fields  # which a part has
+    return "stage" in record.fields and "chain" not in record.fields  # which a part has
 
 
 def record_info(task_id: str, record: Record) -> TaskInfo:
     """What views know of a task that was submitted anywhere."""
-    metadata = record.fields.get("md")
+    metadata = record.fields.get("metadata")
     return TaskInfo(
         task_id,
         record.model,
-        record.number("en") // 1000,
-        record.fields.get("ty", ""),
+        record.number("enqueued_at") // 1000,
+        record.fields.get("type", ""),
         metadata.encode() if metadata else None,
-        record.fields["u"],
-        "rt" in record.fields,
+        record.fields["user"],
+        "route" in record.fields,
     )
 
 
@@ -133,7 +133,7 @@ class Poll:
         if chain_of(task_id) != task_id:
             raise not_found(task_id)
         record = await self.record(task_id)
-        if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
+        if not caller.may_see(record.fields.get("key_id", ""), record.fields["user"]):
             raise not_found(task_id)
         return record
 
@@ -158,7 +158,11 @@ class Poll:
     async def was_read(self, caller: Caller, task_id: str, record: Record) -> None:
         """The caller has been answered: the end of its task may go earlier, where that is wanted."""
         fields = record.fields
-        if "ra" in fields and record.state in TERMINAL and caller.owns(fields.get("k", ""), fields["u"]):
+        if (
+            "keep_after_read" in fields
+            and record.state in TERMINAL
+            and caller.owns(fields.get("key_id", ""), fields["user"])
+        ):
             with contextlib.suppress(StoreError):  # it goes at its time
                 await self._scheduler.read_end(task_id)
 
@@ -171,35 +175,35 @@ class Poll:
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
         chain: Chain | None = None
         if is_chain(record) and state in TERMINAL:
-            async with self._semaphore.hold(record.fields["u"]):  # its results can be large
+            async with self._semaphore.hold(record.fields["user"]):  # its results can be large
                 answer |= told_of_chain(await self._chain(task_id, record))
         elif is_chain(record):
             chain = await self._chain(task_id, record)
             answer |= told_of_chain(chain)
-        answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
+        answer |= told_of_plan(fields.get("route", ""), record.model, fields.get("template", ""))
         result: bytes | None = None
         place = record.place
         if chain is not None:
-            ran_ms = record.now_ms - record.number("ga") if state is State.EXECUTING else -1
+            ran_ms = record.now_ms - record.number("granted_at") if state is State.EXECUTING else -1
             place = await self.whole(place, chain.head, chain.stage.number, ran_ms)
         if state is State.QUEUED:
             answer |= {
-                "enqueuedAt": record.number("en"),
+                "enqueuedAt": record.number("enqueued_at"),
                 **place_fields(place),
                 "pollAfterMs": poll_after(place.wait_ms),
                 "streamUrl": stream_url,
             }
         elif state is State.EXECUTING:
             answer |= {
-                "workerId": record.fields.get("wk", ""),
-                "startedAt": record.number("ga"),
+                "workerId": record.fields.get("worker", ""),
+                "startedAt": record.number("granted_at"),
                 **({} if chain is None else wait_fields(place)),
                 "pollAfterMs": POLL_SOON_MS if chain is None else poll_after(place.wait_ms),
                 "streamUrl": stream_url,
                 **await self._permit(task_id, record),
             }
         else:
-            ended = record.number("ed")
+            ended = record.number("ended_at")
             try:
                 end = await self._results.end(record_info(task_id, record))
                 if state is State.COMPLETED:
@@ -212,7 +216,7 @@ class Poll:
                 error = end.error
                 answer |= {
                     "error": error.error if error else "",
-                    "code": (code := record.fields.get("co", "")),
+                    "code": (code := record.fields.get("code", "")),
                     "category": category_of(code),
                     "failedAt": ended,
                 }
@@ -220,7 +224,7 @@ class Poll:
                     answer["retryable"] = error.retryable
             else:
                 answer["cancelledAt"] = ended
-        if metadata := record.fields.get("md"):
+        if metadata := record.fields.get("metadata"):
             answer["metadata"] = msgspec.Raw(metadata.encode())
         return answer, result
 

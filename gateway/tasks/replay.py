@@ -43,8 +43,8 @@ async def begin(
     1 It wants only what comes from now on, or the end. 2 It has seen nothing; an id with the number 0 stands before the first
     event. 3 It has seen the end. 4 The log does not hold what it has seen. 5 It goes on behind that.
     """
-    end = record.fields.get("ti")
-    top = record.number("sq")
+    end = record.fields.get("end_id")
+    top = record.number("top_seq")
     if after is None:
         if not from_latest:  # 2
             return Beginning(None)

@@ -117,7 +117,9 @@ class Responses:
         view = make(row.info)
         if record.state is State.QUEUED:
             return self.accepted(row, record.place)
-        fragment = b'"attempt":%d,' % record.number("at") + fragment_start(record.model, record.fields["q"])
+        fragment = b'"attempt":%d,' % record.number("attempt") + fragment_start(
+            record.model, record.fields["queue"]
+        )
         view.feed(Event(0, 0, "start", compose(row.task_id, record.now_ms, fragment)))
         return view.body()
 

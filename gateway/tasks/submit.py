@@ -257,10 +257,10 @@ class Followed:
             raise
         record, self.feed = found
         self.feed.keep_alive += 1
-        times = record.number("ga"), record.number("ed")
-        self.earlier = Earlier(record.epoch, record.number("sq"), *times)
+        times = record.number("granted_at"), record.number("ended_at")
+        self.earlier = Earlier(record.epoch, record.number("top_seq"), *times)
         self.info = record_info(known.task_id, record)
-        enqueued_ms = record.number("en")
+        enqueued_ms = record.number("enqueued_at")
         return Submitted(
             record.state, record.place, enqueued_ms, [], (), known.line, known.model, known.standing
         )

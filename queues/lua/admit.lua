@@ -8,9 +8,9 @@
 script('admit', 'allow-oom', function(ARGV)
   local id, epoch, nonce = ARGV[1], ARGV[2], ARGV[3]
   local key = keys.task(id)
-  local st, ep, pm, m, pb, ar, u = unpack(call('HMGET', key, 'st', 'ep', 'pm', 'm', 'pb', 'ar', 'u'))
+  local st, ep, pm, m, pb, ar, u = unpack(call('HMGET', key, 'state', 'epoch', 'permit', 'model', 'payload_bytes', 'archive', 'user'))
   if not st or st == 'gone' then return { 'unknown' } end
-  local permit = ep == epoch and permits.read({ pm = pm }) or nil
+  local permit = ep == epoch and permits.read({ permit = pm }) or nil
   if not permit then return { 'over' } end
   if permit.used then
     if permit.nonce == nonce and st == 'executing' then return { 'in', {} } end
@@ -18,7 +18,7 @@ script('admit', 'allow-oom', function(ARGV)
   end
   if st ~= 'executing' or permit.till <= NOW then return { 'over' } end
   permit.till, permit.used_at, permit.nonce = NOW + permit.used_ms, NOW_TEXT, nonce
-  call('HSET', key, 'pm', permits.text(permit), 'fo', NOW_TEXT)
+  call('HSET', key, 'permit', permits.text(permit), 'first_output_at', NOW_TEXT)
   drop_payload(id, pb, ar, u)
   permits.keep(id, m, permit.till)
   if not call('HGET', keys.model(m), 'windows') then return { 'in', {} } end

@@ -28,12 +28,12 @@ script('advance', 'allow-oom', function(ARGV)
   end
 
   local t = load(id)
-  local current = t and t.ep == epoch and t.gt == token
-  if not current or t.st ~= 'executing' then
+  local current = t and t.epoch == epoch and t.grant_token == token
+  if not current or t.state ~= 'executing' then
     local grants, later, freed = {}, {}, nil
     if current and release(id, t, used) then
       settle(t, input, output, false)
-      freed = t.m
+      freed = t.model
     end
     if want > 0 then
       grants, later = take_once(models, want, replica, worker, upstream, nonce, grant_ms, freed)
@@ -41,20 +41,20 @@ script('advance', 'allow-oom', function(ARGV)
       wake(freed)
     end
     if freed then wake_elsewhere(t) end
-    local by, outcome, event_id = string.match(t and t.vn or '', '^(%S+) (%S+) (%S*)$')
-    if by == nonce then return reply(outcome, event_id, grants, later, { t.an or t.m }) end
+    local by, outcome, event_id = string.match(t and t.advance or '', '^(%S+) (%S+) (%S*)$')
+    if by == nonce then return reply(outcome, event_id, grants, later, { t.requested_model or t.model }) end
     return reply(current and 'late' or 'stale', '', grants, later)
   end
 
-  local top = num(t.sq)
+  local top = num(t.top_seq)
   if seq > top + 1 then return { 'hole', '', {}, top, {}, {}, {} } end
-  local chain_id, part = t.pa or id, t.pa and select(2, chains.stage_of(t.sg))
-  local chain, key = part and load(t.pa) or t, keys.chain(chain_id)
-  local by, todo, spent, of_request = unpack(call('HMGET', key, 'by', 'todo', 'sp', 'rb'))
+  local chain_id, part = t.chain or id, t.chain and select(2, chains.stage_of(t.stage))
+  local chain, key = part and load(t.chain) or t, keys.chain(chain_id)
+  local by, todo, spent, of_request = unpack(call('HMGET', key, 'stored_bytes', 'todo', 'spent', 'request_bytes'))
   local last = not part or num(todo) <= 1
   if last and not follows then return reply('next') end
   if num(by) - num(of_request) + #result > most_bytes then return reply('too_large') end
-  local entry, qt = nil, chain.qt
+  local entry, qt = nil, chain.reserved_credits
   if last and follows == 'entry' then
     local why
     entry = chains.read_entry(ARGV, then_at + 1)
@@ -62,22 +62,22 @@ script('advance', 'allow-oom', function(ARGV)
     if why then return reply(why[1], '', {}, {}, { why[2], why[3] }) end
   end
 
-  local freed, before = t.m, { q = t.q, m = t.m, ac = t.ac }
+  local freed, before = t.model, { queue = t.queue, model = t.model, account = t.account }
   release(id, t)
   for i = 19, told_at - 1, 2 do
     if seq > top then
       local event_id = epoch .. '-' .. whole(seq)
       call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
-      publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
-      if not t.fo and ARGV[i] == 'chunk' then
-        t.fo = NOW_TEXT -- its first output comes with its end
-        call('HSET', keys.task(id), 'fo', t.fo)
+      publish_event(t.readers, id, event_id, ARGV[i], ARGV[i + 1], replica)
+      if not t.first_output_at and ARGV[i] == 'chunk' then
+        t.first_output_at = NOW_TEXT -- its first output comes with its end
+        call('HSET', keys.task(id), 'first_output_at', t.first_output_at)
       end
       top = seq
     end
     seq = seq + 1
   end
-  t.sq = whole(top)
+  t.top_seq = whole(top)
   upstreams.note(t, true, '', settle(t, input, output, true, entry ~= nil))
   chains.keep_result(chain_id, t, result, used, num(by))
 
@@ -91,16 +91,16 @@ script('advance', 'allow-oom', function(ARGV)
   if last then
     local told, log_epoch = {}, own or new_epoch(chain)
     for i = told_at, models_at - 1, 2 do
-      local number = whole(num(chain.sq) + 1)
+      local number = whole(num(chain.top_seq) + 1)
       told[#told + 1] = log_epoch .. '-' .. number
       call('XADD', keys.log(chain_id), told[#told], 'type', ARGV[i], 'data', ARGV[i + 1])
-      publish_event(chain.rd, chain_id, told[#told], ARGV[i], ARGV[i + 1], replica)
-      chain.sq, chain.ep = number, log_epoch
+      publish_event(chain.readers, chain_id, told[#told], ARGV[i], ARGV[i + 1], replica)
+      chain.top_seq, chain.epoch = number, log_epoch
     end
     event_id = told[1]
     if entry then
       if not part then record_usage(id, t, used, true) end
-      if chain.sq then call('HSET', keys.task(chain_id), 'sq', chain.sq, 'ep', chain.ep) end
+      if chain.top_seq then call('HSET', keys.task(chain_id), 'top_seq', chain.top_seq, 'epoch', chain.epoch) end
       outcome, more = 'moved', { chains.enter(chain_id, chain, entry, qt) }
     else
       local state, code, kind, data = unpack(ARGV, then_at + 1, then_at + 4)
@@ -120,7 +120,7 @@ script('advance', 'allow-oom', function(ARGV)
     end
   end
   event_id = event_id or ''
-  call('HSET', keys.task(id), 'vn', nonce .. ' ' .. outcome .. ' ' .. event_id)
+  call('HSET', keys.task(id), 'advance', nonce .. ' ' .. outcome .. ' ' .. event_id)
 
   local grants, later = {}, {}
   if want > 0 then
@@ -129,7 +129,7 @@ script('advance', 'allow-oom', function(ARGV)
     local at = wake(freed)
     if at then later = later_of(freed, at) end
   end
-  if outcome == 'moved' and chain.m ~= freed then wake(chain.m) end
+  if outcome == 'moved' and chain.model ~= freed then wake(chain.model) end
   wake_elsewhere(before)
   return reply(outcome, event_id, grants, later, more)
 end)

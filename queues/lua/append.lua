@@ -11,7 +11,8 @@ script('append', nil, function(ARGV)
   local function append(id, epoch, token, seq, output, first, last)
     local key = keys.task(id)
     local state, current, holder, sq, readers, first_output, payload_bytes, ar, probes =
-      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb', 'ar', 'bp'))
+      unpack(call('HMGET', key, 'state', 'epoch', 'grant_token', 'top_seq', 'readers', 'first_output_at', 'payload_bytes',
+        'archive', 'probe'))
     if state ~= 'executing' or current ~= epoch or holder ~= token then return 'stale' end
     local top = num(sq)
     if seq > top + 1 then return top end
@@ -26,12 +27,12 @@ script('append', nil, function(ARGV)
       seq = seq + 1
     end
     if output == '1' and not first_output then
-      call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
+      call('HSET', key, 'top_seq', whole(top), 'first_output_at', NOW_TEXT)
       drop_payload(id, payload_bytes, ar)
       local woken = probes == '1' and upstreams.answers(id)
       if woken then wake(woken) end
     else
-      call('HSET', key, 'sq', whole(top))
+      call('HSET', key, 'top_seq', whole(top))
     end
     return 'ok'
   end

@@ -9,11 +9,11 @@ script('archived', 'allow-oom', function(ARGV)
     local entry, id = ARGV[i], ARGV[i + 1]
     call('XACK', archive, ARGV[1], entry)
     gone = gone + call('XDEL', archive, entry)
-    local ed, tl, ar, by = unpack(call('HMGET', keys.task(id), 'ed', 'tl', 'ar', 'by'))
+    local ed, tl, ar, by = unpack(call('HMGET', keys.task(id), 'ended_at', 'ttl', 'archive', 'stored_bytes'))
     if ed and ar and by then
-      call('HDEL', keys.task(id), 'ar')
+      call('HDEL', keys.task(id), 'archive')
       call('UNLINK', keys.request(id))
-      shorten(id, { ed = ed, by = by }, num(ed) + num(tl) - NOW)
+      shorten(id, { ended_at = ed, stored_bytes = by }, num(ed) + num(tl) - NOW)
     end
   end
   return gone

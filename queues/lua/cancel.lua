@@ -16,20 +16,20 @@ script('cancel', 'allow-oom', function(ARGV)
   local id, state, kind, rest, code, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
   local grace, tombstone = tonumber(ARGV[7]), tonumber(ARGV[8])
   local t = load(id)
-  if not t or t.st == 'gone' then
+  if not t or t.state == 'gone' then
     if tombstone > 0 then
-      call('HSET', keys.task(id), 'st', 'gone')
+      call('HSET', keys.task(id), 'state', 'gone')
       call('PEXPIRE', keys.task(id), tombstone)
     end
     return { 'unknown' }
   end
-  if t.st ~= 'queued' and t.st ~= 'executing' then return { 'over', t.st } end
-  if tombstone > 0 and t.ik then return { 'over', t.st } end
+  if t.state ~= 'queued' and t.state ~= 'executing' then return { 'over', t.state } end
+  if tombstone > 0 and t.idempotency then return { 'over', t.state } end
   local data = chains.end_data(id, t, state, rest)
   local event_id
-  if t.st == 'queued' then
+  if t.state == 'queued' then
     event_id = end_waiting(id, t, state, kind, data, code)
-  elseif t.pm then
+  elseif t.permit then
     event_id = permits.end_out(id, t, state, kind, data, code)
   else
     event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)

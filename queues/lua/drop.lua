@@ -5,15 +5,15 @@
 -- returns  1 gone | 0 it goes when its slot is free, or when it ends | -1 it is not known
 script('drop', 'allow-oom', function(ARGV)
   local id = ARGV[1]
-  local ed, by, ik = unpack(call('HMGET', keys.task(id), 'ed', 'by', 'ik'))
+  local ed, by, ik = unpack(call('HMGET', keys.task(id), 'ended_at', 'stored_bytes', 'idempotency'))
   if call('EXISTS', keys.task(id)) == 0 then return -1 end
-  call('HDEL', keys.task(id), 'ar', 'ik')
-  if ik then let_name_go(id, { ik = ik }) end
+  call('HDEL', keys.task(id), 'archive', 'idempotency')
+  if ik then let_name_go(id, { idempotency = ik }) end
   if not ed or call('PTTL', keys.task(id)) < 0 then
-    call('HSET', keys.task(id), 'tl', '1000')
+    call('HSET', keys.task(id), 'ttl', '1000')
     return 0
   end
-  if by then shorten(id, { ed = ed, by = by }, 0) end -- what it was counted as goes with it
+  if by then shorten(id, { ended_at = ed, stored_bytes = by }, 0) end -- what it was counted as goes with it
   call('UNLINK', keys.task(id), keys.log(id), keys.request(id), keys.chain(id))
   return 1
 end)

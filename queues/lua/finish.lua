@@ -20,24 +20,24 @@ script('finish', 'allow-oom', function(ARGV)
   for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
   local t = load(id) or {}
-  if t.pa and state == 'completed' then error('a part of a chain completes by advance') end
-  local current = t.ep == epoch and t.gt == token
-  if current and t.st == 'executing' then
-    local top, answered = num(t.sq), t.fo
+  if t.chain and state == 'completed' then error('a part of a chain completes by advance') end
+  local current = t.epoch == epoch and t.grant_token == token
+  if current and t.state == 'executing' then
+    local top, answered = num(t.top_seq), t.first_output_at
     if seq > top + 1 then return { 'hole', '', {}, top, {}, {} } end
     if keep == 0 then release(id, t) end
     for i = 18, terminal - 1, 2 do
       if seq > top then
         local event_id = epoch .. '-' .. whole(seq)
         call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
-        publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
-        if not t.fo and ARGV[i] == 'chunk' then t.fo = NOW_TEXT end -- its first output comes with its end
+        publish_event(t.readers, id, event_id, ARGV[i], ARGV[i + 1], replica)
+        if not t.first_output_at and ARGV[i] == 'chunk' then t.first_output_at = NOW_TEXT end -- its first output comes with its end
         top = seq
       end
       seq = seq + 1
     end
-    t.sq = top
-    if t.fo and not answered then t.unsaved = { 'fo', t.fo } end
+    t.top_seq = top
+    if t.first_output_at and not answered then t.unsaved = { 'first_output_at', t.first_output_at } end
     local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
     local works = state == 'completed'
     if not works then works = upstreams.told_by(id, code) end
@@ -48,23 +48,23 @@ script('finish', 'allow-oom', function(ARGV)
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)
     if keep > 0 then return { 'ok', event_id, {}, 0, {}, chains.beside() } end
     if want == 0 then
-      local at = wake(t.m)
+      local at = wake(t.model)
       wake_elsewhere(t)
-      return { 'ok', event_id, {}, 0, at and later_of(t.m, at) or {}, chains.beside() }
+      return { 'ok', event_id, {}, 0, at and later_of(t.model, at) or {}, chains.beside() }
     end
-    local grants, ids, later = take(models, want, replica, worker, upstream, nonce, grant_ms, t.m)
+    local grants, ids, later = take(models, want, replica, worker, upstream, nonce, grant_ms, t.model)
     wake_elsewhere(t)
-    if #ids > 0 then call('HSET', keys.task(id), 'ng', table.concat(ids, ',')) end
+    if #ids > 0 then call('HSET', keys.task(id), 'granted_tasks', table.concat(ids, ',')) end
     return { 'ok', event_id, grants, 0, later, chains.beside() }
   end
   if current then
-    if t.fn == nonce then return { 'ok', t.ti, repeat_grants(t.ng, nonce), 0, {}, {} } end
+    if t.end_nonce == nonce then return { 'ok', t.end_id, repeat_grants(t.granted_tasks, nonce), 0, {}, {} } end
   end
 
   local freed
   if current and keep == 0 and release(id, t, used) then
     settle(t, input, output, false)
-    freed = t.m
+    freed = t.model
   end
   local grants, later = {}, {}
   if want > 0 then

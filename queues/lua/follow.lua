@@ -9,22 +9,22 @@
 script('follow', 'allow-oom', function(ARGV)
   local id, replica = ARGV[1], ARGV[2]
   local t = load(id)
-  if not t or t.st == 'gone' then return {} end
-  if ARGV[4] == '1' and ((t.k or '') ~= ARGV[5] or t.u ~= ARGV[6]) then return {} end
+  if not t or t.state == 'gone' then return {} end
+  if ARGV[4] == '1' and ((t.key_id or '') ~= ARGV[5] or t.user ~= ARGV[6]) then return {} end
   local where = NOWHERE
-  if t.st == 'queued' or t.st == 'executing' then
-    local readers = t.rd or ''
+  if t.state == 'queued' or t.state == 'executing' then
+    local readers = t.readers or ''
     if not string.find(',' .. readers .. ',', ',' .. replica .. ',', 1, true) then
-      t.rd = readers == '' and replica or readers .. ',' .. replica
-      call('HSET', keys.task(id), 'rd', t.rd)
+      t.readers = readers == '' and replica or readers .. ',' .. replica
+      call('HSET', keys.task(id), 'readers', t.readers)
     end
-    if ARGV[3] == '1' and t.lg then
-      t.lv = whole(NOW + num(t.lg)) -- text, as a record's fields are
-      call('HSET', keys.task(id), 'lv', t.lv)
-      local instant = t.st == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', keys.slots(t.m), id)))
+    if ARGV[3] == '1' and t.linger then
+      t.linger_at = whole(NOW + num(t.linger)) -- text, as a record's fields are
+      call('HSET', keys.task(id), 'linger_at', t.linger_at)
+      local instant = t.state == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', keys.slots(t.model), id)))
       call('ZADD', keys.look(), instant, id)
     end
-    if t.st == 'queued' then where = place(id, t) end
+    if t.state == 'queued' then where = place(id, t) end
   end
   local record = {}
   for field, value in pairs(t) do

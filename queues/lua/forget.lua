@@ -18,12 +18,12 @@ script('forget', 'allow-oom', function(ARGV)
   end
   for i = 1, #members, step do
     local id, bytes = string.match(members[i], '^(%S+) ?(%d*)')
-    local u, en, ik, ed = unpack(call('HMGET', keys.task(id), 'u', 'en', 'ik', 'ed'))
+    local u, en, ik, ed = unpack(call('HMGET', keys.task(id), 'user', 'enqueued_at', 'idempotency', 'ended_at'))
     if u == user and num(en) <= at and which == 'look' then
       if ed then stopping = stopping + 1 end
     elseif u == user and num(en) <= at then
       removed = removed + 1
-      if ik then let_name_go(id, { ik = ik }) end
+      if ik then let_name_go(id, { idempotency = ik }) end
       call('UNLINK', keys.task(id), keys.log(id), keys.request(id), keys.chain(id))
       if which == 'ended' then
         call('ZREM', line, members[i])

@@ -9,17 +9,17 @@
 script('leave', 'allow-oom', function(ARGV)
   local id, epoch = ARGV[1], ARGV[2]
   local t = load(id)
-  if not t or t.st == 'gone' then return { 'unknown' } end
-  local permit = t.ep == epoch and permits.read(t) or nil
+  if not t or t.state == 'gone' then return { 'unknown' } end
+  local permit = t.epoch == epoch and permits.read(t) or nil
   if not permit then return { 'over' } end
-  if not permit.used then return { t.st == 'executing' and 'unused' or 'over' } end
-  if not permits.give_back(id, t, true, t.st == 'executing') then return { 'over' } end
+  if not permit.used then return { t.state == 'executing' and 'unused' or 'over' } end
+  if not permits.give_back(id, t, true, t.state == 'executing') then return { 'over' } end
   local outcome = { 'over' }
-  if t.st == 'executing' then -- else it was cancelled while the call was under way
+  if t.state == 'executing' then -- else it was cancelled while the call was under way
     end_task(id, t, 'completed', 'done', event_data(id, ARGV[3]), '', '')
     outcome = { 'ended', account_of_end(t, id) }
   end
-  wake(t.m)
+  wake(t.model)
   wake_elsewhere(t)
   return outcome
 end)

@@ -11,7 +11,7 @@ script('owned', 'no-writes', function(ARGV)
   local reply = { part[1] }
   for i = 1, #part[2], 2 do
     local id = part[2][i]
-    if wanted[call('HGET', keys.task(id), 'k') or ''] then reply[#reply + 1] = id end
+    if wanted[call('HGET', keys.task(id), 'key_id') or ''] then reply[#reply + 1] = id end
   end
   return reply
 end)

@@ -13,27 +13,27 @@ script('permit', nil, function(ARGV)
   local id, epoch, rest, replica = ARGV[1], ARGV[2], ARGV[6], ARGV[7]
   local unused_ms, used_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
   local t = load(id)
-  if not t or t.ep ~= epoch then return { 'stale' } end
-  if t.st ~= 'executing' then
-    if t.gt == ARGV[3] and permits.give_back(id, t, false, false) then
-      wake(t.m)
+  if not t or t.epoch ~= epoch then return { 'stale' } end
+  if t.state ~= 'executing' then
+    if t.grant_token == ARGV[3] and permits.give_back(id, t, false, false) then
+      wake(t.model)
       wake_elsewhere(t)
     end
     return { 'stale' }
   end
-  if t.pm then
-    local entry = call('XRANGE', keys.log(id), epoch .. '-' .. t.sq, epoch .. '-' .. t.sq)[1]
+  if t.permit then
+    local entry = call('XRANGE', keys.log(id), epoch .. '-' .. t.top_seq, epoch .. '-' .. t.top_seq)[1]
     return entry and { 'ok', entry[1], entry[2][4] } or { 'stale' }
   end
-  if t.gt ~= ARGV[3] then return { 'stale' } end
-  local till = earlier(NOW + unused_ms, t.dl)
-  local seq = whole(num(t.sq) + 1)
+  if t.grant_token ~= ARGV[3] then return { 'stale' } end
+  local till = earlier(NOW + unused_ms, t.deadline)
+  local seq = whole(num(t.top_seq) + 1)
   local event_id, data = epoch .. '-' .. seq, event_data(id, rest .. ',"expiresAt":' .. whole(till))
   call('XADD', keys.log(id), event_id, 'type', 'permit', 'data', data)
-  call('HSET', keys.task(id), 'sq', seq, 'gt', '', 'ow', '', 'xd', '0', 'pm',
+  call('HSET', keys.task(id), 'top_seq', seq, 'grant_token', '', 'owner', '', 'attempt_deadline', '0', 'permit',
     permits.text({ till = till, unused_ms = unused_ms, used_ms = used_ms, used_at = '0', nonce = '' }))
-  call('HDEL', keys.task(id), 'lv', 'lg')
-  permits.keep(id, t.m, till)
-  publish_event(t.rd, id, event_id, 'permit', data, replica)
+  call('HDEL', keys.task(id), 'linger_at', 'linger')
+  permits.keep(id, t.model, till)
+  publish_event(t.readers, id, event_id, 'permit', data, replica)
   return { 'ok', event_id, data }
 end)

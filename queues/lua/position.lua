@@ -5,8 +5,8 @@
 script('position', 'no-writes', function(ARGV)
   local id = ARGV[1]
   local t = load(id)
-  if not t or t.st == 'gone' then return {} end
-  local reply = { t.st == 'queued' and place(id, t) or NOWHERE, NOW }
+  if not t or t.state == 'gone' then return {} end
+  local reply = { t.state == 'queued' and place(id, t) or NOWHERE, NOW }
   for field, value in pairs(t) do
     reply[#reply + 1] = field
     reply[#reply + 1] = value

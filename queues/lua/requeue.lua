@@ -20,16 +20,16 @@ script('requeue', 'allow-oom', function(ARGV)
   local t, with = load(id), {}
   for i = 15, #ARGV, 2 do with[ARGV[i]] = ARGV[i + 1] end
   local repair = ARGV[5] == 'repair' and { payload = with.payload, used = { with.input, with.output, with.more } } or nil
-  if not t or t.ep ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
-  if t.st ~= 'executing' then
+  if not t or t.epoch ~= ARGV[2] or t.grant_token ~= token then return { 'stale', t and t.state or 'unknown' } end
+  if t.state ~= 'executing' then
     if release(id, t, repair and repair.used) then
       settle(t, repair and num(with.input) or -1, repair and num(with.output) or -1, false)
-      wake(t.m)
+      wake(t.model)
       wake_elsewhere(t)
     end
-    if t.fn ~= token then return { 'stale', t.st } end
-    local entry = call('XRANGE', keys.log(id), t.ti, t.ti)[1]
-    return entry and { 'ended', t.ti, entry[2][2], entry[2][4] } or { 'stale', t.st }
+    if t.end_nonce ~= token then return { 'stale', t.state } end
+    local entry = call('XRANGE', keys.log(id), t.end_id, t.end_id)[1]
+    return entry and { 'ended', t.end_id, entry[2][2], entry[2][4] } or { 'stale', t.state }
   end
   local failures = {
     lost = { rest = ARGV[9], code = ARGV[10] },
@@ -37,26 +37,26 @@ script('requeue', 'allow-oom', function(ARGV)
     timeout = { rest = ARGV[13], code = ARGV[14] },
   }
   local hold, alone_until = tonumber(ARGV[8]), nil
-  local refused = hold > 0 and call('HINCRBY', keys.task(id), 'rf', '1') or 0
+  local refused = hold > 0 and call('HINCRBY', keys.task(id), 'throttled', '1') or 0
   if refused > 3 then -- it may be for this task alone: it waits longer each time, and the others are asked for
     alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
-  elseif hold > 0 and t.an then
-    hold_name(t.an, hold)
-  elseif hold > 0 and not (t.up and upstreams.hold(t.m, t.up, hold)) then
-    local held = call('HGET', keys.model(t.m), 'held')
-    call('HSET', keys.model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
+  elseif hold > 0 and t.requested_model then
+    hold_name(t.requested_model, hold)
+  elseif hold > 0 and not (t.upstream and upstreams.hold(t.model, t.upstream, hold)) then
+    local held = call('HGET', keys.model(t.model), 'held')
+    call('HSET', keys.model(t.model), 'held', whole(math.max(num(held), NOW + hold)))
   end
-  if with.unsent then windows.forget(t.m, id, t.ep) end
-  local freed = t.m
+  if with.unsent then windows.forget(t.model, id, t.epoch) end
+  local freed = t.model
   local works = repair and true
   if not repair then works = upstreams.told_by(id, ARGV[4]) end
   if works ~= nil then upstreams.note(t, works, ARGV[4]) end
   local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until,
     repair)
-  local at = wake(t.m)
-  if t.m ~= freed then wake(freed) end
+  local at = wake(t.model)
+  if t.model ~= freed then wake(freed) end
   wake_elsewhere(t)
-  local later = at and later_of(t.m, at) or {}
-  if outcome == 'queued' then return { outcome, later, t.an or t.m } end
+  local later = at and later_of(t.model, at) or {}
+  if outcome == 'queued' then return { outcome, later, t.requested_model or t.model } end
   return { outcome, event_id, kind, data, account_of_end(t, id), chains.beside() }
 end)

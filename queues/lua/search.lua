@@ -28,13 +28,13 @@ script('search', 'no-writes', function(ARGV)
   local line = keys.recent()
 
   local function says(id)
-    local known = call('HMGET', keys.task(id), 'u', 'rq')
+    local known = call('HMGET', keys.task(id), 'user', 'request_id')
     local said = string.lower(id .. '\n' .. (known[1] or ''))
     return string.find(said, text, 1, true) or string.sub(string.lower(known[2] or ''), 1, #text) == text
   end
 
   local function then_submitted(id)
-    local enqueued = tonumber(call('HGET', keys.task(id), 'en') or '')
+    local enqueued = tonumber(call('HGET', keys.task(id), 'enqueued_at') or '')
     return enqueued and enqueued >= (from or 0) and (not to or enqueued < to)
   end
 
@@ -45,9 +45,9 @@ script('search', 'no-writes', function(ARGV)
     local found = call('HMGET', keys.task(id), unpack(fields))
     for i = 1, #fields do
       local other = found[i] ~= values[i]
-      if other and fields[i] == 'm' then other = call('HGET', keys.task(id), 'an') ~= values[i] end
-      if fields[i] == 'rt' and not found[i] then -- no other model may run it
-        local model = call('HMGET', keys.task(id), 'an', 'm')
+      if other and fields[i] == 'model' then other = call('HGET', keys.task(id), 'requested_model') ~= values[i] end
+      if fields[i] == 'route' and not found[i] then -- no other model may run it
+        local model = call('HMGET', keys.task(id), 'requested_model', 'model')
         other = (model[1] or model[2]) ~= values[i]
       end
       if other then return false end

@@ -9,9 +9,9 @@
 -- returns  1 | 0 the grant is not current
 script('show', nil, function(ARGV)
   local replica, id, epoch = ARGV[1], ARGV[2], ARGV[3]
-  local state, current, token, readers = unpack(call('HMGET', keys.task(id), 'st', 'ep', 'gt', 'rd'))
+  local state, current, token, readers = unpack(call('HMGET', keys.task(id), 'state', 'epoch', 'grant_token', 'readers'))
   if state ~= 'executing' or current ~= epoch or token ~= ARGV[4] then return 0 end
-  call('HSET', keys.task(id), 'pg', epoch .. '\n' .. ARGV[6])
+  call('HSET', keys.task(id), 'progress', epoch .. '\n' .. ARGV[6])
   for reader in string.gmatch(readers or '', '[^,]+') do
     if reader ~= replica then tell(reader, 'n\n' .. id .. '\n' .. ARGV[5] .. '\n' .. ARGV[6]) end
   end

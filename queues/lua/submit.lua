@@ -18,7 +18,7 @@
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
 --          {'unavailable', retry ms} the breakers of all its upstreams are open |
 --          {'outbox_full'} what ended is not recorded yet, so no more is begun |
---          {'used_up', how many} its token has no use left (field `su`) |
+--          {'used_up', how many} its token has no use left (field `token_use`) |
 --          {'limited', rate or 'waiting', subject, limit, used, what it would take, retry ms} (limiting.lua)
 --          {'quota', micro-credits that it would be held, that are there} it cannot be paid (paying.lua) |
 --          {'no_balance', subject, window or ''} SQL must tell first what is there (fund.lua)
@@ -43,9 +43,10 @@ script('submit', nil, function(ARGV)
   local key = keys.task(id)
   if call('EXISTS', key) == 1 then
     local known = load(id)
-    if known.st == 'gone' then return { 'cancelled' } end
-    local where = known.st == 'queued' and place(id, known) or NOWHERE
-    return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m, known.an or known.m }
+    if known.state == 'gone' then return { 'cancelled' } end
+    local where = known.state == 'queued' and place(id, known) or NOWHERE
+    return { 'ok', known.state, where, known.enqueued_at, repeat_grants(known.granted_tasks, nonce), {}, known.model,
+      known.requested_model or known.model }
   end
   local standings = limited and standings_of(u, ARGV[20], ARGV[21]) or nil
   local function refusal(reply)
@@ -61,9 +62,9 @@ script('submit', nil, function(ARGV)
     local known = first and load(first)
     if first and not known then return refusal({ 'same', first, '', NOWHERE, 0, '', '', '', '' }) end
     if known then
-      local where = known.st == 'queued' and place(first, known) or NOWHERE
-      local told = { known.en, known.m, known.an or known.m, known.rt or '', known.tm or '' }
-      return refusal({ 'same', first, known.st, where, unpack(told) })
+      local where = known.state == 'queued' and place(first, known) or NOWHERE
+      local told = { known.enqueued_at, known.model, known.requested_model or known.model, known.route or '', known.template or '' }
+      return refusal({ 'same', first, known.state, where, unpack(told) })
     end
     local wait = may_name(u, named)
     if wait then return refusal({ 'names', wait }) end
@@ -71,17 +72,17 @@ script('submit', nil, function(ARGV)
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local t = {}
   for i = first_field, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
-  local permit = permits.is(asked, t.ty)
+  local permit = permits.is(asked, t.type)
   if permit then want = 0 end -- no worker takes it
   local m = permit and asked or scheduled_as(asked, want > 0 and by_name == '1')
-  if not m and is_reserved(asked) and t.wt ~= '1' then m, want = asked, 0 end -- an endpoint's worker comes back, nobody waits here
-  local falls, costs = t.fb, quota ~= '' and costs_of(t)
-  if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
-    t.m, t.an = m or asked, m ~= asked and asked or nil
+  if not m and is_reserved(asked) and t.waiting ~= '1' then m, want = asked, 0 end -- an endpoint's worker comes back, nobody waits here
+  local falls, costs = t.fallbacks, quota ~= '' and costs_of(t)
+  if falls and (not m or barred_until(asked) > NOW + num(t.fallback_after)) then
+    t.model, t.requested_model = m or asked, m ~= asked and asked or nil
     local i = open_to(t) or not m and offered_among(t)
     if i then
       fall(t, i, true, barred_by(asked))
-      m, asked, want = t.m, t.an or t.m, 0 -- the slots are for another one
+      m, asked, want = t.model, t.requested_model or t.model, 0 -- the slots are for another one
     end
   end
   if not m then
@@ -107,14 +108,14 @@ script('submit', nil, function(ARGV)
     wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait
   end
   local at_once = false
-  if want > 0 and not lane.barred and not parts[1] and (m == asked or not name_held_until({ an = asked })) then
+  if want > 0 and not lane.barred and not parts[1] and (m == asked or not name_held_until({ requested_model = asked })) then
     local turn, at = eligible(m, lane)
     local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
     at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
   end
   if at_once and lane.waiting > 0 and call('ZSCORE', keys.parked(q, m), u) then at_once = false end -- behind those that are held
   local order = whole(US - 2000000 * priority)
-  t.q, t.m, t.u, t.en, t['or'] = q, m, u, NOW_TEXT, order
+  t.queue, t.model, t.user, t.enqueued_at, t.order = q, m, u, NOW_TEXT, order
   local tokens, limit_reached = 0, nil
   if standings then
     if count_tokens(standings) then
@@ -150,8 +151,8 @@ script('submit', nil, function(ARGV)
   end
   if limit_reached then return refusal(limit_reached) end
   local uses, uses_ms, used
-  if t.su then
-    uses, uses_ms, used = string.match(t.su, '^(%d+) (%d+) (.+)$')
+  if t.token_use then
+    uses, uses_ms, used = string.match(t.token_use, '^(%d+) (%d+) (.+)$')
     used = keys.uses(used)
     if num(call('GET', used)) >= num(uses) then return refusal({ 'used_up', num(uses) }) end
   end
@@ -171,28 +172,28 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, said_of(ARGV, first_field, t, falls) }
+  local fields = { 'queue', q, 'model', m, 'user', u, 'enqueued_at', NOW_TEXT, 'order', order, said_of(ARGV, first_field, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
     t[name] = value
   end
-  if timeout_ms > 0 then put('dl', whole(NOW + timeout_ms)) end
+  if timeout_ms > 0 then put('deadline', whole(NOW + timeout_ms)) end
   local wait_over = wait_ms > 0 and whole(NOW + wait_ms) or nil
   if not parts[1] then
-    put('pb', whole(#payload))
-    if wait_over then put('wd', wait_over) end
+    put('payload_bytes', whole(#payload))
+    if wait_over then put('wait_deadline', wait_over) end
   end
-  if linger_ms > 0 then put('lv', whole(NOW + linger_ms)) end
-  if m ~= asked then put('an', asked) end
-  if follow == '1' then put('rd', replica) end
-  if name_key then put('ik', give_name(name_key, named, id, u)) end
+  if linger_ms > 0 then put('linger_at', whole(NOW + linger_ms)) end
+  if m ~= asked then put('requested_model', asked) end
+  if follow == '1' then put('readers', replica) end
+  if name_key then put('idempotency', give_name(name_key, named, id, u)) end
   local left = standings and what_is_left(standings, true) or nil
-  if standings then put('lm', charge_limits(standings, tokens)) end
-  if funds then put('qt', hold_credits(funds, price)) end
+  if standings then put('limits', charge_limits(standings, tokens)) end
+  if funds then put('reserved_credits', hold_credits(funds, price)) end
   if chain then
-    put('sg', chain.sg)
-    if parts[1] then put('pn', whole(#parts)) elseif funds then put('mc', whole(price - later_price)) end
+    put('stage', chain.stage)
+    if parts[1] then put('parts', whole(#parts)) elseif funds then put('max_cost', whole(price - later_price)) end
     chains.begin(id, chain)
   end
 
@@ -204,21 +205,21 @@ script('submit', nil, function(ARGV)
       start, lane.v = lane.v, lane.v + 1
     end
     lane.lifts = lane.lifts + lane.tag - lane.idle_tag
-    fields[#fields + 1], fields[#fields + 2] = 'ng', id
+    fields[#fields + 1], fields[#fields + 2] = 'granted_tasks', id
     local grant = { replica = replica, worker = worker, upstream = upstream, nonce = nonce, number = 1, ms = grant_ms }
     local data = begin(id, t, lane, start, false, false, grant, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
     let_others_on(t)
-    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m, asked, left }
+    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.top_seq, data) }, {}, m, asked, left }
   end
 
-  call('HSET', key, 'st', 'queued', unpack(fields))
+  call('HSET', key, 'state', 'queued', unpack(fields))
   call('ZADD', keys.look(), wait_instant(t), id)
   if parts[1] then chains.queue_parts(id, t, parts, wait_over) else enqueue(id, t) end
   local grants, ids, later = {}, {}, {}
   if want > 0 then
     grants, ids, later = take({ m }, want, replica, worker, upstream, nonce, grant_ms)
-    if #ids > 0 then call('HSET', key, 'ng', table.concat(ids, ',')) end
+    if #ids > 0 then call('HSET', key, 'granted_tasks', table.concat(ids, ',')) end
     for _, granted in ipairs(ids) do
       if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end

@@ -15,7 +15,7 @@ script('survey', 'no-writes', function(ARGV)
   local held = call('ZRANGE', keys.slots(model), '0', whole(most_tasks - 1))
   local by_queue, counts = {}, {}
   for _, id in ipairs(held) do
-    local q = call('HGET', keys.task(id), 'q')
+    local q = call('HGET', keys.task(id), 'queue')
     if q then by_queue[q] = (by_queue[q] or 0) + 1 end
   end
   for q, count in pairs(by_queue) do
@@ -31,7 +31,7 @@ script('survey', 'no-writes', function(ARGV)
   -- When the task at the head of a user's line was enqueued.
   local function oldest_of(q, u)
     local id = call('ZRANGE', keys.flow(q, model, u), '0', '0')[1]
-    return id and num(call('HGET', keys.task(id), 'en')) or 0
+    return id and num(call('HGET', keys.task(id), 'enqueued_at')) or 0
   end
 
   local function oldest_in(q, line)

@@ -26,7 +26,7 @@ script('sweep', 'allow-oom', function(ARGV)
   call('HSET', pool, 'swept', NOW)
 
   -- 1. After a gap: what must be renewed moves when it is due, and never beyond what a renewal at the gap's end would have given. So
-  -- gaps are remembered for as long as anything holds: when each ended, and by how much it moves. A task's field `aw` is the end of
+  -- gaps are remembered for as long as anything holds: when each ended, and by how much it moves. A task's field `gap_moved` is the end of
   -- the last one that has moved it.
   local gap = last > 0 and NOW - last or 0
   local gaps = {}
@@ -61,20 +61,20 @@ script('sweep', 'allow-oom', function(ARGV)
 
   -- Move a task's time, its lease and its readers' patience, by the gaps since they began. Returns the end of its lease.
   local function after_gaps(id, t, lease_end)
-    local seen, granted, enqueued = num(t.aw), num(t.ga), num(t.en)
-    local running = t.st == 'executing'
+    local seen, granted, enqueued = num(t.gap_moved), num(t.granted_at), num(t.enqueued_at)
+    local running = t.state == 'executing'
     for _, entry in ipairs(gaps) do
       local ended, by = entry[1], entry[2]
       if ended > seen then
-        t.aw = whole(ended)
-        if t.lv and ended > enqueued then t.lv = whole(moved(num(t.lv), by, ended + num(t.lg))) end
+        t.gap_moved = whole(ended)
+        if t.linger_at and ended > enqueued then t.linger_at = whole(moved(num(t.linger_at), by, ended + num(t.linger))) end
         if lease_end > 0 and ended > granted then lease_end = moved(lease_end, by, ended + (running and lease or grace)) end
       end
     end
-    if gaps[1] and num(t.aw) > seen then
-      call('HSET', keys.task(id), 'aw', t.aw)
-      if t.lv then call('HSET', keys.task(id), 'lv', t.lv) end
-      if lease_end > 0 then call('ZADD', keys.slots(t.m), lease_end, id) end
+    if gaps[1] and num(t.gap_moved) > seen then
+      call('HSET', keys.task(id), 'gap_moved', t.gap_moved)
+      if t.linger_at then call('HSET', keys.task(id), 'linger_at', t.linger_at) end
+      if lease_end > 0 then call('ZADD', keys.slots(t.model), lease_end, id) end
     end
     return lease_end
   end
@@ -105,8 +105,8 @@ script('sweep', 'allow-oom', function(ARGV)
   end
 
   local function look_at_queued(id, t)
-    local waited, late = passed(t.wd), passed(t.dl)
-    if not waited and not late and not passed(t.lv) then
+    local waited, late = passed(t.wait_deadline), passed(t.deadline)
+    if not waited and not late and not passed(t.linger_at) then
       call('ZADD', look, wait_instant(t), id)
       return
     end
@@ -114,26 +114,26 @@ script('sweep', 'allow-oom', function(ARGV)
       local why = late and timeout or queue_timeout
       end_waiting(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code)
     else
-      if t.ik then let_name_go(id, t) end -- nobody has had its end
+      if t.idempotency then let_name_go(id, t) end -- nobody has had its end
       end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
     end
   end
 
   local function look_at_running(id, t, lease_end)
-    if t.pm then
+    if t.permit then
       permits.look_at(id, t, left_unreported, unused)
-    elseif passed(t.xd) and lease_end > NOW then
+    elseif passed(t.attempt_deadline) and lease_end > NOW then
       fail(id, t, timeout, NOW + grace)
       tell_owner(id, t, 'timeout')
-    elseif passed(t.xd) then
+    elseif passed(t.attempt_deadline) then
       release(id, t)
       settle(t, -1, -1, false)
       fail(id, t, timeout)
       tell_owner(id, t, 'timeout')
     elseif lease_end <= NOW then
       put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known
-    elseif passed(t.lv) then
-      if t.ik then let_name_go(id, t) end
+    elseif passed(t.linger_at) then
+      if t.idempotency then let_name_go(id, t) end
       end_task(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code, '', nil, NOW + grace)
       tell_owner(id, t, 'client')
     else
@@ -145,15 +145,15 @@ script('sweep', 'allow-oom', function(ARGV)
   local touched, freed, accounts, told = {}, {}, {}, {}
   for _, id in ipairs(due) do
     local t = load(id)
-    local before, its_model, asked = t and t.st, t and t.m, t and (t.an or t.m)
+    local before, its_model, asked = t and t.state, t and t.model, t and (t.requested_model or t.model)
     if not t or before == 'gone' then
       call('ZREM', look, id)
     elseif before == 'queued' then
       after_gaps(id, t, 0)
       look_at_queued(id, t)
     else
-      local lease_end = after_gaps(id, t, num(call('ZSCORE', keys.slots(t.m), id)))
-      touched[t.m], freed[t.q .. ':' .. t.m] = true, t
+      local lease_end = after_gaps(id, t, num(call('ZSCORE', keys.slots(t.model), id)))
+      touched[t.model], freed[t.queue .. ':' .. t.model] = true, t
       if before == 'executing' then
         look_at_running(id, t, lease_end)
       elseif lease_end > NOW then
@@ -162,11 +162,11 @@ script('sweep', 'allow-oom', function(ARGV)
         settle(t, -1, -1, false)
       end
     end
-    if t and t.st ~= before then
+    if t and t.state ~= before then
       local account = account_of_end(t, id)
-      if t.st == 'queued' then account[2] = its_model end -- it is told of the model that it was running on
+      if t.state == 'queued' then account[2] = its_model end -- it is told of the model that it was running on
       accounts[#accounts + 1] = account
-      if t.st == 'queued' and (t.an or t.m) ~= asked then note_fallen(told, asked, t) end
+      if t.state == 'queued' and (t.requested_model or t.model) ~= asked then note_fallen(told, asked, t) end
     end
   end
 
@@ -177,7 +177,7 @@ script('sweep', 'allow-oom', function(ARGV)
     if t then
       dequeue(id, t)
       enqueue(id, t)
-      touched[t.m] = true
+      touched[t.model] = true
     else
       call('ZREM', keys.aside(), id)
     end
@@ -213,9 +213,9 @@ script('sweep', 'allow-oom', function(ARGV)
           for _, id in ipairs(call('ZRANGE', keys.flow(q, m, u), '0', '99')) do
             if looks == 0 or ended == 100 then return end
             looks = looks - 1
-            if call('HGET', keys.task(id), 'wt') == '1' then
+            if call('HGET', keys.task(id), 'waiting') == '1' then
               local t = load(id)
-              if t.st == 'queued' and nothing_left(t) then -- (a part ends with another one)
+              if t.state == 'queued' and nothing_left(t) then -- (a part ends with another one)
                 local data = chains.end_data(id, t, 'failed', unavailable.rest)
                 end_waiting(id, t, 'failed', 'error', data, unavailable.code)
                 accounts[#accounts + 1] = account_of_end(t, id)
@@ -252,10 +252,10 @@ script('sweep', 'allow-oom', function(ARGV)
       call('HSET', pool, 'stranded', part[1])
       for i = 1, #part[2], 2 do
         local id = part[2][i]
-        local f = call('HMGET', keys.task(id), 'm', 'an')
+        local f = call('HMGET', keys.task(id), 'model', 'requested_model')
         if f[1] == '*' and f[2] and is_offered(f[2]) then
           local t = load(id)
-          if call('ZSCORE', keys.flow(t.q, t.m, t.u), id) then
+          if call('ZSCORE', keys.flow(t.queue, t.model, t.user), id) then
             dequeue(id, t)
             enqueue_by_name(id, t)
           end

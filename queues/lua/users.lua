@@ -12,7 +12,7 @@ script('users', 'no-writes', function(ARGV)
   if queue == '' then
     local running = {}
     for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', whole(most - 1))) do
-      local u = call('HGET', keys.task(id), 'u')
+      local u = call('HGET', keys.task(id), 'user')
       if u then running[u] = (running[u] or 0) + 1 end
     end
     for u, count in pairs(running) do

@@ -1,7 +1,7 @@
 """The replica's pub/sub channel: wake-ups, stop requests and events of the tasks that are read here.
 
 One connection and one channel for everything, so that following a task costs no SUBSCRIBE: the scripts know which replicas
-read a task (field `rd` of its record) and publish to their channels. Messages may be lost while the connection is down;
+read a task (field `readers` of its record) and publish to their channels. Messages may be lost while the connection is down;
 whoever needs them checks again when `on_change(True)` tells that it is back.
 """
 

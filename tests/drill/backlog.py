@@ -296,7 +296,7 @@ async def _ends(scene: Stage, seen: Backlog) -> None:
         nonlocal left
         with scene.store.pipeline(transaction=False) as reading:
             for task in left:
-                reading.hmget(keys("task", id=task), "st", "m")
+                reading.hmget(keys("task", id=task), "state", "model")
             found: list[list[bytes]] = reading.execute()
         over = {
             task: (state.decode(), model.decode())

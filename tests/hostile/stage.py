@@ -81,7 +81,9 @@ class Stage:
             prefix, _, rest = name.partition(b"}:")
             kind, _, task = rest.partition(b":")
             if kind in (b"t", b"e"):
-                state, ended, by_key, of = self._store.hmget(prefix + b"}:t:" + task, "st", "ed", "ik", "ty")
+                state, ended, by_key, of = self._store.hmget(
+                    prefix + b"}:t:" + task, "state", "ended_at", "idempotency", "type"
+                )
                 over = ended or state == b"gone"
                 if over and 0 < self._store.pttl(name) <= _longest_kept(state, by_key, of):
                     kind = b"kept"

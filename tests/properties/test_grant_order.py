@@ -188,7 +188,7 @@ class Both:
     def compare_charges(self) -> None:
         """What each running task was charged so far."""
         for grant, task in self.running:
-            account = self.world.call("HGET", self.world.keys("task", id=grant.task_id), "ac")
+            account = self.world.call("HGET", self.world.keys("task", id=grant.task_id), "account")
             assert int(account.split()[0]) == task.charged
 
 

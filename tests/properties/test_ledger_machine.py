@@ -263,12 +263,12 @@ class LedgerMachine(RuleBasedStateMachine):
         pool, grant = self.replicas[which % 2], self.grants.pop(which % len(self.grants))
         pool.renew(*self.grants, grant)
         record = pool.record(grant.task_id)
-        running = record.get("st") == "executing"
-        first = output and running and record["ga"] == str(grant.granted_ms)
-        seq = int(record.get("sq", 0)) + 1
+        running = record.get("state") == "executing"
+        first = output and running and record["granted_at"] == str(grant.granted_ms)
+        seq = int(record.get("top_seq", 0)) + 1
         if first:
             pool.append(grant, seq)
-        hold = record["qt"]
+        hold = record["reserved_credits"]
         subject = [f"k:{grant.user.partition('/')[0]}", f"u:{grant.user}"][hold[0] == "u"]
         window = hold.split(" ")[3]
         balance = drive(pool.scheduler.balance(subject))

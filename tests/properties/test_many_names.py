@@ -119,7 +119,7 @@ def test_a_change_of_a_queue_reaches_all_models_in_the_end(world: World) -> None
         pool.submit(model, model, want=1, user=model)
 
     def counted() -> int:
-        return sum(pool.record(model)["ac"].endswith(" 1") for model in models)
+        return sum(pool.record(model)["account"].endswith(" 1") for model in models)
 
     assert counted() == 0
     pool.set_queue("free", max_running=5000)
@@ -151,10 +151,10 @@ def test_many_renewals_are_several_short_calls(world: World) -> None:
 
     world.link.run = watched  # type: ignore[method-assign]
     readers = [f"t{n}" for n in range(1300)]
-    before = {task: int(pool.record(task)["lv"]) for task in readers}
+    before = {task: int(pool.record(task)["linger_at"]) for task in readers}
     world.advance(500)
     assert pool.renew(*grants, read=readers) == [1] * len(grants)
     assert sum(sizes) == len(grants) + len(readers)
     assert max(sizes) <= MOST_RENEWED
-    assert all(int(pool.record(task)["lv"]) == before[task] + 500 for task in readers)
+    assert all(int(pool.record(task)["linger_at"]) == before[task] + 500 for task in readers)
     assert pool.renew() == []

@@ -173,7 +173,7 @@ class Life:
             if over and not self.replicas[0].slots(IMAGE):
                 break
         shot = self.look()
-        assert {shot.one("task", task)["st"] for task in self.accepted} <= {
+        assert {shot.one("task", task)["state"] for task in self.accepted} <= {
             "completed",
             "failed",
             "cancelled",

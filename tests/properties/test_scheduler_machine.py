@@ -133,7 +133,7 @@ SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (
 def after_gaps(shot: Snapshot, task: str, at: int, began: str, most: int) -> int:
     """An instant of a task as it counts: moved by the gaps by which the sweep has still to move it."""
     record, numbers = shot.one("task", task), iter(shot.one("pool").get("away", "").split())
-    marks = [int(record.get(field) or 0) for field in ("aw", began)]
+    marks = [int(record.get(field) or 0) for field in ("gap_moved", began)]
     seen = max(mark if mark <= shot.now_ms else 0 for mark in marks)
     for ended, by in zip(numbers, numbers, strict=True):
         if int(ended) > seen:
@@ -143,14 +143,20 @@ def after_gaps(shot: Snapshot, task: str, at: int, began: str, most: int) -> int
 
 def lease_end_of(shot: Snapshot, task: str, lease_end: int) -> int:
     limits = Limits()
-    running = shot.one("task", task)["st"] == "executing"
-    return after_gaps(shot, task, lease_end, "ga", limits.lease_ms if running else limits.stop_grace_ms)
+    running = shot.one("task", task)["state"] == "executing"
+    return after_gaps(
+        shot, task, lease_end, "granted_at", limits.lease_ms if running else limits.stop_grace_ms
+    )
 
 
 def left_by(shot: Snapshot, task: str) -> int:
     """When the readers of a task count as gone."""
     record = shot.one("task", task)
-    return after_gaps(shot, task, int(record["lv"]), "en", int(record["lg"])) if record.get("lv") else FAR
+    return (
+        after_gaps(shot, task, int(record["linger_at"]), "enqueued_at", int(record["linger"]))
+        if record.get("linger_at")
+        else FAR
+    )
 
 
 @dataclass
@@ -395,7 +401,7 @@ class Life(RuleBasedStateMachine):
             self.calls.pop()
         if isinstance(answer, Known):
             assert answer.task_id in self.accepted
-            assert self.record(answer.task_id)["st"] == answer.state
+            assert self.record(answer.task_id)["state"] == answer.state
             return
         if isinstance(answer, Refused):
             never = answer.reached is not None and answer.reached.asked > answer.reached.limit
@@ -570,7 +576,7 @@ class Life(RuleBasedStateMachine):
             task.fallbacks = "\n".join(f"{m}\t{price}" for m, price in FALLBACKS if m != model)
             task.fallback_after_ms, task.asked = falls_after, "another route"
         if self.quota:
-            payer = subjects_of(self.record(of.chain).get("u", USERS[0]))[self.quota == "u"]
+            payer = subjects_of(self.record(of.chain).get("user", USERS[0]))[self.quota == "u"]
             drive(scheduler.fund(payer, FUNDS))
         stage, terminal = Stage(number, f"s{number}"), b"{%d}" % next(self.numbers)
         end = ChainEnd(State.COMPLETED, "", ("done", terminal))
@@ -607,7 +613,7 @@ class Life(RuleBasedStateMachine):
             self.steps_of_chains["hole"] += 1
         self.steps_of_chains[answer.outcome] += 1
         if not current:
-            same = known.get("ep") == str(grant.epoch) and known.get("gt") == grant.token
+            same = known.get("epoch") == str(grant.epoch) and known.get("grant_token") == grant.token
             assert answer.outcome == ("late" if same else "stale")
         else:
             assert chain is not None
@@ -704,7 +710,7 @@ class Life(RuleBasedStateMachine):
             assert (answer.outcome, answer.top, answer.grants) == ("hole", top, [])
             seq, fields = top + 1, [*written.behind(top), *fields]
             answer = call(seq, fields)
-        same = known.get("ep") == str(grant.epoch) and known.get("gt") == grant.token
+        same = known.get("epoch") == str(grant.epoch) and known.get("grant_token") == grant.token
         assert answer.outcome == ("ok" if current else "late" if same else "stale")
         if current:
             end_seq = top + 1 if not written_by_owner else seq + len(fields)
@@ -761,11 +767,11 @@ class Life(RuleBasedStateMachine):
         current, known = self.is_current(grant), self.record(grant.task_id)
         answer = call()
         if repair and answer.outcome == "queued":
-            assert known["rp"] == "1", "once"
-            assert int(self.record(grant.task_id)["pb"]) == len(repair.payload)
-        ended_by_it = known.get("fn") == grant.token
+            assert known["repair"] == "1", "once"
+            assert int(self.record(grant.task_id)["payload_bytes"]) == len(repair.payload)
+        ended_by_it = known.get("end_nonce") == grant.token
         assert (answer.outcome == "stale") == (not current and not ended_by_it)
-        if current and "fo" in known:
+        if current and "first_output_at" in known:
             assert answer.outcome == "ended", "after output no retry"
         self.calls.append(Call("requeue", call, answer))
         self.writer(grant).closed = True
@@ -780,8 +786,8 @@ class Life(RuleBasedStateMachine):
             task_id = part_id(task_id, chain.stage.number, which % chain.parts)
         scheduler = self.replicas[0].scheduler
         record = self.record(task_id)
-        state = record.get("st")
-        left = tombstone > 0 and "ik" in record  # to who comes again with its key
+        state = record.get("state")
+        left = tombstone > 0 and "idempotency" in record  # to who comes again with its key
 
         def call() -> Any:
             return drive(
@@ -810,7 +816,7 @@ class Life(RuleBasedStateMachine):
         replica = self.replicas[who]
         grants = list(replica.held.values())
         expected = [
-            1 if self.is_current(g) else 2 if self.record(g.task_id).get("gt") == g.token else 0
+            1 if self.is_current(g) else 2 if self.record(g.task_id).get("grant_token") == g.token else 0
             for g in grants
         ]
         assert (
@@ -856,20 +862,20 @@ class Life(RuleBasedStateMachine):
             for task, lease_end in held.items():
                 record = shot.one("task", task)
                 left = lease_end_of(shot, task, lease_end) - last
-                state = after.one("task", task).get("st")
-                if gap >= 0 and state == record["st"] and task in after.one("slots", model):
+                state = after.one("task", task).get("state")
+                if gap >= 0 and state == record["state"] and task in after.one("slots", model):
                     left_now = lease_end_of(after, task, after.one("slots", model)[task]) - now
                     assert left_now <= max(left - taken, 0), (task, gap, left)
-                if record["st"] != "executing" or gap < 0 or 0 < int(record["xd"]) <= now:
+                if record["state"] != "executing" or gap < 0 or 0 < int(record["attempt_deadline"]) <= now:
                     continue
                 if left > taken and left_by(shot, task) - last > taken and not self.ended_with(after, record):
                     assert state == "executing", (task, gap, left)
         for (task,), record in shot.by_kind["task"].items():
-            due = min(int(record.get(field, FAR)) for field in ("wd", "dl"))
-            if record["st"] == "queued" and gap >= 0 and due > now:
+            due = min(int(record.get(field, FAR)) for field in ("wait_deadline", "deadline"))
+            if record["state"] == "queued" and gap >= 0 and due > now:
                 if (
                     left_by(shot, task) - last > taken
-                    and "pn" not in record
+                    and "parts" not in record
                     and not self.ended_with(after, record)
                 ):
                     assert task not in self.ended or task in ended, (task, gap)
@@ -877,7 +883,7 @@ class Life(RuleBasedStateMachine):
     @staticmethod
     def ended_with(shot: Snapshot, record: dict[str, str]) -> bool:
         """Whether it is a part of a chain that has ended."""
-        return "pa" in record and shot.one("task", record["pa"])["st"] in TERMINAL
+        return "chain" in record and shot.one("task", record["chain"])["state"] in TERMINAL
 
     @rule()
     def save(self) -> None:
@@ -1003,14 +1009,14 @@ class Life(RuleBasedStateMachine):
                 assert replica.name in shot.one("idle", model), (
                     "an idle replica is known as idle until it is woken"
                 )
-        parts = [task for (task,), record in shot.by_kind["task"].items() if "pa" in record]
+        parts = [task for (task,), record in shot.by_kind["task"].items() if "chain" in record]
         for task in (*self.accepted, *parts):
             log = shot.one("log", task) or []
             self.history.saw(task, log)
             seen = self.logs.get(task, [])
             assert log[: len(seen)] == seen, "a log only grows"
             self.logs[task] = log
-            state = shot.one("task", task)["st"]
+            state = shot.one("task", task)["state"]
             if task in self.ended:
                 assert (state, log) == (self.ended[task], seen), (
                     "a task ends exactly once, nothing comes behind"
@@ -1079,7 +1085,7 @@ class Life(RuleBasedStateMachine):
     def limit_of(shot: Snapshot, subject: str) -> int:
         """How many tasks a key or user may run at once, by the one that began last; 0 = no limit."""
         running = [shot.one("task", task) for task in shot.one("runs", subject)]
-        began = [(int(r["ep"]), running_limits(r).get(subject, 0)) for r in running]
+        began = [(int(r["epoch"]), running_limits(r).get(subject, 0)) for r in running]
         return max(began, default=(0, 0))[1]
 
     @staticmethod
@@ -1238,11 +1244,11 @@ class Life(RuleBasedStateMachine):
         return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
 
     def top(self, task_id: str) -> int:
-        return int(self.record(task_id).get("sq", 0))
+        return int(self.record(task_id).get("top_seq", 0))
 
     def is_current(self, grant: Grant) -> bool:
         known = self.record(grant.task_id)
-        return known.get("st") == "executing" and known.get("gt") == grant.token
+        return known.get("state") == "executing" and known.get("grant_token") == grant.token
 
     def check_unchanged(self, before: Snapshot, why: str) -> None:
         """The whole store is as it was, but for seconds that are over, which whoever reads them may drop; limits as they are

@@ -79,8 +79,8 @@ def audit(
     the entries of the outbox to SQL meanwhile."""
     shot = Snapshot(world)
     latest = world.latest_ms
-    tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["st"] != "gone"}
-    of_chains = {task for task, record in tasks.items() if "pa" in record}
+    tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["state"] != "gone"}
+    of_chains = {task for task, record in tasks.items() if "chain" in record}
     assert set(tasks) - of_chains == set(accepted), "accepted = queued + executing + ended"
     waiting, holding = Counter[tuple[str, str]](), defaultdict[tuple[str, str, str], set[str]](set)
     in_flow: dict[str, tuple[str, str, str]] = {}
@@ -97,24 +97,23 @@ def audit(
 
     for task, record in tasks.items():
         assert set(record) <= set(RECORD), set(record) - set(RECORD)
-        state, model = record["st"], record["m"]
-        place = (record["q"], model, record["u"])
+        state, model = record["state"], record["model"]
+        place = (record["queue"], model, record["user"])
         log = shot.one("log", task) or []
         check_log(task, record, log)
         has_payload = (task,) in shot.by_kind["payload"]
-        assert has_payload == (state not in TERMINAL and "fo" not in record and "pn" not in record), (
-            task,
-            record,
-        )
-        payload_bytes += int(record["pb"]) if has_payload else 0
-        due = [int(record[field]) for field in ("wd", "dl", "lv") if field in record]
+        assert has_payload == (
+            state not in TERMINAL and "first_output_at" not in record and "parts" not in record
+        ), (task, record)
+        payload_bytes += int(record["payload_bytes"]) if has_payload else 0
+        due = [int(record[field]) for field in ("wait_deadline", "deadline", "linger_at") if field in record]
         if state == "queued":
             expired = bool(due) and min(due) <= latest
             assert (task in aside) <= (
-                task not in in_flow and ("an" in record or int(record.get("rf", 0)) > 3)
+                task not in in_flow and ("requested_model" in record or int(record.get("throttled", 0)) > 3)
             ), (task, record)
             in_line = in_flow.get(task) == place or task in aside or (task not in in_flow and expired)
-            assert in_line if "pn" not in record else task not in in_flow, (task, record)
+            assert in_line if "parts" not in record else task not in in_flow, (task, record)
             if task in aside:
                 waiting[place[:2]] += 1
             assert task not in in_slots
@@ -139,7 +138,7 @@ def audit(
     if not carried:
         check_outbox(shot, tasks, in_slots)
     ended = Counter(
-        record["st"] for record in tasks.values() if record["st"] in TERMINAL and "pa" not in record
+        record["state"] for record in tasks.values() if record["state"] in TERMINAL and "chain" not in record
     )
     assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
     check_lanes(shot, waiting, holding)
@@ -147,16 +146,18 @@ def audit(
     check_room(shot, tasks, latest, carried=carried)
     check_names(shot, tasks)
     waits = {task for task in tasks if task in in_flow or task in aside}
-    waits |= {task for task, record in tasks.items() if record["st"] == "queued" and "pn" in record}
+    waits |= {task for task, record in tasks.items() if record["state"] == "queued" and "parts" in record}
     check_limits(shot, waits, set(in_slots))
-    live = {task for task, record in tasks.items() if record["st"] not in TERMINAL or task in in_slots}
+    live = {task for task, record in tasks.items() if record["state"] not in TERMINAL or task in in_slots}
     live |= stored_parts
     check_credits(shot, live, balances_lost)
-    fall = {task for task, record in tasks.items() if "fb" in record and (task in in_flow or task in aside)}
+    fall = {
+        task for task, record in tasks.items() if "fallbacks" in record and (task in in_flow or task in aside)
+    }
     lines = {(task, model) for (model,), members in shot.by_kind["falls"].items() for task in members}
-    assert lines == {(task, tasks[task]["m"]) for task in fall}
+    assert lines == {(task, tasks[task]["model"]) for task in fall}
     assert {model for _, model in lines} <= set(shot.one("falling") or ())
-    asides = Counter((tasks[task]["q"], tasks[task]["u"]) for task in aside)
+    asides = Counter((tasks[task]["queue"], tasks[task]["user"]) for task in aside)
     counted = {
         (queue, user): int(count)
         for (queue,), users in shot.by_kind["aside_of"].items()
@@ -169,64 +170,64 @@ def audit(
 def parts_that_hold(tasks: dict[str, dict[str, str]], in_slots: dict[str, str]) -> set[str]:
     """Chains of which a part holds a slot still, or has not ended."""
     return {
-        record["pa"]
+        record["chain"]
         for task, record in tasks.items()
-        if "pa" in record and (record["st"] not in TERMINAL or task in in_slots)
+        if "chain" in record and (record["state"] not in TERMINAL or task in in_slots)
     }
 
 
 def check_chains(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dict[str, str]) -> int:
     """What belongs to a chain as a whole agrees with its stages and parts. Returns the bytes that chains take."""
     stored = 0
-    chains = {task: record for task, record in tasks.items() if "sg" in record and "pa" not in record}
+    chains = {task: record for task, record in tasks.items() if "stage" in record and "chain" not in record}
     assert {parts[0] for parts in shot.by_kind["chain"]} == set(chains)
     parts_of = defaultdict[str, dict[str, dict[str, str]]](dict)
     for task, record in tasks.items():
-        if "pa" in record:
-            assert record["pa"] in chains, (task, record)
-            parts_of[record["pa"]][task] = record
+        if "chain" in record:
+            assert record["chain"] in chains, (task, record)
+            parts_of[record["chain"]][task] = record
     for task, record in chains.items():
         fields = shot.one("chain", task)
         kinds = {name: _field_of_chain(name) for name in fields}
         assert set(kinds.values()) <= set(CHAIN), (task, kinds)
-        results = {name[1:] for name, kind in kinds.items() if kind == "r{stage}"}
-        assert results == {name[1:] for name, kind in kinds.items() if kind == "u{stage}"}
-        over = record["st"] in TERMINAL
-        assert ("plan" in fields, "by" in fields) == (not over, not over), (task, record)
+        results = {name.partition(":")[2] for name, kind in kinds.items() if kind == "result:{stage}"}
+        assert results == {name.partition(":")[2] for name, kind in kinds.items() if kind == "usage:{stage}"}
+        over = record["state"] in TERMINAL
+        assert ("plan" in fields, "stored_bytes" in fields) == (not over, not over), (task, record)
         assert (shot.ttl("chain", task) == -1) == (shot.ttl("task", task) == -1), task
-        size = 0 if over else int(fields["by"])
+        size = 0 if over else int(fields["stored_bytes"])
         stored += size
         if not over:
-            texts = [fields["plan"], fields["head"], *(fields[f"r{name}"] for name in results)]
+            texts = [fields["plan"], fields["head"], *(fields[f"result:{name}"] for name in results)]
             request = shot.one("request", task) or b""
             assert size == sum(len(text.encode(errors="replace")) for text in texts) + len(request), task
-        stage = record["sg"].split()[0]
-        now = {name: part for name, part in parts_of[task].items() if part["sg"].split()[0] == stage}
+        stage = record["stage"].split()[0]
+        now = {name: part for name, part in parts_of[task].items() if part["stage"].split()[0] == stage}
         held = {
-            name for name, part in parts_of[task].items() if part["st"] not in TERMINAL or name in in_slots
+            name for name, part in parts_of[task].items() if part["state"] not in TERMINAL or name in in_slots
         }
         assert held <= set(now), "parts of stages before are over"
         for name, part in parts_of[task].items():
-            number, index, _ = part["sg"].split()
-            assert (part["st"] == "completed") == (f"{number}.{index}" in results), (name, part)
-        if "pn" not in record:
+            number, index, _ = part["stage"].split()
+            assert (part["state"] == "completed") == (f"{number}.{index}" in results), (name, part)
+        if "parts" not in record:
             assert not held, (task, record)
             continue
-        if over and int(record["ed"]) + PART_KEPT_MS <= shot.now_ms:
+        if over and int(record["ended_at"]) + PART_KEPT_MS <= shot.now_ms:
             swept = int(shot.one("pool")["swept"])
             for name in held:  # one that is being stopped keeps its slot until a sweep finds its lease over
                 assert float(shot.one("slots", in_slots[name])[name]) > swept, (name, parts_of[task][name])
             continue  # what is left of the others goes
-        assert len(now) == int(record["pn"]) > 1, (task, record)
-        done = [part for part in now.values() if part["st"] == "completed"]
+        assert len(now) == int(record["parts"]) > 1, (task, record)
+        done = [part for part in now.values() if part["state"] == "completed"]
         assert int(fields["todo"]) == len(now) - len(done), (task, fields)
         assert int(fields["live"]) == len(held) + (not over), (task, fields)
-        assert int(fields["begun"]) == sum("at" in part for part in now.values()), (task, fields)
+        assert int(fields["begun"]) == sum("attempt" in part for part in now.values()), (task, fields)
         if not over:
-            assert {part["st"] for part in now.values()} <= {"queued", "executing", "completed"}
+            assert {part["state"] for part in now.values()} <= {"queued", "executing", "completed"}
             assert len(done) < len(now), "the last one takes the chain on"
         else:
-            assert not [name for name, part in now.items() if part["st"] not in TERMINAL], task
+            assert not [name for name, part in now.items() if part["state"] not in TERMINAL], task
     return stored
 
 
@@ -237,20 +238,22 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
     assert {kind for kind, _ in entries} <= {b"usage", b"audit", b"charge"}
     rows = [_usage(packed) for kind, packed in entries if kind == b"usage"]
     holding = set(in_slots) | parts_that_hold(tasks, in_slots)
-    over = {task for task, record in tasks.items() if record["st"] in TERMINAL and task not in holding}
+    over = {task for task, record in tasks.items() if record["state"] in TERMINAL and task not in holding}
     names, ends = list[str](), dict[str, str]()
     for task, record in tasks.items():
-        if "sg" not in record:
+        if "stage" not in record:
             names += [task] * (task in over)
             ends[task] = task
             continue
-        stage, part, _ = record["sg"].split()
+        stage, part, _ = record["stage"].split()
         if part != "-":
             names += [task] * (task in over)
             ends[task] = task
             continue
-        last = task in over and "pn" not in record
-        done = {name[1:] for name in shot.one("chain", task) if name[0] == "r" and name[1:].isdecimal()}
+        last = task in over and "parts" not in record
+        done = {
+            name[7:] for name in shot.one("chain", task) if name[:7] == "result:" and name[7:].isdecimal()
+        }
         names += [f"{task}.{number}" for number in done | ({stage} if last else set())]
         if last:
             ends[f"{task}.{stage}"] = task
@@ -258,22 +261,25 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
     paid = [_charge(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
     charges = Counter(charge.task for charge in paid if charge)
     assert not [task for task, number in charges.items() if number > 1], "one debit for the whole"
-    assert set(charges) <= {task for task in over if "qt" in tasks[task]}
+    assert set(charges) <= {task for task in over if "reserved_credits" in tasks[task]}
     announced = [read_announced(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
-    told = {task for task in over if "wh" in tasks[task]}
+    told = {task for task in over if "webhooks" in tasks[task]}
     assert Counter((end.task, end.state) for end in announced if end) == Counter(
-        (task, tasks[task]["st"]) for task in told
+        (task, tasks[task]["state"]) for task in told
     )
     for row in rows:
         if row.task not in ends:
             assert (row.state, row.code, row.chain) == ("completed", "", row.task.rpartition(".")[0])
             continue
         record = tasks[ends[row.task]]
-        assert (row.state, row.code) == (record["st"], record["co"])
-        assert (row.ended, row.enqueued) == (int(record["ed"]), int(record.get("se", record["en"])))
-        assert (row.model, row.scheduled) == (record.get("an", record["m"]), record["m"])
-        attempts = int(record.get("at", 0)) - int(record.get("ab", 0))
-        assert (row.user_name, row.attempts) == (record["u"], attempts)
+        assert (row.state, row.code) == (record["state"], record["code"])
+        assert (row.ended, row.enqueued) == (
+            int(record["ended_at"]),
+            int(record.get("stage_entered_at", record["enqueued_at"])),
+        )
+        assert (row.model, row.scheduled) == (record.get("requested_model", record["model"]), record["model"])
+        attempts = int(record.get("attempt", 0)) - int(record.get("attempts_before", 0))
+        assert (row.user_name, row.attempts) == (record["user"], attempts)
 
 
 def check_upstreams(shot: Snapshot) -> None:
@@ -283,7 +289,7 @@ def check_upstreams(shot: Snapshot) -> None:
         for task in members:
             record = shot.one("task", task)
             assert task in shot.one("slots", model), (task, record)
-            assert (record["m"], record.get("up", ""), record["bp"]) == (model, upstream, "1")
+            assert (record["model"], record.get("upstream", ""), record["probe"]) == (model, upstream, "1")
     known = {tuple(member.split("\n")) for member in shot.one("upstreams")}
     for kind in ("upstream", "outcomes"):
         assert {parts[1:] for parts in shot.by_kind[kind]} <= known
@@ -307,7 +313,7 @@ def check_windows(shot: Snapshot) -> None:
             task, _, epoch = attempt.rpartition(":")
             if left == UNKNOWN:
                 assert task in shot.one("slots", model), (model, attempt)
-                assert shot.one("task", task)["ep"] == epoch, (model, attempt)
+                assert shot.one("task", task)["epoch"] == epoch, (model, attempt)
 
 
 def check_names(shot: Snapshot, tasks: dict[str, dict[str, str]]) -> None:
@@ -315,21 +321,23 @@ def check_names(shot: Snapshot, tasks: dict[str, dict[str, str]]) -> None:
     named = {parts[0]: value.decode().split()[1] for parts, value in shot.by_kind["named"].items()}
     for name, task in named.items():
         assert shot.ttl("named", name) > 0, name
-        assert tasks[task]["ik"].split()[0] == name
+        assert tasks[task]["idempotency"].split()[0] == name
     for task, record in tasks.items():
-        if "ik" in record and record["st"] not in TERMINAL - {"completed"}:
-            assert named.get(record["ik"].split()[0]) == task, (task, record)
+        if "idempotency" in record and record["state"] not in TERMINAL - {"completed"}:
+            assert named.get(record["idempotency"].split()[0]) == task, (task, record)
 
 
 def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int, *, carried: bool) -> None:
     """What bodies and ended tasks take: each is counted once, as long as it is there."""
     pool, sizes, noted = shot.one("pool"), Counter[str](), {}
     assert set(pool) <= set(POOL), set(pool) - set(POOL)
-    bodies = [(task, int(tasks[task]["pb"])) for (task,) in shot.by_kind["payload"]]
-    bodies += [(task, int(fields.get("by", 0))) for (task,), fields in shot.by_kind["chain"].items()]
+    bodies = [(task, int(tasks[task]["payload_bytes"])) for (task,) in shot.by_kind["payload"]]
+    bodies += [
+        (task, int(fields.get("stored_bytes", 0))) for (task,), fields in shot.by_kind["chain"].items()
+    ]
     for task, size in bodies:
         if size >= LARGE_BODY:
-            sizes[tasks[task]["u"]] += size
+            sizes[tasks[task]["user"]] += size
     assert {user: int(size) for user, size in shot.one("bulk").items()} == dict(sizes)
     lines = shot.one("ended"), shot.one("expiries")
     assert set(lines[0]) == set(lines[1])
@@ -342,10 +350,10 @@ def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int, *, ca
         assert int(ended) <= now
         noted[task] = float(expires)
     over = {
-        task for task, record in tasks.items() if record["st"] in TERMINAL and shot.ttl("task", task) >= 0
+        task for task, record in tasks.items() if record["state"] in TERMINAL and shot.ttl("task", task) >= 0
     }
     for task in over:
-        kept_until = int(tasks[task]["ed"]) + int(tasks[task]["tl"])
+        kept_until = int(tasks[task]["ended_at"]) + int(tasks[task]["ttl"])
         assert task in noted or kept_until <= now + 1000, (task, "has ended and is not counted")
     gone = {task: expires - now for task, expires in noted.items() if task not in over}
     if carried:  # what is over its time goes by itself, also while this is read; the sweep may have ended with the gateways
@@ -360,9 +368,11 @@ def subjects_of(user: str) -> tuple[str, str]:
 
 def running_limits(record: dict[str, str]) -> dict[str, int]:
     """Who may run how many tasks at once, of those whom a task counts for."""
-    found = re.match(r"r(\d+) (\d+)", record.get("lm", ""))
+    found = re.match(r"r(\d+) (\d+)", record.get("limits", ""))
     limits = map(int, found.groups() if found else (0, 0))
-    return {subject: limit for subject, limit in zip(subjects_of(record["u"]), limits, strict=True) if limit}
+    return {
+        subject: limit for subject, limit in zip(subjects_of(record["user"]), limits, strict=True) if limit
+    }
 
 
 def check_limits(shot: Snapshot, waiting: set[str], holding: set[str]) -> None:
@@ -370,9 +380,9 @@ def check_limits(shot: Snapshot, waiting: set[str], holding: set[str]) -> None:
     waits, runs = Counter[str](), defaultdict[str, set[str]](set)
     for task in waiting:
         record = shot.one("task", task)
-        found = re.match(r"(?:-|r\d+ \d+ )(\d)", record.get("lm", ""))
+        found = re.match(r"(?:-|r\d+ \d+ )(\d)", record.get("limits", ""))
         marks = int(found[1]) if found else 0
-        waits.update(subject for at, subject in enumerate(subjects_of(record["u"])) if marks & (1 << at))
+        waits.update(subject for at, subject in enumerate(subjects_of(record["user"])) if marks & (1 << at))
     assert {subject: int(count) for subject, count in shot.one("waits").items()} == dict(waits)
     for task in holding:
         for subject in running_limits(shot.one("task", task)):
@@ -401,9 +411,9 @@ def check_credits(shot: Snapshot, live: set[str], lost: bool) -> None:
     balances = {parts[0]: fields for parts, fields in shot.by_kind["balance"].items()}
     for task in live:
         record = shot.one("task", task)
-        if "qt" in record:
-            whose, granted, of_window, window, _, generation = record["qt"].split()
-            subject = subjects_of(record["u"])[whose == "u"]
+        if "reserved_credits" in record:
+            whose, granted, of_window, window, _, generation = record["reserved_credits"].split()
+            subject = subjects_of(record["user"])[whose == "u"]
             of_another = subject in balances and balances[subject]["gn"] != generation
             if not of_another and not (lost and subject not in balances):
                 held[subject, ""] += int(granted)
@@ -458,7 +468,7 @@ def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -
         assert fields.get("rules", "0") == str(int(rules)), (model, fields)
         held = {task for (_, m, _), tasks in holding.items() if m == model for task in tasks}
         if rules or strict:
-            assert all(shot.one("task", task)["ac"].endswith(" 1") for task in held), "all are counted"
+            assert all(shot.one("task", task)["account"].endswith(" 1") for task in held), "all are counted"
         cap = int(fields.get("max_running_per_user", 0))
         for (queue, parked_at), users in shot.by_kind["parked"].items():
             if parked_at == model:
@@ -480,7 +490,7 @@ def settled_costs(shot: Snapshot) -> dict[tuple[str, str], int]:
     for (model,), tasks in shot.by_kind["slots"].items():
         for task in tasks:
             record = shot.one("task", task)
-            costs[record["q"], model] -= int(record["ac"].split()[0])
+            costs[record["queue"], model] -= int(record["account"].split()[0])
     return costs
 
 
@@ -493,10 +503,10 @@ def check_log(task: str, record: dict[str, str], log: list[Any]) -> None:
     ids = [tuple(int(part) for part in entry[0].split(b"-")) for entry in log]
     assert [seq for _, seq in ids] == list(range(1, len(ids) + 1)), (task, ids)
     assert ids == sorted(ids), (task, ids)
-    assert int(record.get("sq", 0)) == len(ids), (task, record, ids)
+    assert int(record.get("top_seq", 0)) == len(ids), (task, record, ids)
     kinds = [entry[1][1] for entry in log]
     ends = [kind for kind in kinds if kind in TERMINAL_EVENTS]
-    assert len(ends) == (record["st"] in TERMINAL), (task, record["st"], kinds)
+    assert len(ends) == (record["state"] in TERMINAL), (task, record["state"], kinds)
     assert not ends or kinds[-1] in TERMINAL_EVENTS, (task, kinds)
 
 
@@ -518,7 +528,7 @@ def check_lanes(
         task: place
         for place, members in holding.items()
         for task in members
-        if shot.one("task", task)["ac"].endswith(" 1")
+        if shot.one("task", task)["account"].endswith(" 1")
     }
     by_lane = {place: set(members) for place, members in shot.by_kind["running"].items()}
     assert by_lane == _grouped(counted, lambda place: place[:2])
@@ -574,7 +584,7 @@ def _shape(kind: str, value: Any) -> Any:
 @cache
 def _field_of_chain(name: str) -> str:
     """As it stands in the map."""
-    return re.sub(r"^([ru])\d+(\.\d+)?$", r"\1{stage}", name)
+    return re.sub(r"^(result|usage):.*", r"\1:{stage}", name)
 
 
 @lru_cache(10_000)

@@ -305,10 +305,10 @@ class Pool:
         return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
 
     def state(self, task_id: str) -> str:
-        return self.record(task_id).get("st", "")
+        return self.record(task_id).get("state", "")
 
     def code(self, task_id: str) -> str:
-        return self.record(task_id)["co"]
+        return self.record(task_id)["code"]
 
     def events(self, task_id: str) -> list[tuple[str, str]]:
         """Ids, their epochs counted from 1, and types of a log."""

@@ -68,16 +68,16 @@ local function earlier(at, instant)
 end
 
 -- The instant at which the sweep must look at a task that waits.
-local function wait_instant(t) return whole(earlier(earlier(earlier(FOREVER, t.wd), t.dl), t.lv)) end
+local function wait_instant(t) return whole(earlier(earlier(earlier(FOREVER, t.wait_deadline), t.deadline), t.linger_at)) end
 
 -- The same for a task that runs, whose lease ends at `lease_end`.
-local function run_instant(t, lease_end) return whole(earlier(earlier(lease_end, t.xd), t.lv)) end
+local function run_instant(t, lease_end) return whole(earlier(earlier(lease_end, t.attempt_deadline), t.linger_at)) end
 
 -- The first part of the ids of what is logged from now on: the time, us, and larger than any before of this task. No second one is
 -- the same, also when the store has forgotten the first: so no id ever names two events. Where the clock went back it is a time to
 -- come, and the fraction of the second tells it from others.
 local function new_epoch(t)
-  local last = num(t.ep)
+  local last = num(t.epoch)
   return US > last and US_TEXT or whole(last + 1 + US % 1000000)
 end
 

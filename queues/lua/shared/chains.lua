@@ -1,13 +1,13 @@
--- Chains: several stages under one task id (chains.py). The record of the chain's task names the stage that it is in (`sg`: its number,
+-- Chains: several stages under one task id (chains.py). The record of the chain's task names the stage that it is in (`stage`: its number,
 -- the part or -, its name). In a stage of several parts that task stands in no line, and `pn` says how many they are; each part is a
--- task of its own, whose record names the chain (`pa`). What belongs to the chain as a whole lies in a hash of its own (keys.py, CHAIN),
--- of which `by` bytes count among those that are stored until the chain ends.
+-- task of its own, whose record names the chain (`chain`). What belongs to the chain as a whole lies in a hash of its own (keys.py, CHAIN),
+-- of which `stored_bytes` count among those that are stored until the chain ends.
 local chains = {}
 
 -- The task id of a part; as in chains.py.
 function chains.part_id(id, number, part) return string.format('%s.%s.%02d', id, number, part) end
 
--- Number, part (or -) and name of a field `sg`.
+-- Number, part (or -) and name of a field `stage`.
 function chains.stage_of(sg) return string.match(sg, '^(%d+) (%S+) (.*)$') end
 
 -- Fields of an event that name the stage of a task.
@@ -18,8 +18,8 @@ end
 
 -- The event that ends a task, of these fields and the stage in which its chain failed.
 function chains.end_data(id, t, state, rest)
-  if t.sg and state == 'failed' and not string.find(rest, '"failedStage":', 1, true) then
-    local _, _, name = chains.stage_of(t.sg)
+  if t.stage and state == 'failed' and not string.find(rest, '"failedStage":', 1, true) then
+    local _, _, name = chains.stage_of(t.stage)
     rest = rest .. ',"failedStage":' .. cjson.encode(name)
   end
   return event_data(id, rest)
@@ -38,13 +38,13 @@ end
 -- there is nothing to record but what was paid, as the chain ended while parts ran, of which each is recorded by itself; and when the
 -- chain entered the stage, if it is not the first.
 function chains.fill(entry, id, t, done)
-  if t.ab and entry[14] then entry[14] = whole(entry[14] - t.ab) end
+  if t.attempts_before and entry[14] then entry[14] = whole(entry[14] - t.attempts_before) end
   if done then entry[1], entry[5], entry[6] = NOW_TEXT, 'completed', '' end
-  return t.pa or id, t.pa, t.mc, t.pn and true, t.se
+  return t.chain or id, t.chain, t.max_cost, t.parts and true, t.stage_entered_at
 end
 
 -- Add to what a chain has cost; returns all of it.
 function chains.spend(id, cost)
-  if cost == 0 then return num(call('HGET', keys.chain(id), 'sp')) end
-  return call('HINCRBY', keys.chain(id), 'sp', whole(cost))
+  if cost == 0 then return num(call('HGET', keys.chain(id), 'spent')) end
+  return call('HINCRBY', keys.chain(id), 'spent', whole(cost))
 end

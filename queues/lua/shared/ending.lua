@@ -17,7 +17,7 @@ function drop_payload(id, bytes, ar, u)
   if dropped == 1 and bytes ~= '0' then
     call('HINCRBY', keys.pool(), 'bytes', '-' .. bytes)
     if tonumber(bytes) >= LARGE_BODY then
-      u = u or call('HGET', keys.task(id), 'u')
+      u = u or call('HGET', keys.task(id), 'user')
       if call('HINCRBY', keys.bulk(), u, '-' .. bytes) <= 0 then call('HDEL', keys.bulk(), u) end
     end
   end
@@ -28,20 +28,20 @@ end
 -- has it (archived.lua); what an idempotency key names, for as long as that.
 local function expire(id, t, keep)
   keep = math.max(keep, 1000)
-  if t.ar then keep = math.max(keep, num(string.match(t.ar, '%d+'))) end
-  if t.ik then keep = math.max(keep, keep_name(id, t)) end
+  if t.archive then keep = math.max(keep, num(string.match(t.archive, '%d+'))) end
+  if t.idempotency then keep = math.max(keep, keep_name(id, t)) end
   local text, log = string.format('%d', keep), keys.log(id)
   call('PEXPIRE', keys.task(id), text)
   call('PEXPIRE', log, text)
   local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', keys.task(id), 'SAMPLES', '0')
-  if t.sg and call('PEXPIRE', keys.chain(id), text) == 1 then bytes = bytes + call('MEMORY', 'USAGE', keys.chain(id), 'SAMPLES', '0') end
+  if t.stage and call('PEXPIRE', keys.chain(id), text) == 1 then bytes = bytes + call('MEMORY', 'USAGE', keys.chain(id), 'SAMPLES', '0') end
   bytes = bytes + 256 -- of its places in lines, about
-  if t.ar then
+  if t.archive then
     if call('PEXPIRE', keys.request(id), text) == 1 then bytes = bytes + call('MEMORY', 'USAGE', keys.request(id)) end
     call('XADD', keys.archive(), '*', 'task', id)
   end
   call('RPUSH', keys.endings(), string.format('%s %d %d %d', id, bytes, NOW, NOW + keep))
-  if t.ar or t.ra then call('HSET', keys.task(id), 'by', string.format('%d', bytes)) end
+  if t.archive or t.keep_after_read then call('HSET', keys.task(id), 'stored_bytes', string.format('%d', bytes)) end
 end
 
 -- Parked flows of a user return to their lines, if he may run one more.
@@ -60,38 +60,38 @@ end
 -- The same when a task of the user has ended and its account is closed: only then is it known where the flow stands. So do
 -- others that its key or user holds back.
 local function unpark_after(t)
-  if string.sub(t.ac, -1) == '1' then unpark(t.m, t.u) end
-  let_others_on(t, t.m)
+  if string.sub(t.account, -1) == '1' then unpark(t.model, t.user) end
+  let_others_on(t, t.model)
 end
 
 -- A task has ended and holds no slot; nor does, of a chain, any of its parts: the chain that ended before its last part stopped is
 -- closed with that.
 local function close(id, t, used)
-  expire(id, t, num(t.ed) + num(t.tl) - NOW)
+  expire(id, t, num(t.ended_at) + num(t.ttl) - NOW)
   record_usage(id, t, used)
-  if t.pa and call('HINCRBY', keys.chain(t.pa), 'live', '-1') == 0 then
-    local chain = load(t.pa)
-    if chain then close(t.pa, chain) end
+  if t.chain and call('HINCRBY', keys.chain(t.chain), 'live', '-1') == 0 then
+    local chain = load(t.chain)
+    if chain then close(t.chain, chain) end
   end
 end
 
 -- Give a task's slot back. True when it held one, which is once per attempt: its account is then to be closed, by `settle` or
 -- `refund`. `used`: what its worker says, of a task that has ended before, as `record_usage` wants it.
 function release(id, t, used)
-  local held = call('ZREM', keys.slots(t.m), id) == 1
+  local held = call('ZREM', keys.slots(t.model), id) == 1
   call('ZREM', keys.look(), id)
   if not held then return false end
-  call('SREM', keys.busy(t.q, t.m, t.u), id)
-  if t.bp then upstreams.end_probe(id, t) end
-  if string.sub(t.ac, -1) == '1' then
-    call('SREM', keys.running(t.q, t.m), id)
-    call('SREM', keys.load(t.q), id)
-    windows.note(t.m, id, t.ep, true)
+  call('SREM', keys.busy(t.queue, t.model, t.user), id)
+  if t.probe then upstreams.end_probe(id, t) end
+  if string.sub(t.account, -1) == '1' then
+    call('SREM', keys.running(t.queue, t.model), id)
+    call('SREM', keys.load(t.queue), id)
+    windows.note(t.model, id, t.epoch, true)
   end
-  if t.lm then
+  if t.limits then
     for _, of in ipairs(running_limits(t)) do call('SREM', keys.runs(of[1]), id) end
   end
-  if t.ed then close(id, t, used) end
+  if t.ended_at then close(id, t, used) end
   return true
 end
 
@@ -107,14 +107,14 @@ end
 -- expected. Is it paced by tokens?
 local function settle_pace(t, counted, tokens_used)
   local more = tokens_used - counted
-  local s = call('HMGET', keys.model(t.m), 'tokens_per_minute', 'ttat')
+  local s = call('HMGET', keys.model(t.model), 'tokens_per_minute', 'ttat')
   local tpm = num(s[1])
   if tpm == 0 or more == 0 then return tpm > 0 end
-  call('HSET', keys.model(t.m), 'ttat', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
-  local second = more > 0 and math.floor(US / 1000000) or math.floor(num(t.ga) / 1000)
-  if more > 0 or call('HEXISTS', keys.spent(t.m), string.format('%d', second)) == 1 then
-    call('HINCRBY', keys.spent(t.m), string.format('%d', second), whole(more))
-    call('PEXPIRE', keys.spent(t.m), '120000')
+  call('HSET', keys.model(t.model), 'ttat', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
+  local second = more > 0 and math.floor(US / 1000000) or math.floor(num(t.granted_at) / 1000)
+  if more > 0 or call('HEXISTS', keys.spent(t.model), string.format('%d', second)) == 1 then
+    call('HINCRBY', keys.spent(t.model), string.format('%d', second), whole(more))
+    call('PEXPIRE', keys.spent(t.model), '120000')
   end
   return true
 end
@@ -126,9 +126,9 @@ end
 -- is no part of how long it took, and is charged as so many requests more as others could have made. Returns its lane's books as they were.
 local MOST_IDLE = 1000 -- of those
 function settle(t, input, output, completed, goes_on, idle_ms)
-  local q, m = t.q, t.m
+  local q, m = t.queue, t.model
   local books = read_books(m, q)
-  local unit, known, held_ms, used = books.unit, input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
+  local unit, known, held_ms, used = books.unit, input >= 0 and output >= 0, math.max(NOW - num(t.granted_at), 0), nil
   idle_ms = math.min(idle_ms or 0, held_ms)
   local ran_ms = held_ms - idle_ms
   if unit == 'slot_seconds' then
@@ -139,10 +139,10 @@ function settle(t, input, output, completed, goes_on, idle_ms)
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
-  if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304), goes_on) end
-  if t.pa and known then -- its chain was charged at its submission
-    local of_chain = { lm = call('HGET', keys.task(t.pa), 'lm'), u = t.u }
-    if of_chain.lm then settle_limits(of_chain, math.min(input, 4194304) + math.min(output, 4194304), true) end
+  if t.limits and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304), goes_on) end
+  if t.chain and known then -- its chain was charged at its submission
+    local of_chain = { limits = call('HGET', keys.task(t.chain), 'limits'), user = t.user }
+    if of_chain.limits then settle_limits(of_chain, math.min(input, 4194304) + math.min(output, 4194304), true) end
   end
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
@@ -156,7 +156,7 @@ function settle(t, input, output, completed, goes_on, idle_ms)
       end
     end
     if known and (unit ~= 'requests' or paced) then
-      local mean = keys.mean(m, t.u)
+      local mean = keys.mean(m, t.user)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
       changed[#changed + 1] = 'out'
       changed[#changed + 1] = mean_after(books.mean_output, output, 0.05)
@@ -164,7 +164,7 @@ function settle(t, input, output, completed, goes_on, idle_ms)
       changed[#changed + 1] = mean_after(books.pace, math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
     end
     if unit == 'slot_seconds' then
-      local span = keys.span(m, t.u)
+      local span = keys.span(m, t.user)
       call('SET', span, mean_after(call('GET', span), ran_ms, 0.3), 'EX', '3600')
     end
     changed[#changed + 1] = 'ms'
@@ -179,15 +179,15 @@ end
 -- A task that stands in no line and holds no slot ends without an attempt to settle: what it was charged to limits comes back, and of a
 -- chain of which a stage has begun the tokens alone.
 function settle_over(id, t)
-  if not t.lm then return end
-  local begun = t.se or t.pn and num(call('HGET', keys.chain(id), 'begun')) > 0
+  if not t.limits then return end
+  local begun = t.stage_entered_at or t.parts and num(call('HGET', keys.chain(id), 'begun')) > 0
   settle_limits(t, begun and 0 or nil)
 end
 
 -- Take back all that an attempt was charged.
 function refund(t)
-  local changed = close_account(t, 0, read_books(t.m, t.q))
-  if #changed > 0 then call('HSET', keys.model(t.m), unpack(changed)) end
+  local changed = close_account(t, 0, read_books(t.model, t.queue))
+  if #changed > 0 then call('HSET', keys.model(t.model), unpack(changed)) end
   unpark_after(t)
 end
 
@@ -199,26 +199,26 @@ end
 -- chain its parts end, and with a part that has not completed its chain (staging.lua). `t.unsaved`, no field of the record: further
 -- fields to be stored.
 function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
-  drop_payload(id, t.pb, t.ar, t.u)
-  if t.ik and state == 'failed' and not t.se and is_let_go(t, code, data) then let_name_go(id, t) end
-  local seq = string.format('%d', num(t.sq) + 1)
+  drop_payload(id, t.payload_bytes, t.archive, t.user)
+  if t.idempotency and state == 'failed' and not t.stage_entered_at and is_let_go(t, code, data) then let_name_go(id, t) end
+  local seq = string.format('%d', num(t.top_seq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)
-  call('HSET', keys.task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce,
+  call('HSET', keys.task(id), 'state', state, 'ended_at', NOW_TEXT, 'top_seq', seq, 'end_id', event_id, 'code', code, 'end_nonce', nonce,
     unpack(t.unsaved or {}))
-  t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
-  if t.sg and not t.pa then chains.forget_plan(id, t) end
-  local parts_run = t.pn and chains.end_parts(id, t)
+  t.state, t.top_seq, t.ended_at, t.code = state, seq, NOW_TEXT, code
+  if t.stage and not t.chain then chains.forget_plan(id, t) end
+  local parts_run = t.parts and chains.end_parts(id, t)
   if stop_until then
-    call('ZADD', keys.slots(t.m), whole(stop_until), id)
+    call('ZADD', keys.slots(t.model), whole(stop_until), id)
     call('ZADD', keys.look(), whole(stop_until), id)
-    if used and (num(used[1]) >= 0 or num(used[2]) >= 0) then call('HSET', keys.task(id), 'us', table.concat(used, ' ')) end
+    if used and (num(used[1]) >= 0 or num(used[2]) >= 0) then call('HSET', keys.task(id), 'usage', table.concat(used, ' ')) end
   elseif not parts_run then
     close(id, t, used)
   end
-  if not t.pa then call('HINCRBY', keys.pool(), state, '1') end
-  publish_event(t.rd, id, event_id, kind, data, except)
-  if t.pa and state ~= 'completed' then chains.fail_with(t, state, kind, data, code) end
+  if not t.chain then call('HINCRBY', keys.pool(), state, '1') end
+  publish_event(t.readers, id, event_id, kind, data, except)
+  if t.chain and state ~= 'completed' then chains.fail_with(t, state, kind, data, code) end
   return event_id
 end
 
@@ -226,8 +226,8 @@ end
 -- since its last grant (-1: it was not running); and whose it was: id, request, user, model that was asked for, worker, attempt.
 function account_of_end(t, id)
   return {
-    t.q, t.m, t.ty or '', t.st, t.co or '', NOW - num(t.en), t.ga and NOW - num(t.ga) or -1,
-    id, t.rq or '', t.u, t.an or t.m, t.wk or '', t.at or '0',
+    t.queue, t.model, t.type or '', t.state, t.code or '', NOW - num(t.enqueued_at), t.granted_at and NOW - num(t.granted_at) or -1,
+    id, t.request_id or '', t.user, t.requested_model or t.model, t.worker or '', t.attempt or '0',
   }
 end
 
@@ -242,6 +242,6 @@ end
 
 -- Ask the owner of a running task to stop its worker.
 function tell_owner(id, t, why)
-  if t.ow then tell(t.ow, 's\n' .. id .. '\n' .. t.ep .. '\n' .. why) end
+  if t.owner then tell(t.owner, 's\n' .. id .. '\n' .. t.epoch .. '\n' .. why) end
 end
 end

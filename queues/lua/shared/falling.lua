@@ -1,8 +1,9 @@
 local barred_until, barred_by, open_to, offered_among, costs_of, fall, said_of, fall_on, note_fallen, let_fall, nothing_left
 do
--- Tasks that may go on to another model, which they do in the order of their field `fb`, before anybody saw output: when an attempt
+-- Tasks that may go on to another model, which they do in the order of their field `fallbacks`, before anybody saw output: when an attempt
 -- failed, and while their own model starts nothing: nobody offers it, it is paused, the breakers of its upstreams are open, or for
--- longer than they wait for it (`fa`) it is held or paced. What they were charged is closed before; they keep their age, their limits and what they are held of a quota, which is the
+-- longer than they wait for it (`fallback_after`) it is held or paced. What they were charged is closed before; they keep their age,
+-- their limits and what they are held of a quota, which is the
 -- most that any of the models may cost. A model that failed a task is not asked again; one that only did not start it, last.
 local parse_fallbacks = keeping(function(text)
   local list = {}
@@ -25,7 +26,7 @@ function barred_until(name)
     local from, why = upstreams.barred(m)
     if from > 0 then at = why == 'held' and math.max(at, from) or FOREVER end
   end
-  if m ~= name then at = math.max(at, name_held_until({ an = name }) or 0) end
+  if m ~= name then at = math.max(at, name_held_until({ requested_model = name }) or 0) end
   return at
 end
 
@@ -47,22 +48,22 @@ end
 -- The models that a task left with this one behind them, the last ten.
 local function moves(t, why)
   local all = {}
-  for line in string.gmatch(t.mv or '', '[^\n]+') do all[#all + 1] = line end
-  all[#all + 1] = (t.an or t.m) .. '\t' .. NOW_TEXT .. '\t' .. string.gsub(why, '%c', ' ')
+  for line in string.gmatch(t.fallback_history or '', '[^\n]+') do all[#all + 1] = line end
+  all[#all + 1] = (t.requested_model or t.model) .. '\t' .. NOW_TEXT .. '\t' .. string.gsub(why, '%c', ' ')
   return table.concat(all, '\n', math.max(#all - 9, 1))
 end
 
 -- Which of the models that a task may go on to starts it in time: the number in its list; nil: none. `barred`: `barred_until`, or
 -- one that looks at each model once.
 function open_to(t, barred)
-  for i, one in ipairs(parse_fallbacks(t.fb)) do
-    if (barred or barred_until)(one[1]) <= NOW + num(t.fa) then return i end
+  for i, one in ipairs(parse_fallbacks(t.fallbacks)) do
+    if (barred or barred_until)(one[1]) <= NOW + num(t.fallback_after) then return i end
   end
 end
 
 -- The first of them that somebody offers, for a task whose own model nobody does.
 function offered_among(t)
-  for i, one in ipairs(parse_fallbacks(t.fb)) do
+  for i, one in ipairs(parse_fallbacks(t.fallbacks)) do
     if scheduled_as(one[1]) then return i end
   end
 end
@@ -70,8 +71,8 @@ end
 -- What a task costs, on its own model and on those that it may go on to: their prices, each that is one.
 function costs_of(t)
   local costs = {}
-  if t.pc then costs[1] = t.pc end
-  for _, one in ipairs(t.fb and parse_fallbacks(t.fb) or {}) do
+  if t.price then costs[1] = t.price end
+  for _, one in ipairs(t.fallbacks and parse_fallbacks(t.fallbacks) or {}) do
     if one[2] ~= '' then costs[#costs + 1] = one[2] end
   end
   return costs
@@ -80,28 +81,28 @@ end
 -- Let a task, which stands in no line, be one of the i-th model of its list. `again`: the one that it comes from goes to the end of
 -- the list, else it is struck off. `why`: the failure code of its attempt, or what `barred_by` says.
 function fall(t, i, again, why)
-  t.mv = moves(t, why)
-  local list, rest = parse_fallbacks(t.fb), {}
+  t.fallback_history = moves(t, why)
+  local list, rest = parse_fallbacks(t.fallbacks), {}
   local function add(one) rest[#rest + 1] = one[1] .. '\t' .. one[2] end
   for j = i + 1, #list do add(list[j]) end
   for j = 1, i - 1 do add(list[j]) end
-  if again then add({ t.an or t.m, t.pc or '' }) end
+  if again then add({ t.requested_model or t.model, t.price or '' }) end
   local name = list[i][1]
-  t.m = scheduled_as(name) or name
-  t.an = t.m ~= name and name or nil
-  t.pc = list[i][2] ~= '' and list[i][2] or nil
-  t.fb = #rest > 0 and table.concat(rest, '\n') or nil
+  t.model = scheduled_as(name) or name
+  t.requested_model = t.model ~= name and name or nil
+  t.price = list[i][2] ~= '' and list[i][2] or nil
+  t.fallbacks = #rest > 0 and table.concat(rest, '\n') or nil
   t.mean = nil
 end
 
 -- The fields of a record that a task was submitted with, from `first` on; `before`: its `fb` then, as it may have gone on at once.
 function said_of(args, first, t, before)
-  if t.fb == before then return unpack(args, first) end
+  if t.fallbacks == before then return unpack(args, first) end
   local fields = {}
   for i = first, #args, 2 do
-    if args[i] ~= 'fb' and args[i] ~= 'pc' then fields[#fields + 1], fields[#fields + 2] = args[i], args[i + 1] end
+    if args[i] ~= 'fallbacks' and args[i] ~= 'price' then fields[#fields + 1], fields[#fields + 2] = args[i], args[i + 1] end
   end
-  for _, name in ipairs({ 'fb', 'pc', 'mv' }) do
+  for _, name in ipairs({ 'fallbacks', 'price', 'fallback_history' }) do
     if t[name] then fields[#fields + 1], fields[#fields + 2] = name, t[name] end
   end
   return unpack(fields)
@@ -111,18 +112,18 @@ end
 function fall_on(id, t, i, again, why)
   fall(t, i, again, why)
   local key = keys.task(id)
-  call('HSET', key, 'm', t.m)
-  for _, field in ipairs({ 'an', 'pc', 'fb', 'mv' }) do
+  call('HSET', key, 'model', t.model)
+  for _, field in ipairs({ 'requested_model', 'price', 'fallbacks', 'fallback_history' }) do
     if t[field] then call('HSET', key, field, t[field]) else call('HDEL', key, field) end
   end
-  call('ZADD', keys.models(), NOW_TEXT, t.m)
-  call('HSET', keys.model(t.m), 'wide', WIDE)
+  call('ZADD', keys.models(), NOW_TEXT, t.model)
+  call('HSET', keys.model(t.model), 'wide', WIDE)
 end
 
 -- Count a task that went on from a model, by both models and why.
 function note_fallen(told, from, t)
-  local barred = BARRED[string.match(t.mv, '([^\t]*)$')]
-  local pair = from .. '\n' .. (t.an or t.m) .. '\n' .. (barred and 'unavailable' or 'failed')
+  local barred = BARRED[string.match(t.fallback_history, '([^\t]*)$')]
+  local pair = from .. '\n' .. (t.requested_model or t.model) .. '\n' .. (barred and 'unavailable' or 'failed')
   told[pair] = (told[pair] or 0) + 1
 end
 
@@ -148,16 +149,16 @@ function let_fall(most, told)
     for i = 1, #ids, 2 do
       local id, t = ids[i], load(ids[i])
       last = '(' .. ids[i + 1]
-      if not t or t.st ~= 'queued' or not t.fb then
+      if not t or t.state ~= 'queued' or not t.fallbacks then
         call('ZREM', line, id)
-      elseif barred(t.an or t.m) > NOW + num(t.fa) then
+      elseif barred(t.requested_model or t.model) > NOW + num(t.fallback_after) then
         local at = open_to(t, barred)
         if at then
-          local from = t.an or t.m
+          local from = t.requested_model or t.model
           dequeue(id, t)
           fall_on(id, t, at, true, barred_by(from))
           enqueue(id, t)
-          moved, woken[t.m] = moved + 1, true
+          moved, woken[t.model] = moved + 1, true
           note_fallen(told, from, t)
         end
       end
@@ -180,7 +181,7 @@ end
 
 -- Whether no model that a task may go on to starts anything, whatever ends before.
 function nothing_left(t)
-  for _, one in ipairs(t.fb and parse_fallbacks(t.fb) or {}) do
+  for _, one in ipairs(t.fallbacks and parse_fallbacks(t.fallbacks) or {}) do
     if barred_until(one[1]) < FOREVER then return false end
   end
   return true

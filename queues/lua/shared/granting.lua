@@ -1,28 +1,30 @@
 local describe, expected_output, output_due, token_cost, begin, count_of_user, stand, note_later, later_of, idle_for, take, repeat_grants, take_once
 do
 -- The reply that describes a grant: its fields, as tasks.py (Grant) names them, in MessagePack: a reply of twenty strings takes
--- Redis longer. `start_seq`, `start`: number and data of its start event. `t.wn`, no field of the record: 1 = its model's windows
+-- Redis longer. `start_seq`, `start`: number and data of its start event. `t.windows`, no field of the record: 1 = its model's windows
 -- wait for its request to leave.
 function describe(id, t, start_seq, start)
-  local left = num(t.xd)
+  local left = num(t.attempt_deadline)
   if left > 0 then left = math.max(left - NOW, 1) end
   return cmsgpack.pack({
-    id, t.at, t.ep, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en, start_seq,
-    t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '', t.nl or '0',
-    t.fb and '1' or '0', t.js or '', t.rp or '', t.wn or '0', t.mt or '0', t.sg or '',
+    id, t.attempt, t.epoch, t.grant_token, t.model, t.queue, t.type or '', t.user, t.key_id or '', t.stream or '0', left,
+      t.tries or '0', t.enqueued_at, start_seq,
+    t.waiting or '0', t.readers or '', t.granted_at, start, t.traceparent or '', t.requested_model or t.model,
+    t.request_id or '', t.model_omitted or '0',
+    t.fallbacks and '1' or '0', t.schema or '', t.repair or '', t.windows or '0', t.max_tries or '0', t.stage or '',
   })
 end
 
 -- The user's running mean of output, in tokens; 0: none is known.
 local function mean_of(t)
-  if not t.mean then t.mean = num(call('GET', keys.mean(t.m, t.u))) end
+  if not t.mean then t.mean = num(call('GET', keys.mean(t.model, t.user))) end
   return t.mean
 end
 
 -- Tokens that a task is expected to write: by the user's running mean, else the model's, else what the request allows (4,096
 -- at most, as nothing is known yet). Models are paced by it; what is charged is `output_due`.
 function expected_output(t, model_mean)
-  local asked = num(t.mo)
+  local asked = num(t.max_output)
   local output = mean_of(t)
   if output == 0 then output = num(model_mean) end
   if output == 0 then output = asked > 0 and math.min(asked, 4096) or 256 end
@@ -35,7 +37,7 @@ end
 -- mean and the request. Tasks pay before they write, so a user who is behind is not given all free slots at once; and for
 -- seconds, not to the end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
 function output_due(t, output, pace)
-  local ahead, asked, likely = num(pace) * 15, num(t.mo), mean_of(t)
+  local ahead, asked, likely = num(pace) * 15, num(t.max_output), mean_of(t)
   if ahead == 0 then ahead = 256 end
   if asked > 0 and (likely == 0 or asked < likely) then likely = asked end
   if likely == 0 then return output + ahead end
@@ -50,7 +52,7 @@ end
 
 -- How long a task is expected to hold its slot, ms: by the user's running mean, else the model's, else 50 tokens a second.
 local function expected_ms(t, model_ms)
-  local ms = num(call('GET', keys.span(t.m, t.u)))
+  local ms = num(call('GET', keys.span(t.model, t.user)))
   if ms == 0 then ms = num(model_ms) end
   if ms == 0 then ms = expected_output(t) * 20 end
   return ms
@@ -61,7 +63,7 @@ end
 local function first_charge(t, lane)
   if lane.unit == 'requests' then return 1 end
   if lane.unit == 'slot_seconds' then return math.max(math.floor(expected_ms(t, lane.mean_ms) + 0.5), 1) end
-  return token_cost(t.ei, output_due(t, 0, lane.pace))
+  return token_cost(t.input_tokens, output_due(t, 0, lane.pace))
 end
 
 -- Begin an attempt of a task that stands in no flow now: its flow and lane are charged and move on, a slot is occupied, the lease
@@ -70,17 +72,17 @@ end
 -- renewal, the `upstream` of the worker, and whether it is a `probe` of that. `more`, `record`: further fields of the model and of the
 -- record, to be stored. Returns the data of the start event.
 function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
-  local q, m, u = lane.q, t.m, t.u
+  local q, m, u = lane.q, t.model, t.user
   local cost, tokens, counted = first_charge(t, lane), 0, '0'
-  if t.fb then call('ZREM', keys.falls(m), id) end
+  if t.fallbacks then call('ZREM', keys.falls(m), id) end
   if lane.rules then
     counted = '1'
-    tokens = num(lane.rules[6]) > 0 and math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5) or 0
+    tokens = num(lane.rules[6]) > 0 and math.floor(num(t.input_tokens) + expected_output(t, lane.mean_output) + 0.5) or 0
     spend(m, lane.rules, tokens)
     call('SADD', keys.running(q, m), id)
     call('SADD', keys.load(q), id)
   end
-  if t.lm then
+  if t.limits then
     for _, of in ipairs(running_limits(t)) do call('SADD', keys.runs(of[1]), id) end
   end
   local lane_tag = whole(lane.tag + tag_step(cost, lane_weight(lane.weight)))
@@ -94,40 +96,41 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   call('HSET', keys.model(m), 'V', whole(math.max(lane.V, lane.moves_to)), 'v:' .. q, whole(math.max(lane.v, start)),
     'L:' .. q, whole(lane.lifts), 'c:' .. q, whole(lane.charged + cost), 'used', US_TEXT,
     unpack(more))
-  t.ac = open_account(cost, lane.weight or '1', lane.lifts, num(lifts_of(q, m, u)), tokens, counted)
+  t.account = open_account(cost, lane.weight or '1', lane.lifts, num(lifts_of(q, m, u)), tokens, counted)
 
-  if t.pa and not t.at then call('HINCRBY', keys.chain(t.pa), 'begun', '1') end
-  local deadline, run = num(t.dl), num(t.rl)
+  if t.chain and not t.attempt then call('HINCRBY', keys.chain(t.chain), 'begun', '1') end
+  local deadline, run = num(t.deadline), num(t.run_limit)
   if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
-  t.st, t.at, t.sq = 'executing', whole(num(t.at) + 1), whole(num(t.sq) + 1)
-  t.gt, t.ow, t.wk = grant.nonce .. ':' .. grant.number, grant.replica, grant.worker
-  t.ep, t.ga, t.xd = new_epoch(t), NOW_TEXT, whole(deadline)
+  t.state, t.attempt, t.top_seq = 'executing', whole(num(t.attempt) + 1), whole(num(t.top_seq) + 1)
+  t.grant_token, t.owner, t.worker = grant.nonce .. ':' .. grant.number, grant.replica, grant.worker
+  t.epoch, t.granted_at, t.attempt_deadline = new_epoch(t), NOW_TEXT, whole(deadline)
   if lane.rules and lane.rules[10] then
-    windows.begin(m, lane.rules[10], id, t.ep)
-    t.wn = '1'
+    windows.begin(m, lane.rules[10], id, t.epoch)
+    t.windows = '1'
   end
   if grant.upstream ~= '' then
-    t.up = grant.upstream
-    record[#record + 1], record[#record + 2] = 'up', t.up
+    t.upstream = grant.upstream
+    record[#record + 1], record[#record + 2] = 'upstream', t.upstream
   end
   if grant.probe then
-    t.bp = '1'
-    record[#record + 1], record[#record + 2] = 'bp', '1'
+    t.probe = '1'
+    record[#record + 1], record[#record + 2] = 'probe', '1'
     upstreams.begin_probe(id, t)
   end
   local lease_end = NOW + grant.ms
   call('ZADD', keys.slots(m), whole(lease_end), id)
   call('SADD', keys.busy(q, m, u), id)
   call('ZADD', keys.look(), run_instant(t, lease_end), id)
-  local event_id = t.ep .. '-' .. t.sq
-  local repair = t.rp and t.rp ~= '1' and ',"repair":true' or ''
-  local stage = t.sg and chains.in_event(t.sg) or ''
+  local event_id = t.epoch .. '-' .. t.top_seq
+  local repair = t.repair and t.repair ~= '1' and ',"repair":true' or ''
+  local stage = t.stage and chains.in_event(t.stage) or ''
   local data =
-    event_data(id, '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or m) .. ',"queue":"' .. q .. '"' .. stage .. repair)
+    event_data(id, '"attempt":' .. t.attempt .. ',"model":' .. cjson.encode(t.requested_model or m) .. ',"queue":"' .. q .. '"' .. stage .. repair)
   call('XADD', keys.log(id), event_id, 'type', 'start', 'data', data)
-  publish_event(t.rd, id, event_id, 'start', data, t.ow)
-  call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', t.gt, 'ow', t.ow, 'wk', t.wk,
-    'ga', t.ga, 'xd', t.xd, 'ac', t.ac, unpack(record))
+  publish_event(t.readers, id, event_id, 'start', data, t.owner)
+  call('HSET', keys.task(id), 'state', t.state, 'attempt', t.attempt, 'epoch', t.epoch, 'top_seq', t.top_seq, 'grant_token',
+    t.grant_token, 'owner', t.owner, 'worker', t.worker,
+    'granted_at', t.granted_at, 'attempt_deadline', t.attempt_deadline, 'account', t.account, unpack(record))
   return data
 end
 
@@ -193,21 +196,21 @@ local function grant_next(model, grant)
     local id, next_id = unpack(call('ZRANGE', flow, '0', '1'))
     local t = load(id)
     local cap = lane.rules and num(call('HGET', keys.model(model), 'max_running_per_user')) or 0
-    local full = t and t.lm and full_of(running_limits(t))
-    if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
-      dequeue(id, t or { q = q, m = model, u = u })
-    elseif t.an and name_held_until(t) then
+    local full = t and t.limits and full_of(running_limits(t))
+    if not t or passed(t.wait_deadline) or passed(t.deadline) then -- (not `linger_at`: a reader may still move it)
+      dequeue(id, t or { queue = q, model = model, user = u })
+    elseif t.requested_model and name_held_until(t) then
       dequeue(id, t)
       stand_aside(id, t, name_held_until(t))
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, tag)
     elseif full then
       hold(q, model, u, tag, full)
-    elseif permits.is(model, t.ty) ~= (grant.worker == permits.HOLDER) then
+    elseif permits.is(model, t.type) ~= (grant.worker == permits.HOLDER) then
       return nil, nil, OTHERS
     else
       if lane.rules and num(lane.rules[6]) > 0 then
-        local at = paced_ms(model, lane.rules, math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5))
+        local at = paced_ms(model, lane.rules, math.floor(num(t.input_tokens) + expected_output(t, lane.mean_output) + 0.5))
         held = at > 0 and at or nil
       end
       if held then return nil, held < FOREVER and held or nil end
@@ -307,7 +310,7 @@ function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
     local id, t, start, step, full = grant_next(model, grant)
     if id then
       ids[#ids + 1] = id
-      grants[#ids] = describe(id, t, t.sq, start)
+      grants[#ids] = describe(id, t, t.top_seq, start)
       if shared then
         call('SET', shared, whole(entry[2]), 'EX', '3600')
         entry[2] = entry[2] + step
@@ -350,9 +353,9 @@ function repeat_grants(ids, nonce)
   local grants = {}
   for id in string.gmatch(ids or '', '[^,]+') do
     local t = load(id)
-    if t and t.st == 'executing' and string.find(t.gt, nonce .. ':', 1, true) == 1 then
-      if windows.waits_for(t.m, id, t.ep) then t.wn = '1' end
-      local entry = call('XRANGE', keys.log(id), t.ep, '+', 'COUNT', 1)[1] or { t.ep .. '-' .. t.sq, { '', '', '', '' } }
+    if t and t.state == 'executing' and string.find(t.grant_token, nonce .. ':', 1, true) == 1 then
+      if windows.waits_for(t.model, id, t.epoch) then t.windows = '1' end
+      local entry = call('XRANGE', keys.log(id), t.epoch, '+', 'COUNT', 1)[1] or { t.epoch .. '-' .. t.top_seq, { '', '', '', '' } }
       grants[#grants + 1] = describe(id, t, string.match(entry[1], '%d+$'), entry[2][4])
     end
   end

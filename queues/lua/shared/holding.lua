@@ -11,9 +11,9 @@ local MOST_LANES = 64 -- in one step: the sweep goes on
 
 -- The subjects that a task counts for when it runs: {{subject, how many may}, …}.
 function running_limits(t)
-  local of_key, of_user = string.match(t.lm, '^r(%d+) (%d+)')
+  local of_key, of_user = string.match(t.limits, '^r(%d+) (%d+)')
   if not of_key then return {} end
-  local key, user = subjects_of(t.u)
+  local key, user = subjects_of(t.user)
   local limits = {}
   if of_user ~= '0' then limits[1] = { user, of_user + 0 } end
   if of_key ~= '0' then limits[#limits + 1] = { key, of_key + 0 } end
@@ -57,7 +57,7 @@ end
 
 -- The same for all whom a task counts for when it runs.
 function let_others_on(t, here)
-  if not t.lm then return end
+  if not t.limits then return end
   for _, of in ipairs(running_limits(t)) do let_on(of[1], here) end
 end
 end

@@ -21,7 +21,7 @@ do
 function tag_step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
 
 function flow_weight(t)
-  local weight = num(t.w)
+  local weight = num(t.weight)
   return weight > 0 and weight or 1
 end
 
@@ -73,10 +73,10 @@ function failed_until_now(stored)
 end
 
 function note_failed(t)
-  if num(t.ga) <= num(t.en) then return end
-  local model, field = keys.model(t.m), 'X:' .. t.q
+  if num(t.granted_at) <= num(t.enqueued_at) then return end
+  local model, field = keys.model(t.model), 'X:' .. t.queue
   local all, changes, user = failed_until_now(call('HGET', model, field))
-  call('HSET', model, field, struct.pack('<ddd', all + 1, user ~= t.u and changes + 1 or changes, NOW) .. t.u)
+  call('HSET', model, field, struct.pack('<ddd', all + 1, user ~= t.user and changes + 1 or changes, NOW) .. t.user)
 end
 
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
@@ -135,18 +135,18 @@ end
 
 -- A waiting task that may go on to another model is in a line of these (falling.lua).
 local function note_falls(id, t)
-  if not t.fb then return end
-  call('ZADD', keys.falls(t.m), t['or'], id)
-  call('SADD', keys.falling(), t.m)
+  if not t.fallbacks then return end
+  call('ZADD', keys.falls(t.model), t.order, id)
+  call('SADD', keys.falling(), t.model)
 end
 
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 function enqueue(id, t)
-  local q, m, u = t.q, t.m, t.u
+  local q, m, u = t.queue, t.model, t.user
   count_waiting(t, '1')
   note_falls(id, t)
   local flow = keys.flow(q, m, u)
-  call('ZADD', flow, t['or'], id)
+  call('ZADD', flow, t.order, id)
   if call('ZCARD', flow) == 1 then flow_comes(q, m, u, keys.debts(q, m)) end
   call('HINCRBY', keys.model(m), 'n:' .. q, '1')
   call('HINCRBY', keys.queue(q), 'n', '1')
@@ -183,12 +183,12 @@ end
 
 -- Take a waiting task out of its flow, ungranted, or from where it stands aside; idle flows and lanes keep their tags.
 function dequeue(id, t)
-  local q, m, u = t.q, t.m, t.u
+  local q, m, u = t.queue, t.model, t.user
   local flow = keys.flow(q, m, u)
   local in_flow = call('ZREM', flow, id) == 1
   if not in_flow and call('ZREM', keys.aside(), id) == 0 then return end
   count_waiting(t, '-1')
-  if t.fb then call('ZREM', keys.falls(m), id) end
+  if t.fallbacks then call('ZREM', keys.falls(m), id) end
   call('HINCRBY', keys.model(m), 'n:' .. q, '-1')
   call('HINCRBY', keys.queue(q), 'n', '-1')
   if not in_flow then
@@ -219,7 +219,7 @@ end
 
 -- The instant (ms) until which the name of a task is held; nil: it is not.
 function name_held_until(t)
-  local until_ms = t.an and num(call('GET', keys.held_name(t.an))) or 0
+  local until_ms = t.requested_model and num(call('GET', keys.held_name(t.requested_model))) or 0
   return until_ms > NOW and until_ms or nil
 end
 
@@ -228,9 +228,9 @@ function stand_aside(id, t, until_ms)
   count_waiting(t, '1')
   note_falls(id, t)
   call('ZADD', keys.aside(), whole(until_ms), id)
-  call('HINCRBY', keys.aside_of(t.q), t.u, '1')
-  call('HINCRBY', keys.model(t.m), 'n:' .. t.q, '1')
-  call('HINCRBY', keys.queue(t.q), 'n', '1')
+  call('HINCRBY', keys.aside_of(t.queue), t.user, '1')
+  call('HINCRBY', keys.model(t.model), 'n:' .. t.queue, '1')
+  call('HINCRBY', keys.queue(t.queue), 'n', '1')
 end
 
 -- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far, tokens
@@ -276,7 +276,7 @@ local function move_in(line, step, member) return call('ZADD', line, 'XX', 'INCR
 -- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `account`: of the attempt; `flow_lifts`: as they are
 -- now. Returns what has changed in its model's hash, for the caller to store.
 function charge(t, more, account, flow_lifts, books)
-  local q, m, u = t.q, t.m, t.u
+  local q, m, u = t.queue, t.model, t.user
   local lane_step = beyond(tag_step(more, lane_weight(account.weight)), books.lifts - account.lane_lifts)
   local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - account.flow_lifts))
   local changed, in_line = { 'c:' .. q, whole(books.charged + more) }, false
@@ -295,8 +295,8 @@ end
 -- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands. Returns
 -- what has changed in its model's hash, for the caller to store, and the tokens that were counted for the model's pace.
 function close_account(t, used, books)
-  local q, m, u = t.q, t.m, t.u
-  local flow_lifts, account = lifts_of(q, m, u), read_account(t.ac)
+  local q, m, u = t.queue, t.model, t.user
+  local flow_lifts, account = lifts_of(q, m, u), read_account(t.account)
   local more = used and used - account.cost or 0
   local changed = more ~= 0 and charge(t, more, account, flow_lifts, books) or {}
   if flow_lifts and call('EXISTS', keys.busy(q, m, u)) == 0 then call('ZREM', keys.lifts(q, m), u) end

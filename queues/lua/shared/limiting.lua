@@ -6,7 +6,7 @@
 -- comes back evenly. With the numbers stands by which limits (`of`) they were reckoned: under another limit as much is used as before,
 -- but not more than all of it, and what was a debt is one of a period at most. No debt is larger: a worker's wrong count shuts nobody out for longer than twice the period.
 --
--- What a task is charged at its submission stands in its record (`lm`): r, and how many tasks of its key and of its user may run (0:
+-- What a task is charged at its submission stands in its record (`limits`): r, and how many tasks of its key and of its user may run (0:
 -- no limit), or - if there are no such limits; whose waiting tasks it is counted among (1: its key's, 2: its user's, 3: both), the
 -- tokens that it is expected to use; and of each rate k or u and its name, the limit, and `tat` behind it. Its end settles the tokens
 -- with those that it used, once: more than was expected may become a debt; less comes back, and all of a task that came to nothing, as far
@@ -165,7 +165,7 @@ function what_is_left(standings, charged)
   return told
 end
 
--- Charge what was weighed. Returns the field `lm` of the task's record.
+-- Charge what was weighed. Returns the field `limits` of the task's record.
 function charge_limits(standings, tokens)
   local of_key, of_user, waits, rates = 0, 0, 0, ''
   for _, stands in ipairs(standings) do
@@ -197,15 +197,15 @@ end
 -- Take more of the rates that a task was charged by, or give back what is less than nothing: `more` tells how much of a rate, of
 -- tokens or not, by what the task was charged of it at most. It counts by the limits as they are now.
 local function take_more(t, more)
-  local key, user = subjects_of(t.u)
+  local key, user = subjects_of(t.user)
   local standings = {}
-  for letter, name, limit, own in string.gmatch(t.lm, ' (%l)(%l%l) (%d+) (%d+)') do
+  for letter, name, limit, own in string.gmatch(t.limits, ' (%l)(%l%l) (%d+) (%d+)') do
     local amount = more(name == 'tm' or name == 'td', limit + 0)
     if amount ~= 0 then
       local stands = standings[letter]
       if not stands then
         local subject = letter == 'k' and key or user
-        stands = read_tats(subject) or read_tats(subject, charged_by(t.lm, letter)) -- all had come back
+        stands = read_tats(subject) or read_tats(subject, charged_by(t.limits, letter)) -- all had come back
         standings[letter] = stands
       end
       for i, rate in ipairs(stands.limits.rates) do
@@ -226,8 +226,8 @@ end
 -- Settle what a task with limits was charged: it used so many tokens. nil: it came to nothing, and takes no request either. `beside`:
 -- it used them beside what it was charged for, for an answer that is asked for again (repairing.lua).
 function settle_limits(t, used, beside)
-  if used and not string.find(t.lm, 't', 1, true) then return end -- no limit is one of tokens
-  local tokens = string.match(t.lm, '(%d+) %l') or 0
+  if used and not string.find(t.limits, 't', 1, true) then return end -- no limit is one of tokens
+  local tokens = string.match(t.limits, '(%d+) %l') or 0
   take_more(t, function(of_tokens, limit)
     if beside then return of_tokens and used or 0 end
     local taken = of_tokens and math.min(tokens, limit) or 1
@@ -237,10 +237,10 @@ end
 
 -- Count a task among the waiting ones of those who have a limit of them, or (-1) no more.
 function count_waiting(t, by)
-  if not t.lm then return end
-  local whose = string.match(t.lm, '^%-([123])') or string.match(t.lm, '^r%d+ %d+ ([123])')
+  if not t.limits then return end
+  local whose = string.match(t.limits, '^%-([123])') or string.match(t.limits, '^r%d+ %d+ ([123])')
   if not whose then return end
-  local key, user = subjects_of(t.u)
+  local key, user = subjects_of(t.user)
   local function count(subject)
     if call('HINCRBY', keys.waits(), subject, by) <= 0 then call('HDEL', keys.waits(), subject) end
   end

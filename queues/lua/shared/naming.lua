@@ -28,7 +28,8 @@ function may_name(u, named)
   if over and over + each > US + period then return math.ceil((over + each - US - period) / 1000) end
 end
 
--- Let a key of a user name a task that is accepted now. `named`: as submit gets it. Returns what the record holds of it (`ik`): the name, and
+-- Let a key of a user name a task that is accepted now. `named`: as submit gets it. Returns what the record holds of it
+-- (`idempotency`): the name, and
 -- until when, ms.
 function give_name(key, named, id, u)
   local name, fingerprint, ms = string.match(named, '^(%S+) (%S+) (%d+) ')
@@ -40,13 +41,13 @@ end
 
 -- The key names nothing any more: who comes with it now begins anew.
 function let_name_go(id, t)
-  local key = keys.named(string.match(t.ik, '^%S+'))
+  local key = keys.named(string.match(t.idempotency, '^%S+'))
   if names(key, id) then call('DEL', key) end
 end
 
 -- The task has ended, and holds no slot. Returns for how long, ms, its key goes on naming it; 0: it does not.
 function keep_name(id, t)
-  local name, till = string.match(t.ik, '^(%S+) (%d+)$')
+  local name, till = string.match(t.idempotency, '^(%S+) (%d+)$')
   local key = keys.named(name)
   if not names(key, id) then return 0 end
   local left = math.max(num(till) - NOW, BEHIND_END)
@@ -56,7 +57,7 @@ end
 
 -- Whether a failure lets the key go: there was no output, and the same request may do better (naming.py), or its worker says so.
 function is_let_go(t, code, data)
-  if t.fo then return false end
+  if t.first_output_at then return false end
   if MAY_DO_BETTER[code] then return true end
   local fine, event = pcall(cjson.decode, data)
   return fine and type(event) == 'table' and event.retryable == true

@@ -2,7 +2,8 @@
 -- each day or month. Amounts are whole micro-credits. A subject is one of limiting.lua; what it has lies in its hash (keys.py,
 -- BALANCE), as far as SQL has told (fund.lua): whoever is not known yet is asked for there, and nothing is let through by guess.
 --
--- A task is held the price of the most that it may use, as far as that is told or learnt, from the budget's window first, and its record says what from where (`qt`):
+-- A task is held the price of the most that it may use, as far as that is told or learnt, from the budget's window first, and its
+-- record says what from where (`reserved_credits`):
 -- whose, from what was granted, from the window, that window and its budget (none: -), and of which generation the balance was: one
 -- that was lost and made anew is of another. Its one end gives that back and takes what it
 -- costs instead (`settle_credits`), numbers that for the subject, and tells SQL with the task's usage: so it happens once, and
@@ -35,7 +36,7 @@ local function within(text, most)
   return number < 0 and 0 or number > most and most or number
 end
 
--- What these tokens cost, by the field `pc` of a task; rounded up, once. What is not known is none; cached ones are some of the
+-- What these tokens cost, by the field `price` of a task; rounded up, once. What is not known is none; cached ones are some of the
 -- input, reasoning ones some of the output.
 function cost_of(pc, input, output, cached, reasoning)
   local p = parse_price(pc)
@@ -50,10 +51,10 @@ end
 -- answer of its model of late (`top`, 0: none is known), for each that it asks for. `pc`: its price, as in the record. An answer that
 -- may be repaired may be written twice, and the second time the first is read, as far as it is told (repair.py).
 function most_cost_of(t, top, pc)
-  local p, output = parse_price(pc), num(t.mo)
-  if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.na), 1) end
-  local input = t.mi or t.ei
-  if t.rp then input, output = 2 * num(input) + math.min(output, MOST_REPAIRED) + REPAIR_WORDS, 2 * output end
+  local p, output = parse_price(pc), num(t.max_output)
+  if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.answers), 1) end
+  local input = t.max_input or t.input_tokens
+  if t.repair then input, output = 2 * num(input) + math.min(output, MOST_REPAIRED) + REPAIR_WORDS, 2 * output end
   return cost_of(pc, input, output, p.cached_is_dear and input, p.thought_is_dear and output)
 end
 
@@ -122,13 +123,13 @@ function begin_window(balance, window, spent)
   call('HSET', balance, 'w1', window, 's' .. window, spent)
 end
 
--- How much a task is held, by the field `qt` of its record; nil: it has no quota.
+-- How much a task is held, by the field `reserved_credits` of its record; nil: it has no quota.
 function held_by(qt)
   local granted, of_window = string.match(qt or '', '^%l (%d+) (%d+)')
   return granted and granted + of_window
 end
 
--- Hold so much, which is there. Returns the field `qt` of the task's record.
+-- Hold so much, which is there. Returns the field `reserved_credits` of the task's record.
 function hold_credits(funds, amount)
   local balance, window = funds.balance, funds.window
   if funds.begins then begin_window(balance, window.name, '0') end
@@ -157,7 +158,8 @@ local function move_hold(u, qt, by)
   end
 end
 
--- Hold so much in all for a task that is held `qt` (nil: nothing), of its quota as submit is given it. Returns the field `qt`; or nil
+-- Hold so much in all for a task that is held `qt` (nil: nothing), of its quota as submit is given it. Returns the field
+-- `reserved_credits`; or nil
 -- and why not: {'quota', what it would be held, what is there} | {'no_balance', subject, window or ''}; nothing has changed then.
 function hold_more(u, qt, text, amount)
   if qt then move_hold(u, qt, -1) end

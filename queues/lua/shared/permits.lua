@@ -15,7 +15,7 @@ function permits.is_next(m, q)
   q = q or call('ZRANGE', keys.lanes(m), '0', '0')[1]
   local u = q and call('ZRANGE', keys.flows(q, m), '0', '0')[1]
   local id = u and call('ZRANGE', keys.flow(q, m, u), '0', '0')[1]
-  return id ~= nil and permits.is(m, call('HGET', keys.task(id), 'ty'))
+  return id ~= nil and permits.is(m, call('HGET', keys.task(id), 'type'))
 end
 
 -- Have a replica take the permits of a model: any that lives, as each gives out as many as it is granted.
@@ -29,7 +29,7 @@ end
 -- A permit that is out, as the record keeps it (keys.py): until when it may be used or, once it is, holds its slot; how long that
 -- is, ms; when it was used (0: not yet), and by which call. nil: none is.
 function permits.read(t)
-  local till, unused_ms, used_ms, used_at, nonce = string.match(t.pm or '', '^(%d+) (%d+) (%d+) (%d+) (%S*)$')
+  local till, unused_ms, used_ms, used_at, nonce = string.match(t.permit or '', '^(%d+) (%d+) (%d+) (%d+) (%S*)$')
   if not till then return nil end
   return { till = till + 0, unused_ms = unused_ms + 0, used_ms = used_ms + 0, used_at = used_at, nonce = nonce, used = used_at ~= '0' }
 end

@@ -4,10 +4,10 @@ do
 -- in no window.
 function permits.give_back(id, t, used, completed)
   if not release(id, t) then return false end
-  if not used then windows.forget(t.m, id, t.ep) end
+  if not used then windows.forget(t.model, id, t.epoch) end
   local permit = permits.read(t)
   local idle_until = permit and permit.used and num(permit.used_at) or NOW
-  settle(t, -1, -1, completed, false, math.max(idle_until - num(t.ga), 0))
+  settle(t, -1, -1, completed, false, math.max(idle_until - num(t.granted_at), 0))
   return true
 end
 
@@ -18,7 +18,7 @@ function permits.end_out(id, t, state, kind, data, code)
   if permit.used then return end_task(id, t, state, kind, data, code, '', nil, math.max(permit.till, NOW + 1)) end
   permits.give_back(id, t, false, false)
   local event_id = end_task(id, t, state, kind, data, code, '')
-  wake(t.m)
+  wake(t.model)
   wake_elsewhere(t)
   return event_id
 end
@@ -27,7 +27,7 @@ end
 function permits.look_at(id, t, done, unused)
   local permit = permits.read(t)
   if permit.till > NOW then
-    permits.keep(id, t.m, permit.till)
+    permits.keep(id, t.model, permit.till)
     return
   end
   permits.give_back(id, t, permit.used, permit.used)

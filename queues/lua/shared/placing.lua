@@ -78,17 +78,17 @@ end
 
 -- The place of a task.
 function place(id, t)
-  if t.pn then -- of a chain: that of the first of its parts that waits
-    local number = chains.stage_of(t.sg)
-    for i = 0, t.pn - 1 do
+  if t.parts then -- of a chain: that of the first of its parts that waits
+    local number = chains.stage_of(t.stage)
+    for i = 0, t.parts - 1 do
       local part = chains.part_id(id, number, i)
-      local st, q, m, an, ei = unpack(call('HMGET', keys.task(part), 'st', 'q', 'm', 'an', 'ei'))
-      if st == 'queued' then return place(part, { q = q, m = m, u = t.u, an = an, ei = ei }) end
+      local st, q, m, an, ei = unpack(call('HMGET', keys.task(part), 'state', 'queue', 'model', 'requested_model', 'input_tokens'))
+      if st == 'queued' then return place(part, { queue = q, model = m, user = t.user, requested_model = an, input_tokens = ei }) end
     end
     return NOWHERE
   end
-  local q, m = t.q, t.m
-  local rank = call('ZRANK', keys.flow(q, m, t.u), id)
+  local q, m = t.queue, t.model
+  local rank = call('ZRANK', keys.flow(q, m, t.user), id)
   if not rank then
     local back = call('ZSCORE', keys.aside(), id)
     if not back then return NOWHERE end
@@ -100,7 +100,7 @@ function place(id, t)
   local flows = keys.flows(q, m)
   local in_line = call('ZCARD', flows)
   local users = math.max(in_line, 1)
-  local k = call('ZRANK', flows, t.u) or users
+  local k = call('ZRANK', flows, t.user) or users
   local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat',
     'tokens_per_minute', 'ttat', 'out', 'paused', 'concurrency', 'ups', 'windows')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
@@ -113,7 +113,7 @@ function place(id, t)
     delay = math.max(num(s[4]) - NOW, num(s[6]) / 1000 - NOW - interval, 0 - interval)
   end
   if num(s[7]) > 0 then -- nor than its pace by tokens, of which a task takes about so many
-    interval = math.max(interval, 60000 * (num(t.ei) + num(s[9])) / num(s[7]))
+    interval = math.max(interval, 60000 * (num(t.input_tokens) + num(s[9])) / num(s[7]))
     delay = math.max(delay, num(s[8]) / 1000 - NOW - interval)
   end
   if s[13] then -- nor before its windows have room for all that go first

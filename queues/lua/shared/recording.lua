@@ -10,27 +10,30 @@ end
 
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
 -- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those;
--- of a chain's stage or part which that is (`sg`), and when the chain came into it, and the task is the chain. A task whose answer was repaired used what both took. Last, of one
--- that has ended with this, whether webhooks are told of that (`wh`).
-local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'rt', 'tm',
-  'rp', 'sg', 'wh' }
+-- of a chain's stage or part which that is (`stage`), and when the chain came into it, and the task is the chain. A task whose answer
+-- was repaired used what both took. Last, of one
+-- that has ended with this, whether webhooks are told of that (`webhooks`).
+local RECORDED = { 'ended_at', 'enqueued_at', 'granted_at', 'first_output_at', 'state', 'code', 'queue', 'type', 'user',
+  'key_id', 'model', 'requested_model', 'worker', 'attempt', 'tries', 'request_id', 'traceparent', 'usage', 'price',
+  'reserved_credits', 'route', 'template',
+  'repair', 'stage', 'webhooks' }
 local TOLD = #RECORDED - 7
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
 -- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
--- had the time to look at that, which many questions of his may bring about, too. Of a part that was cancelled as its chain (`pa`)
+-- had the time to look at that, which many questions of his may bring about, too. Of a part that was cancelled as its chain (`chain`)
 -- ended, that end counts.
 local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true, NOT_CHECKED = true }
 local function as_callers_like(id, entry, pa)
   local ended, state, code = entry[1], entry[5], entry[6]
   if pa and state == 'cancelled' then
     id = pa
-    ended, state, code = unpack(call('HMGET', keys.task(pa), 'ed', 'st', 'co'))
+    ended, state, code = unpack(call('HMGET', keys.task(pa), 'ended_at', 'state', 'code'))
   end
   if state == 'cancelled' or AS_CALLERS_LIKE[code or ''] then return true end
-  if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'js') == 1 end
+  if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'schema') == 1 end
   if code ~= 'TOTAL_TIMEOUT' then return false end
-  for _, over in ipairs(call('HMGET', keys.task(id), 'dl', 'xd')) do
+  for _, over in ipairs(call('HMGET', keys.task(id), 'deadline', 'attempt_deadline')) do
     if num(over) > 0 and num(ended) >= num(over) then return true end
   end
   return false

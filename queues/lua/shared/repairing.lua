@@ -1,12 +1,12 @@
 -- A finished answer that does not match its schema may be asked for again, once a task, while nobody has seen any of it: the task
--- goes back with a payload that tells the model what was wrong. Its field `rp` says 1 while that may be, and from then on 2, what the
+-- goes back with a payload that tells the model what was wrong. Its field `repair` says 1 while that may be, and from then on 2, what the
 -- first answer used (input, output, cached, reasoning, 1: estimated), and what that cost.
 --
 -- The first answer is charged as it goes back: to the shares, to the pace of its model, to the limits of tokens. What is charged
 -- behind it is the next answer's alone. Usage record and ledger tell the sum.
 local repairs = {}
 
--- What the last attempt of a task used: what its worker says at the end; else what was told before (`us`).
+-- What the last attempt of a task used: what its worker says at the end; else what was told before (`usage`).
 function repairs.used_at_last(used, us)
   used = used or { '-1', '-1', '' }
   if not us or num(used[1]) >= 0 or num(used[2]) >= 0 then return used end
@@ -33,22 +33,22 @@ end
 
 -- Put another payload in the place of the one that a task has, which counts as this one did. The archive keeps the request as it came.
 function repairs.replace_payload(id, t, payload)
-  local before, after = num(t.pb), #payload
-  if t.ar and string.sub(t.ar, -1) == 'r' then call('RENAMENX', keys.payload(id), keys.request(id)) end
+  local before, after = num(t.payload_bytes), #payload
+  if t.archive and string.sub(t.archive, -1) == 'r' then call('RENAMENX', keys.payload(id), keys.request(id)) end
   call('SET', keys.payload(id), payload)
-  chains.count_bytes(t.u, before, after)
-  t.pb, t.ei = whole(after), whole(math.max(num(t.ei) + math.floor((after - before) / 4), 0))
-  call('HSET', keys.task(id), 'pb', t.pb, 'ei', t.ei)
+  chains.count_bytes(t.user, before, after)
+  t.payload_bytes, t.input_tokens = whole(after), whole(math.max(num(t.input_tokens) + math.floor((after - before) / 4), 0))
+  call('HSET', keys.task(id), 'payload_bytes', t.payload_bytes, 'input_tokens', t.input_tokens)
 end
 
 -- Note that the answer of an attempt is to be repaired. `used`: as `record_usage` wants it.
 function repairs.note(id, t, used)
   local cached, reasoning, estimated = string.match(used[3], '^(%S+) (%S+) (%d)$')
   local cost = 0
-  if t.pc then cost = cost_of(t.pc, used[1], used[2], cached, reasoning) - cost_of(t.pc, 0, 0) end -- a task's own price once
-  t.rp = string.format('2 %d %d %d %d %s %d', math.max(num(used[1]), 0), math.max(num(used[2]), 0), num(cached or '-1'),
+  if t.price then cost = cost_of(t.price, used[1], used[2], cached, reasoning) - cost_of(t.price, 0, 0) end -- a task's own price once
+  t.repair = string.format('2 %d %d %d %d %s %d', math.max(num(used[1]), 0), math.max(num(used[2]), 0), num(cached or '-1'),
     num(reasoning or '-1'), estimated or '0', cost)
-  call('HSET', keys.task(id), 'rp', t.rp)
-  call('HDEL', keys.task(id), 'us') -- what was counted of the first
-  t.us = nil
+  call('HSET', keys.task(id), 'repair', t.repair)
+  call('HDEL', keys.task(id), 'usage') -- what was counted of the first
+  t.usage = nil
 end

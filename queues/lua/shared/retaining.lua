@@ -10,7 +10,7 @@ local function shorten(id, t, keep)
   call('PEXPIRE', keys.task(id), whole(keep), 'LT')
   call('PEXPIRE', keys.log(id), whole(keep), 'LT')
   call('PEXPIRE', keys.chain(id), whole(keep), 'LT')
-  call('RPUSH', keys.endings(), string.format('%s %s %s %d', id, t.by, t.ed, NOW + keep))
+  call('RPUSH', keys.endings(), string.format('%s %s %s %d', id, t.stored_bytes, t.ended_at, NOW + keep))
 end
 
 -- Members of both lines: task and bytes.

@@ -22,11 +22,11 @@ local function begin_anew(model)
     if call('HEXISTS', hash, 'v:' .. q) == 1 then call('HSET', hash, 'v:' .. q, '0', 'S:' .. q, '0', 'L:' .. q, '0') end
   end
   for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
-    local q, ac = unpack(call('HMGET', keys.task(id), 'q', 'ac'))
+    local q, ac = unpack(call('HMGET', keys.task(id), 'queue', 'account'))
     if ac then
       local account = read_account(ac)
       call('HINCRBY', hash, 'c:' .. q, whole(0 - account.cost))
-      call('HSET', keys.task(id), 'ac', open_account(0, account.weight, 0, 0, account.tokens, account.counted))
+      call('HSET', keys.task(id), 'account', open_account(0, account.weight, 0, 0, account.tokens, account.counted))
     end
   end
 end
@@ -58,11 +58,11 @@ end
 -- Count the running tasks of a model as running tasks of their queues: from now on a rule asks for it.
 local function count_running(model)
   for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
-    local q, ac = unpack(call('HMGET', keys.task(id), 'q', 'ac'))
+    local q, ac = unpack(call('HMGET', keys.task(id), 'queue', 'account'))
     if ac and string.sub(ac, -1) ~= '1' then
       call('SADD', keys.running(q, model), id)
       call('SADD', keys.load(q), id)
-      call('HSET', keys.task(id), 'ac', string.sub(ac, 1, -2) .. '1')
+      call('HSET', keys.task(id), 'account', string.sub(ac, 1, -2) .. '1')
     end
   end
 end

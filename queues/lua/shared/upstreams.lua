@@ -115,7 +115,7 @@ end
 -- Whether a failure tells that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its own
 -- fault, but where it had to match something: then it may be the model's.
 function upstreams.told_by(id, code)
-  if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'js') == 1 end
+  if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'schema') == 1 end
   if TELLS_THAT_IT_WORKS[code] then return true end
   if OF_UPSTREAM[code] then return false end
   return nil
@@ -124,16 +124,16 @@ end
 -- An attempt of a task has come to something that tells how its upstream is: `good`, or why not. `books`: as `read_books` gives them,
 -- where something went well: most of the time there is nothing to remember then.
 function upstreams.note(t, good, why, books)
-  local m, up = t.m, t.up or ''
+  local m, up = t.model, t.upstream or ''
   if good and books then
     local slow = num(books.slow)
-    if slow > 0 and (t.fo and num(t.fo) or NOW) - num(t.ga) > slow then good, why = false, 'SLOW' end
-    if good and not books.ups and not t.bp then return end
+    if slow > 0 and (t.first_output_at and num(t.first_output_at) or NOW) - num(t.granted_at) > slow then good, why = false, 'SLOW' end
+    if good and not books.ups and not t.probe then return end
   end
   if m == '*' then return end
   local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
-  if forced or (till and not t.bp) or (till and good and t.bp == '2') then return end
+  if forced or (till and not t.probe) or (till and good and t.probe == '2') then return end
   local entry = NOW_TEXT .. (good and ' 1' or ' 0')
   if good and not till then -- which opens and closes nothing
     if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
@@ -150,7 +150,7 @@ function upstreams.note(t, good, why, books)
   if till and not bad and counted - failures >= PROBES then
     call('HDEL', hash, 'till', 'since', 'number', 'why')
     call('DEL', list)
-    announce(m, up, 'closed', '', 0, t.ow)
+    announce(m, up, 'closed', '', 0, t.owner)
   elseif not good and bad and (till and num(till) <= NOW or not till and failures >= most) then
     local times = num(number)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
@@ -160,7 +160,7 @@ function upstreams.note(t, good, why, books)
       call('HSET', hash, 'since', NOW_TEXT)
       call('DEL', list)
     end
-    announce(m, up, 'open', why, ms, t.ow)
+    announce(m, up, 'open', why, ms, t.owner)
   end
 end
 
@@ -168,21 +168,21 @@ end
 -- Returns the model of which another may start now, if so.
 function upstreams.answers(id)
   local t = load(id)
-  local slow = num(call('HGET', keys.model(t.m), 'breaker_slow_ms'))
-  if slow > 0 and NOW - num(t.ga) > slow then return end
+  local slow = num(call('HGET', keys.model(t.model), 'breaker_slow_ms'))
+  if slow > 0 and NOW - num(t.granted_at) > slow then return end
   upstreams.note(t, true, '')
-  call('HSET', keys.task(id), 'bp', '2')
+  call('HSET', keys.task(id), 'probe', '2')
   upstreams.end_probe(id, t)
-  return t.m
+  return t.model
 end
 
 -- A task begins as a probe.
 function upstreams.begin_probe(id, t)
-  call('SADD', keys.probes(t.m, t.up or ''), id)
-  announce(t.m, t.up or '', 'probing', '', 0, t.ow)
+  call('SADD', keys.probes(t.model, t.upstream or ''), id)
+  announce(t.model, t.upstream or '', 'probing', '', 0, t.owner)
 end
 
-function upstreams.end_probe(id, t) call('SREM', keys.probes(t.m, t.up or ''), id) end
+function upstreams.end_probe(id, t) call('SREM', keys.probes(t.model, t.upstream or ''), id) end
 
 -- Nothing of a model starts through an upstream for so many ms: its provider said so. False: there are too many of them.
 function upstreams.hold(m, up, ms)

@@ -21,9 +21,9 @@ end
 
 -- The same for the other models on which the queue of a task waits whose slot is free now: its `max_running` is over all models.
 local function wake_elsewhere(t)
-  if string.sub(t.ac or '', -1) ~= '1' or num(call('HGET', keys.queue(t.q), 'max_running')) == 0 then return end
+  if string.sub(t.account or '', -1) ~= '1' or num(call('HGET', keys.queue(t.queue), 'max_running')) == 0 then return end
   for _, model in ipairs(call('ZRANGE', keys.backlog(), '0', '999')) do
-    if model ~= t.m and call('ZSCORE', keys.lanes(model), t.q) then wake(model) end
+    if model ~= t.model and call('ZSCORE', keys.lanes(model), t.queue) then wake(model) end
   end
 end
 
@@ -48,11 +48,11 @@ end
 
 -- Put a task of the line of '*', that stands in no flow now, into the line of the model that it asked for.
 local function enqueue_by_name(id, t)
-  t.m, t.an = t.an, nil
-  call('HSET', keys.task(id), 'm', t.m)
-  call('HDEL', keys.task(id), 'an')
-  call('ZADD', keys.models(), NOW_TEXT, t.m)
-  call('HSET', keys.model(t.m), 'wide', WIDE)
+  t.model, t.requested_model = t.requested_model, nil
+  call('HSET', keys.task(id), 'model', t.model)
+  call('HDEL', keys.task(id), 'requested_model')
+  call('ZADD', keys.models(), NOW_TEXT, t.model)
+  call('HSET', keys.model(t.model), 'wide', WIDE)
   enqueue(id, t)
-  wake(t.m)
+  wake(t.model)
 end

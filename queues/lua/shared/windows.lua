@@ -80,7 +80,7 @@ function windows.set(model, before, text)
     call('DEL', keys.windows(model))
   elseif not before then
     for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
-      local epoch, first_output = unpack(call('HMGET', keys.task(id), 'ep', 'fo'))
+      local epoch, first_output = unpack(call('HMGET', keys.task(id), 'epoch', 'first_output_at'))
       if epoch then windows.begin(model, text, id, epoch) end
       if first_output then
         call('ZADD', keys.windows(model), whole(math.min(num(first_output) * 1000 + 1000, US)), member(id, epoch))

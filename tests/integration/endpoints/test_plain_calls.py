@@ -112,8 +112,12 @@ async def test_an_answer_is_there_for_a_while_once_it_was_read_and_then_in_the_a
         told = await submit(talk)
         record = await talk.served.gateway.tasks.poll.record(told["task_id"])
         fields = record.fields
-        assert (fields["tl"], fields["ra"], fields["ar"]) == ("3600000", "1", str(72 * 3_600_000))
-        assert int(fields["wd"]) - int(fields["en"]) == 3 * 3_600_000
+        assert (fields["ttl"], fields["keep_after_read"], fields["archive"]) == (
+            "3600000",
+            "1",
+            str(72 * 3_600_000),
+        )
+        assert int(fields["wait_deadline"]) - int(fields["enqueued_at"]) == 3 * 3_600_000
         await worker.answer(await worker.take(), response("kept"))
         await reaches(talk, told["task_id"], "completed")
         scheduler = talk.served.gateway.scheduler

@@ -59,7 +59,7 @@ async def over_patience(talk: Talk, task_id: str) -> None:
     """Let the time be over in which readers of a task may come back."""
     keys, link = talk.served.gateway.keys, talk.served.gateway.link
     now_ms = time.time_ns() // 1_000_000
-    await link.command("HSET", keys("task", id=task_id), "lv", now_ms)
+    await link.command("HSET", keys("task", id=task_id), "linger_at", now_ms)
     await link.command("ZADD", keys("look"), now_ms, task_id)
 
 
@@ -74,7 +74,7 @@ async def test_who_comes_back_within_half_a_minute_finds_the_task_as_it_was(
         await worker.chunk(task, "one ", 1)
         await leave(here, first)
         await worker.nothing_more(task)
-        assert int(await _field(here, task["taskId"], "lg")) >= PATIENCE_MS > 30_000
+        assert int(await _field(here, task["taskId"], "linger")) >= PATIENCE_MS > 30_000
         second = there.later(asking(there.http))
         await until(lambda: len(there.served.gateway.hub) == 1, "somebody to read it again")
         await worker.chunk(task, "two", 2)

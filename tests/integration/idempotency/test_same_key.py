@@ -328,7 +328,7 @@ async def test_an_async_task_that_only_the_archive_knows_is_told_from_there(gate
         keys, link = talk.served.gateway.keys, talk.served.gateway.link
 
         async def archived() -> bool:
-            return b"ar" not in await link.command("HGETALL", keys("task", id=task_id))
+            return b"archive" not in await link.command("HGETALL", keys("task", id=task_id))
 
         await talk.reaches(task_id, "completed")
         await until(archived, "the archive to have it")
@@ -376,4 +376,4 @@ async def test_the_first_caller_of_a_chat_is_told_the_time_of_the_record(here: T
         record = await here.served.gateway.scheduler.position(task["taskId"])
         assert record is not None
         await worker.answer(task, {"content": "fine"})
-        assert json.loads((await call).content)["created"] == int(record.fields["en"]) // 1000
+        assert json.loads((await call).content)["created"] == int(record.fields["enqueued_at"]) // 1000

@@ -71,7 +71,7 @@ async def test_two_gateways_keep_their_fresh_tasks(
             await finish(given)
             for task_id in ids:
                 assert (await b.reaches(task_id, "completed", "failed", "cancelled"))["status"] == "completed"
-                assert store.hget(KEYS("task", id=task_id), "at") == b"1"
+                assert store.hget(KEYS("task", id=task_id), "attempt") == b"1"
             assert await at_a.idle()
             assert await at_b.idle()
             await nothing_left(store)

@@ -193,7 +193,7 @@ async def test_a_callers_context_passes_through_where_no_traces_are_made(here: T
             assert task.get("traceparent") == given
             record = await here.served.gateway.scheduler.position(task["taskId"])
             assert record is not None
-            assert record.fields.get("tp") == given
+            assert record.fields.get("traceparent") == given
             await worker.answer(task, {})
             assert (await calling).status_code == 200
     async with here.worker() as old:

@@ -149,7 +149,7 @@ async def test_other_tasks_start_no_process_and_store_nothing(gateway: Start) ->
         task = await worker.take()
         record = await talk.served.gateway.scheduler.position(task_id)
         assert record is not None
-        assert "js" not in record.fields
+        assert "schema" not in record.fields
         await worker.answer(task, "anything")
         await talk.reaches(task_id, "completed")
         assert talk.served.gateway.checker._child is None

@@ -199,14 +199,14 @@ async def test_whatever_is_lost_late_or_doubled_every_reader_sees_the_log(pair: 
 def forget(store: Store, task_id: str, top: int) -> None:
     """What a crash of Redis does that loses the last second: the log ends at `top`, and so does the record."""
     log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
-    end = f"{store.hget(record, 'ep').decode()}-{top}"
+    end = f"{store.hget(record, 'epoch').decode()}-{top}"
     kept = store.xrange(log, "-", end)
     with store.pipeline() as at_once:  # (Redis 8 takes back no id that was deleted)
         at_once.delete(log)
         for entry, fields in kept:
             at_once.xadd(log, fields, entry)
         at_once.execute()
-    store.hset(record, "sq", top)
+    store.hset(record, "top_seq", top)
 
 
 async def test_a_log_that_lost_its_end_is_filled_up_again_by_its_writer(pair: MakePair, store: Store) -> None:
@@ -258,7 +258,7 @@ def write_anew(store: Store, task_id: str, count: int) -> None:
     store.xadd(log, {"type": "start", "data": start}, id=f"{EPOCH}-1")
     for number in range(2, count + 1):
         store.xadd(log, {"type": "chunk", "data": chunk(task_id)}, id=f"{EPOCH}-{number}")
-    store.hset(record, mapping={"sq": count, "ep": EPOCH, "gt": "another"})
+    store.hset(record, mapping={"top_seq": count, "epoch": EPOCH, "grant_token": "another"})
 
 
 def chunk(task_id: str) -> str:
@@ -338,7 +338,7 @@ async def test_a_lost_end_is_noticed_without_any_message(pair: MakePair, store: 
                 await worker.chunk(task, f"{number}")
                 await stream.take(1)
             forget(store, task_id, 2)
-            store.hdel(KEYS("task", id=task_id), "rd")
+            store.hdel(KEYS("task", id=task_id), "readers")
             assert (await a.http.post(f"/api/task/{task_id}/cancel")).status_code == 200
             frame = await stream.frame()
             assert frame is not None
@@ -352,9 +352,9 @@ async def test_after_the_store_was_away_readers_are_registered_again(pair: MakeP
         task = await worker.take()
         async with await RawStream.open(b.served.url, path(task_id)) as stream:
             await stream.take(1)
-            store.hdel(KEYS("task", id=task_id), "rd")
+            store.hdel(KEYS("task", id=task_id), "readers")
             store.execute_command("CLIENT", "KILL", "TYPE", "normal")
-            await until(lambda: bool(store.hget(KEYS("task", id=task_id), "rd")), "the reader's replica")
+            await until(lambda: bool(store.hget(KEYS("task", id=task_id), "readers")), "the reader's replica")
             await worker.chunk(task, "x")
             frames = await stream.take(1)
             await worker.answer(task)

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.anyio
 
 Store = Any
 FORGET = """
-local top = tonumber(redis.call('HGET', KEYS[2], 'sq') or 0)
+local top = tonumber(redis.call('HGET', KEYS[2], 'top_seq') or 0)
 local keep = math.max(top - tonumber(ARGV[1]), 2)
-if redis.call('HGET', KEYS[2], 'st') ~= 'executing' or keep >= top then return 0 end
-local epoch = redis.call('HGET', KEYS[2], 'ep')
+if redis.call('HGET', KEYS[2], 'state') ~= 'executing' or keep >= top then return 0 end
+local epoch = redis.call('HGET', KEYS[2], 'epoch')
 local entries = redis.call('XRANGE', KEYS[1], '-', epoch .. '-' .. keep)
 redis.call('DEL', KEYS[1])
 for _, entry in ipairs(entries) do redis.call('XADD', KEYS[1], entry[1], unpack(entry[2])) end
-redis.call('HSET', KEYS[2], 'sq', keep)
+redis.call('HSET', KEYS[2], 'top_seq', keep)
 return top - keep
 """
 """What a crash of Redis does that loses the last events of a log."""

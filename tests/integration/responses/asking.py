@@ -70,7 +70,7 @@ class Asker:
         link = self.talk.served.gateway.link
 
         async def has_it() -> bool:  # one that was cancelled is told to SQL when its worker has let it go
-            return not await link.command("HEXISTS", KEYS("task", id=task), "ar")
+            return not await link.command("HEXISTS", KEYS("task", id=task), "archive")
 
         await until(has_it, f"{response_id} to be archived")
         await link.command("UNLINK", KEYS("task", id=task), KEYS("log", id=task))

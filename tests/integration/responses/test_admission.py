@@ -92,7 +92,7 @@ async def rows(talk: Talk) -> list[str]:
 
 async def state(talk: Talk, task_id: str) -> str:
     """Of a task, as Redis has it; '' it does not know it."""
-    found = await talk.served.gateway.link.command("HGET", KEYS("task", id=task_id), "st")
+    found = await talk.served.gateway.link.command("HGET", KEYS("task", id=task_id), "state")
     return found.decode() if found else ""
 
 
@@ -402,7 +402,7 @@ async def test_killed_between_admission_and_row_a_key_finds_the_response(
             await worker.chunk(task, "that")
             await worker.answer(task, result=None)
             with own_redis.client() as store:
-                await until(lambda: store.hget(KEYS("task", id=task["taskId"]), "st") == b"completed")
+                await until(lambda: store.hget(KEYS("task", id=task["taskId"]), "state") == b"completed")
             await a.kill()
             with pytest.raises(httpx2.TransportError):
                 await call

@@ -40,12 +40,12 @@ async def record(served: Served, task_id: str) -> dict[str, str]:
 
 async def granted_at(served: Served, task_ids: Iterable[str]) -> list[int]:
     """When the last attempt of each task began, ms, in order."""
-    return sorted([int((await record(served, task_id))["ga"]) for task_id in task_ids])
+    return sorted([int((await record(served, task_id))["granted_at"]) for task_id in task_ids])
 
 
 def requeued_at(fields: dict[str, str]) -> int:
     """When a task last went back to its queue, ms (history entries are worker|granted|requeued|why)."""
-    return int(fields["hi"].rpartition(";")[2].split("|")[2])
+    return int(fields["history"].rpartition(";")[2].split("|")[2])
 
 
 def count_scripts(served: Served) -> Counter[str]:
@@ -130,8 +130,8 @@ async def test_a_model_paced_by_tokens_waits_for_as_many_as_each_task_may_use(
         for task_id in task_ids:
             await callers.until_status(task_id, "completed")
         records = [await record(served, task_id) for task_id in task_ids]
-        instants = [int(fields["ga"]) for fields in records]
-        tokens = [int(fields["ac"].split()[4]) for fields in records]  # see `ac` in keys.py
+        instants = [int(fields["granted_at"]) for fields in records]
+        tokens = [int(fields["account"].split()[4]) for fields in records]  # see `account` in keys.py
         assert min(tokens) >= 20
         for before, after, spent in zip(instants, instants[1:], tokens, strict=False):
             assert after - before >= spent, (instants, tokens)
@@ -301,9 +301,9 @@ async def test_a_refusal_holds_the_model_on_every_replica(
         fields = await record(served, task_id)
         instants = await granted_at(served, [task_id, *later])
         assert instants[0] >= requeued_at(fields) + 600
-        assert instants[0] == int(fields["ga"]), "it has its old place"
-        assert fields["at"] == "2"
-        assert int(fields.get("tr", 0)) <= 1, "the refusal cost no try"
+        assert instants[0] == int(fields["granted_at"]), "it has its old place"
+        assert fields["attempt"] == "2"
+        assert int(fields.get("tries", 0)) <= 1, "the refusal cost no try"
 
 
 async def test_a_refusal_after_a_while_costs_no_try_either(served: Served, callers: Callers) -> None:
@@ -314,15 +314,15 @@ async def test_a_refusal_after_a_while_costs_no_try_either(served: Served, calle
             await worker.ack(task)
 
             async def begun() -> bool:
-                return (await record(served, task_id)).get("bg") == "1"
+                return (await record(served, task_id)).get("begun") == "1"
 
             await until(begun, "the store to know that the worker has begun")
             await refuse(worker, task, 1)
         await worker.answer(await worker.skip_to("task"), "at last", lastSeq=0)
         assert (await callers.until_status(task_id, "completed"))["result"] == "at last"
         fields = await record(served, task_id)
-        assert fields["at"] == "4"
-        assert int(fields.get("tr", 0)) <= 1, fields
+        assert fields["attempt"] == "4"
+        assert int(fields.get("tries", 0)) <= 1, fields
 
 
 async def test_other_models_of_the_worker_go_on(served: Served, callers: Callers) -> None:
@@ -361,17 +361,17 @@ async def test_a_refusal_without_end_ends_the_task_after_a_thousand_attempts(
         key = served.gateway.keys("task", id=task["taskId"])
 
         async def waits() -> bool:
-            return (await record(served, task["taskId"]))["st"] == "queued"
+            return (await record(served, task["taskId"]))["state"] == "queued"
 
         await until(waits, "the task to be back in its queue")
-        await served.gateway.link.command("HSET", key, "at", 997)
+        await served.gateway.link.command("HSET", key, "attempt", 997)
         for attempt in (998, 999, 1000):
             task = await worker.skip_to("task")
-            assert (await record(served, task["taskId"]))["at"] == str(attempt)
+            assert (await record(served, task["taskId"]))["attempt"] == str(attempt)
             await refuse(worker, task, 100)
         body = await answer.error("MODEL_TOO_BUSY")
         assert body["error"] == "the provider is busy"
-        assert len((await record(served, body["taskId"]))["hi"]) <= 2000
+        assert len((await record(served, body["taskId"]))["history"]) <= 2000
         assert not served.gateway.dispatcher.attempts
 
 
@@ -454,11 +454,11 @@ async def test_a_running_stream_is_charged_beyond_its_estimate(
         watch = await callers.watch(messages=[], max_tokens=3)
         task = await worker.expect("task")
         await worker.ack(task)
-        estimate = float((await record(served, watch.task_id))["ac"].split()[0])
+        estimate = float((await record(served, watch.task_id))["account"].split()[0])
         deltas = [{"content": "a "}] * 500
         await worker.send("taskChunk", **key(task), seq=1, deltas=deltas)
 
         async def charged() -> bool:
-            return float((await record(served, watch.task_id))["ac"].split()[0]) >= 1000 > estimate
+            return float((await record(served, watch.task_id))["account"].split()[0]) >= 1000 > estimate
 
         await until(charged, "the stream to be charged for what it has sent")

@@ -136,7 +136,7 @@ async def test_a_task_that_neither_gateways_worker_supports_fails_before_long(
         assert body["error"] == "No connected worker can run this task"
         record = await served.gateway.scheduler.position(body["taskId"])
         assert record is not None
-        assert record.number("at") <= 12
+        assert record.number("attempt") <= 12
 
 
 # ---- a gateway that goes ----------

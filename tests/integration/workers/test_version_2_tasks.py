@@ -131,7 +131,7 @@ async def test_a_rejected_task_goes_to_another_worker_and_costs_no_try(
             await first.nothing_more()
             record = await served.gateway.scheduler.position(task["taskId"])
             assert record is not None
-            assert record.number("tr") <= 1
+            assert record.number("tries") <= 1
 
 
 @pytest.mark.shared

@@ -47,12 +47,17 @@ def test_a_model_shows_what_holds_and_what_holds_it_up() -> None:
 
 def test_a_task_shows_which_model_each_attempt_was_of() -> None:
     fields = {
-        "st": "completed",
-        "m": "c",
-        "rt": "route",
-        "hi": "w1|100|150|UPSTREAM_ERROR;w1|160|180|MODEL_TOO_BUSY",
+        "state": "completed",
+        "model": "c",
+        "route": "route",
+        "history": "w1|100|150|UPSTREAM_ERROR;w1|160|180|MODEL_TOO_BUSY",
     }
-    fields |= {"mv": "a\t150\tUPSTREAM_ERROR\nb\t300\tmodel_paused", "ga": "300", "wk": "w3", "ed": "400"}
+    fields |= {
+        "fallback_history": "a\t150\tUPSTREAM_ERROR\nb\t300\tmodel_paused",
+        "granted_at": "300",
+        "worker": "w3",
+        "ended_at": "400",
+    }
     row = task_row("t", fields)
     assert (row["asked"], row["model"]) == ("route", "c")
     assert [attempt["model"] for attempt in row["attempts"]] == ["a", "b", "c"]
@@ -60,5 +65,5 @@ def test_a_task_shows_which_model_each_attempt_was_of() -> None:
         {"model": "a", "at": 150, "why": "UPSTREAM_ERROR"},
         {"model": "b", "at": 300, "why": "model_paused"},
     ]
-    stayed = task_row("t", {"st": "queued", "m": "a", "hi": "w1|100|150|UPSTREAM_ERROR"})
+    stayed = task_row("t", {"state": "queued", "model": "a", "history": "w1|100|150|UPSTREAM_ERROR"})
     assert (stayed["asked"], stayed["moves"], stayed["attempts"][0]["model"]) == (None, [], "a")

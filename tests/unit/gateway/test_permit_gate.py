@@ -58,7 +58,7 @@ class Store:
         return Record(
             Place(3, 4321, 1, 9),
             0,
-            {"st": "queued", "ty": "permit", "u": "u", "m": "http:image", **self.record},
+            {"state": "queued", "type": "permit", "user": "u", "model": "http:image", **self.record},
         )
 
     async def congestion(self, model: str, period_ms: int, seen: Any) -> Crowding:
@@ -199,7 +199,7 @@ async def test_who_waits_is_told_for_how_long_and_a_stranger_how_long_it_would_b
 
 
 async def test_whose_task_is_another_one_is_told_as_a_stranger(knock: Knock) -> None:
-    knock.store.record = {"ty": "openaiLike"}
+    knock.store.record = {"type": "openaiLike"}
     assert (await knock.refused(None, TASK)).retry_after_ms == 7000
 
 

@@ -139,8 +139,8 @@ def test_each_stage_has_its_own_tries_limits_and_output(world: World, pool: Pool
     assert pool.payload("c") is None
     pool.advance(grant, pool.entry(1, "n", run_ms=5000, payload=b"two"), 5, chunks=[b"{}"])
     record = pool.record("c")
-    assert not {"tr", "fo", "hi", "wk", "ga"} & set(record)
-    assert (record["ab"], record["rl"], pool.payload("c")) == ("3", "5000", b"two")
+    assert not {"tries", "first_output_at", "history", "worker", "granted_at"} & set(record)
+    assert (record["attempts_before"], record["run_limit"], pool.payload("c")) == ("3", "5000", b"two")
     for left in (2, 1, 0):
         (grant,) = pool.take("n")
         assert grant.left_ms == 5000
@@ -220,11 +220,11 @@ def test_a_stage_may_fall_to_another_model_by_its_own_route(world: World, pool: 
     pool.advance(grant, pool.entry(1, "m", fallbacks="n\t", asked="b"))
     (grant,) = pool.take()
     assert pool.requeue(grant, "falls", begun=True, why="X").outcome == "queued"
-    assert pool.record("c")["mv"].startswith("m\t")
+    assert pool.record("c")["fallback_history"].startswith("m\t")
     (grant,) = pool.take("n")
     pool.advance(grant, pool.entry(2), 4)
     record = pool.record("c")
-    assert not {"fb", "mv", "rt", "fa"} & set(record)
+    assert not {"fallbacks", "fallback_history", "route", "fallback_after"} & set(record)
     assert [row.route for row in pool.recorded().values()] == ["a", "b"]
     audit(world, "c")
 

@@ -60,7 +60,7 @@ def test_what_waits_or_runs_goes_as_soon_as_it_has_ended(world: World) -> None:
 def test_its_idempotency_key_is_free_again(world: World) -> None:
     pool = Pool(world)
     end(pool, "a")
-    world.call("HSET", world.keys("task", id="a"), "ik", "some-name 9999999999999")
+    world.call("HSET", world.keys("task", id="a"), "idempotency", "some-name 9999999999999")
     world.call("SET", world.keys("named", digest="some-name"), "fingerprint a")
     drop(pool, "a")
     assert not world.call("EXISTS", world.keys("named", digest="some-name"))

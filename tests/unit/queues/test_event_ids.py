@@ -62,7 +62,7 @@ def test_an_end_that_the_writer_did_not_write_never_takes_the_id_of_what_he_wrot
     end = pool.last_id("a")
     assert end.endswith("-3")
     assert end != id_of(grant, 3)
-    assert pool.record("a")["ti"] == end
+    assert pool.record("a")["end_id"] == end
 
 
 def test_a_task_that_was_never_granted_ends_under_an_id_of_its_own(world: World) -> None:

@@ -22,14 +22,14 @@ def pool_of(world: World, *models: str) -> Pool:
 
 
 def moves_of(pool: Pool, task: str) -> list[tuple[str, str]]:
-    lines = [line.split("\t") for line in pool.record(task)["mv"].split("\n")]
+    lines = [line.split("\t") for line in pool.record(task)["fallback_history"].split("\n")]
     assert all(int(at) <= pool.world.now_ms for _, at, _ in lines)
     return [(model, why) for model, _, why in lines]
 
 
 def model_of(pool: Pool, task: str) -> str:
     record = pool.record(task)
-    return record.get("an", record["m"])
+    return record.get("requested_model", record["model"])
 
 
 def granted(pool: Pool, model: str) -> Grant:
@@ -82,7 +82,7 @@ def test_a_model_that_nobody_offers_is_passed_over_when_a_task_comes_and_asked_l
     answer = pool.submit("t", "a", want=1, **FALLS)
     assert isinstance(answer, Submitted)
     assert (answer.state, answer.model, answer.grants) == (State.QUEUED, "b", [])
-    assert pool.record("t")["fb"] == "c\t\na\t"
+    assert pool.record("t")["fallbacks"] == "c\t\na\t"
     assert granted(pool, "b").asked == "b"
     audit(world, ["t"])
     refused = Pool(world, "r2", set_up=False).submit("u", "x", fallbacks="y\t", fallback_after_ms=0)
@@ -99,7 +99,7 @@ def test_a_model_that_is_held_for_long_is_left_and_a_short_hold_is_waited_for(wo
     long = granted(pool, "a")
     pool.requeue(long, "declined", end=END, hold_ms=30_000)
     assert model_of(pool, "short") == "b"
-    assert pool.record("short")["fb"] == "c\t\na\t", "it may be asked again, last"
+    assert pool.record("short")["fallbacks"] == "c\t\na\t", "it may be asked again, last"
     pool.submit("new", "a", **FALLS)
     assert model_of(pool, "new") == "b"
     audit(world, ["short", "new"])
@@ -113,7 +113,7 @@ def test_waiting_tasks_move_when_their_model_stops_in_the_order_in_which_they_ca
         world.advance(1)
     pool.submit("stays", "a")
     pool.set_model("a", paused=True)
-    before = [pool.record(task)["or"] for task in tasks]
+    before = [pool.record(task)["order"] for task in tasks]
     passes = 0
     while any(model_of(pool, task) == "a" for task in tasks):
         next_ms, _ = pool.sweep()
@@ -122,7 +122,7 @@ def test_waiting_tasks_move_when_their_model_stops_in_the_order_in_which_they_ca
         if any(model_of(pool, task) == "a" for task in tasks):
             assert next_ms == 0, "it goes on at once"
     assert model_of(pool, "stays") == "a"
-    assert [pool.record(task)["or"] for task in tasks] == before
+    assert [pool.record(task)["order"] for task in tasks] == before
     audit(world, [*tasks, "stays"])
     assert [grant.task_id for grant in pool.take("b", want=64)] == tasks[:64]
 

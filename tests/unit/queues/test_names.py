@@ -22,7 +22,7 @@ def any_pool(world: World, replica: str = "r1") -> Pool:
 
 
 def scheduled_as(pool: Pool, task_id: str) -> str:
-    return pool.record(task_id)["m"]
+    return pool.record(task_id)["model"]
 
 
 def test_a_name_that_nobody_offers_is_scheduled_with_all_such_and_kept_for_people(world: World) -> None:
@@ -48,7 +48,7 @@ def test_a_name_that_a_worker_offers_or_that_is_configured_keeps_its_own_line(wo
     for name in ("configured", "changed", "offered", "invented"):
         pool.submit(name, name)
         assert scheduled_as(pool, name) == (ANY if name == "invented" else name)
-        assert ("an" in pool.record(name)) == (name == "invented"), "other records do not grow"
+        assert ("requested_model" in pool.record(name)) == (name == "invented"), "other records do not grow"
     audit(world, ("configured", "changed", "offered", "invented"))
 
 
@@ -139,7 +139,7 @@ def test_tasks_are_found_by_the_name_that_was_asked_for_and_by_the_shared_line(
     pool = any_pool(world)
     pool.submit("a", "invented")
     pool.submit("b", "other" if wanted == "invented" else "another")
-    found, _ = drive(pool.scheduler.search("recent", {"m": wanted}))
+    found, _ = drive(pool.scheduler.search("recent", {"model": wanted}))
     assert [task for task, _ in found] == (["a"] if wanted == "invented" else ["b", "a"])
 
 

@@ -91,7 +91,7 @@ def test_a_submit_of_unknown_outcome_that_came_is_left_to_who_comes_again(world:
     assert again(pool).state is State.QUEUED
     world.advance(36_001)  # or nobody does
     pool.sweep()
-    assert pool.record("first")["st"] == "cancelled"
+    assert pool.record("first")["state"] == "cancelled"
     assert isinstance(submit(pool, "second"), Submitted)
     audit(world, ["first", "second"])
 
@@ -175,7 +175,7 @@ def test_whose_readers_left_begins_anew_also_while_its_worker_still_stops(world:
         pool.renew(grant)
         pool.pass_time(1000)
     pool.pass_time(1000)
-    assert pool.record("first")["st"] == "cancelled"
+    assert pool.record("first")["state"] == "cancelled"
     assert isinstance(submit(pool, "second"), Submitted)
     pool.finish(grant, 3)
     assert named(world) == {NAME: "second"}, "the late end of the first is none of the second's"

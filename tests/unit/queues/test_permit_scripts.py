@@ -187,7 +187,7 @@ def test_a_replica_that_dies_before_it_gives_a_permit_out_costs_nothing(line: Li
     assert line.give_out(lost) is None, "it comes too late"
     assert line.enter(lost) is Admitted.OVER
     assert line.enter(grant) is Admitted.IN
-    assert line.record("a")["tr"] == "0" if "tr" in line.record("a") else True
+    assert line.record("a")["tries"] == "0" if "tries" in line.record("a") else True
 
 
 # ---- used ----------

@@ -46,7 +46,7 @@ def test_the_task_goes_back_to_its_place_with_another_payload_and_pays_for_both(
     assert again.repaired == Used(10, 5, 4, -1, True)
     assert '"attempt":2' in again.start
     assert '"repair":true' in again.start
-    assert int(pool.record("a")["ei"]) == 100 + (len(AGAIN) - 2) // 4
+    assert int(pool.record("a")["input_tokens"]) == 100 + (len(AGAIN) - 2) // 4
     world.advance(500)
     pool.finish(again, seq=3, used=(30, 6, 3, 2, False))
     assert pool.charged() == 20 + 30 + 2 * 6
@@ -59,9 +59,9 @@ def test_the_task_goes_back_to_its_place_with_another_payload_and_pays_for_both(
 def test_it_costs_no_try(world: World, pool: Pool) -> None:
     grant = pool.run("a", **REPAIRS)
     pool.renew(grant)
-    assert pool.record("a")["tr"] == "1"
+    assert pool.record("a")["tries"] == "1"
     pool.repair(grant)
-    assert pool.record("a")["tr"] == "0"
+    assert pool.record("a")["tries"] == "0"
     for number in range(3):
         outcome = pool.requeue(granted(pool), "failed", begun=True, end=MISMATCH).outcome
         assert outcome == ("queued" if number < 2 else "ended")
@@ -199,5 +199,5 @@ def test_it_is_counted_and_remembered(world: World, pool: Pool) -> None:
     assert metrics.values[counted.REPAIRS.name] == {("m", "begun"): 1}
     pool.finish(granted(pool), seq=3, state=State.FAILED, code="JSON_PARSE_FAILED")
     record = pool.record("a")
-    assert record["rp"].startswith("2 1 1 ")
-    assert record["hi"].endswith("|gone")
+    assert record["repair"].startswith("2 1 1 ")
+    assert record["history"].endswith("|gone")

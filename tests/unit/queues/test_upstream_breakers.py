@@ -142,8 +142,8 @@ def test_tasks_with_fallbacks_go_on_at_once_while_all_upstreams_of_their_model_a
     for grant in running:
         pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
     pool.sweep()
-    assert [pool.record(f"waits{n}")["m"] for n in range(3)] == ["b"] * 3
-    assert pool.record("waits0")["mv"].endswith("\tbreaker_open")
+    assert [pool.record(f"waits{n}")["model"] for n in range(3)] == ["b"] * 3
+    assert pool.record("waits0")["fallback_history"].endswith("\tbreaker_open")
     answer = pool.submit("new", **FALLS)
     assert isinstance(answer, Submitted)
     assert answer.model == "b"
@@ -162,7 +162,7 @@ def test_one_upstream_that_fails_leaves_the_others_of_its_model_alone(world: Wor
     pool.finish(grant)
     world.advance(OPEN_MS)
     (probe,) = [pool.run("p", upstream="bad")]
-    assert pool.record("p")["bp"] == "1"
+    assert pool.record("p")["probe"] == "1"
     pool.finish(probe)
     pool.succeed(upstream="bad")
     assert pool.known("bad") == {}
@@ -323,7 +323,7 @@ def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
     end = Fragment(b'"error":"no","code":"UPSTREAM_ERROR","retryable":true', "UPSTREAM_ERROR")
     outcome = pool.requeue(grant, "failed", begun=True, end=end, why="UPSTREAM_ERROR")
     assert outcome.outcome == ("ended" if waits else "queued")
-    assert pool.record("t").get("co") == ("UPSTREAM_ERROR" if waits else None)
+    assert pool.record("t").get("code") == ("UPSTREAM_ERROR" if waits else None)
     pool.audit()
 
 

@@ -32,7 +32,7 @@ def test_a_task_that_can_start_at_once_is_granted_by_its_own_submit(world: World
         "acme",
     )
     assert (grant.waiting, grant.enqueued_ms) == (True, world.now_ms)
-    assert pool.record("a")["md"] == '{"x":1}'
+    assert pool.record("a")["metadata"] == '{"x":1}'
     assert pool.slots() == {"a": Limits().grant_ms}
     assert pool.events("a") == [("1-1", "start")]
     audit(world, ["a"])

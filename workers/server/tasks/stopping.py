@@ -40,6 +40,6 @@ class Stops:
             attempt.stop(why)
             return
         record = await self._background.until_answered(lambda: self._scheduler.position(task_id))
-        if record is None or record.number("ep") != epoch or self._held(task_id, epoch):
+        if record is None or record.number("epoch") != epoch or self._held(task_id, epoch):
             return
         self._endings.give_back_soon(record.grant(task_id))

@@ -63,7 +63,7 @@ async def hear_of_all(http: httpx2.AsyncClient, url: str, crowd: Crowd, server: 
     with server.client() as store:
         for name in store.scan_iter(KEYS("task", id="*")):
             task_id = name.decode().rpartition(":")[2]
-            owner, part = store.hmget(name, "u", "pa")  # no owner: a mark of what was cancelled
+            owner, part = store.hmget(name, "user", "chain")  # no owner: a mark of what was cancelled
             if owner is None or part is not None or task_id in crowd.runs:
                 continue
             run = crowd.runs[task_id] = Run(task_id, None, "")
