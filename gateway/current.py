@@ -15,8 +15,7 @@ from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.routing.overrides import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced
-from fairlane.gateway.settings.leaves import since_when
-from fairlane.gateway.settings.origins import Origins
+from fairlane.gateway.settings.provenance import Origins
 from fairlane.queues.overrides import Override
 from fairlane.queues.survey.survey import RefusedReload
 
@@ -107,8 +106,8 @@ def _settings_hash(settings: Settings) -> str:
 
 def _origins(before: Settings, after: Settings) -> Origins:
     """Who set what holds when `after` is taken over."""
-    kept = {loc: one for loc, one in before.origins.of.items() if loc[0] not in RELOADED}
-    taken = {loc: one for loc, one in after.origins.of.items() if loc[0] in RELOADED}
+    kept = {name: one for name, one in before.origins.of.items() if name not in RELOADED}
+    taken = {name: one for name, one in after.origins.of.items() if name in RELOADED}
     return Origins(kept | taken, after.origins.file)
 
 
@@ -131,7 +130,7 @@ class Current:
         """What was read last: some of it may wait for a restart."""
         self.began_ms = settings.times.read_ms
         self.since: dict[str, int] = {}
-        """See `since_when`."""
+        """When a reload changed a top-level setting last, ms, by its name."""
         self._own = own
         self._overrides: tuple[Override, ...] = ()
         self._logged_invalid: Mapping[str, str] = {}
@@ -154,7 +153,8 @@ class Current:
         taken["files"] = settings.files.model_copy(update={"storage": before.files.storage})
         self._said = before.model_copy(update=taken)
         self._said.came(settings.times, _origins(before, settings))
-        self.since = since_when(self.since, before, self._said, settings.times.read_ms)
+        changed = [name for name in RELOADED if getattr(before, name) != getattr(self._said, name)]
+        self.since |= dict.fromkeys(changed, settings.times.read_ms)
         self.read = settings
         self.settings, self.endpoints = with_endpoints(self._said, self._added)
         self._read(self.settings)

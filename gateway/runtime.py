@@ -46,13 +46,13 @@ from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
 from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.forget import Forget
-from fairlane.gateway.operator.inforce import EffectiveSettings, overrides_now
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.responses import ResponseList
+from fairlane.gateway.operator.settings_view import EffectiveSettings, overrides_now
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.parts import Part

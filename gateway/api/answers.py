@@ -648,7 +648,6 @@ class Setting(Came, kw_only=True):
     name: str
     default: Any
     differs: Annotated[bool, says("from the default")]
-    follows: Annotated[str | None, says("the setting that it is as, where it is not set itself")]
     reloads: Annotated[bool, says("SIGHUP takes a change of it over; else it waits for a restart")]
     otherwise: Came | None
     after_restart: Came | None

@@ -34,7 +34,7 @@ def check(
 
     from fairlane.gateway.accounts.openmode import who_gets_in  # noqa: PLC0415
     from fairlane.gateway.cli import database  # noqa: PLC0415 (SQLAlchemy)
-    from fairlane.gateway.operator.effective import of_file  # noqa: PLC0415
+    from fairlane.gateway.operator.settings_view import of_file  # noqa: PLC0415
 
     held, unknown = database.held(settings)
     for warning in [*warnings, *unknown, *who_gets_in(settings, held)]:
@@ -97,8 +97,6 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _source(row: Mapping[str, Any]) -> str:
-    if row.get("follows"):
-        return f"as {row['follows']}"
     return (
         row["where"] or str(row["source"])
         if row["source"] != "changed"

@@ -13,12 +13,12 @@ from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.forget import Forget
-from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.search import FILTERS, search
+from fairlane.gateway.operator.settings_view import EffectiveSettings
 from fairlane.gateway.operator.state import StateReader
 from fairlane.gateway.operator.users import top_users
 from fairlane.gateway.operator.webhooks import WebhookAdmin

@@ -1,5 +1,7 @@
 """Shows settings: those in force, with secrets hidden, and the reference table made from the model itself."""
 
+import re
+from collections.abc import Iterable
 from typing import Any, get_origin
 
 from pydantic import BaseModel, SecretStr
@@ -8,12 +10,51 @@ from pydantic_core import PydanticUndefined
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.model import Settings, hide_password
-from fairlane.gateway.settings.parts import UNITS, part_of
+from fairlane.gateway.settings.parts import UNITS, Rates, part_of
 from fairlane.gateway.settings.routing import TemplateSettings
 from fairlane.gateway.settings.sources import NESTED, SEED_NAMES, SINGLE, env_name
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")
 """Settings that are shown without user, password and query."""
+
+_SECTIONS = {
+    "Addresses and data": ("host", "port", "redis_url", "database_url", "data_dir", "processes"),
+    "Time limits": (
+        *(
+            "task_timeout_ms",
+            "min_task_timeout_ms",
+            "max_task_timeout_ms",
+            "worker_timeout_ms",
+            "pending_ttl_ms",
+        ),
+        *("max_queue_wait_ms", "no_worker_grace_ms", "drain_ms", "lease_ms"),
+    ),
+    "Bounds": (
+        *("max_queue_length", "max_queued_bytes", "max_retained_bytes", "max_body_bytes", "max_output_bytes"),
+        *("max_calls_per_caller", "max_connections_per_address", "http_worker_slots"),
+    ),
+    "Results and records": (
+        *("task_result_ttl_ms", "idempotency_ttl_ms", "archive", "archive_ttl_ms", "usage_retention_days"),
+        *("ledger_retention_days", "audit_retention_days", "budget_timezone"),
+    ),
+    "Answers": (
+        *("structured_output", "structured_repair", "stream_flush_interval_ms", "stream_flush_size"),
+        *("stream_token_secret", "llm_debug", "environment"),
+    ),
+    "Logs, traces and browsers": (
+        "log_format",
+        "log_level",
+        "otlp_endpoint",
+        "cors_origins",
+        "allowed_hosts",
+    ),
+    "Groups": (
+        *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers", "upstreams"),
+        *("endpoints", "responses", "webhooks", "files", "batches"),
+    ),
+}
+_NOT_SET = re.compile(r"Not set(?:, or 0)?: (.+?)\.(?=\s|$)")
+"""The sentence of a description that says what holds by default."""
 
 _MANY: dict[Any, str] = {dict: ".<name>", list: "[]"}
 
@@ -58,26 +99,38 @@ def shown(value: Any) -> str:
 
 
 def settings_table() -> str:
-    """The reference of all settings as Markdown: name, variables, default, meaning. Same input, same text."""
+    """Return the reference of all settings as Markdown: a section per group, with name, variables, default and meaning."""
     seeds: dict[str, list[str]] = {}
     for seed in SEED_NAMES:
         unit = " (seconds)" if seed.scale == 1000 else ""
         seeds.setdefault(seed.setting, []).append(f"`{seed.variable}`{unit}")
-    rows: list[tuple[str, str, str, str]] = []
-    for name, field in Settings.model_fields.items():
-        if name == "tuning":
-            continue
-        if (model := part_of(field)) is not None:
-            many = _MANY.get(get_origin(field.annotation), "")
-            rows += [
-                _row(f"{name}{many}.{part}", _nested_env(name, part), entry) for part, entry in _fields(model)
-            ]
-        else:
-            variables = ", ".join([f"`{env_name(name)}`", *seeds.get(name, [])])
-            rows.append(_row(name, variables, field))
-    lines = ["| setting | environment | default | what it does |", "|---|---|---|---|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines = ["# All settings"]
+    for title, names in _SECTIONS.items():
+        rows: list[tuple[str, str, str, str]] = []
+        for name in names:
+            field = Settings.model_fields[name]
+            if (model := part_of(field)) is not None:
+                lines += _heading(f"`{name}`", field.description)
+                many = _MANY.get(get_origin(field.annotation), "")
+                lines += _table(
+                    _row(f"{name}{many}.{part}", _nested_env(name, part), entry)
+                    for part, entry in _fields(model)
+                )
+            else:
+                variables = ", ".join([f"`{env_name(name)}`", *seeds.get(name, [])])
+                rows.append(_row(name, variables, field))
+        if rows:
+            lines += [*_heading(title, None), *_table(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _heading(title: str, text: str | None) -> list[str]:
+    return ["", f"## {title}", "", *([" ".join(text.split()), ""] if text else [])]
+
+
+def _table(rows: Iterable[tuple[str, str, str, str]]) -> list[str]:
+    lines = ["| setting | environment | default | what it does |", "|---|---|---|---|"]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
@@ -86,8 +139,9 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
     shown: set[type[BaseModel]] = set()
     for name, field in model.model_fields.items():
         part = part_of(field)
-        fields[name] = field
-        if part is not None and part not in shown and not issubclass(model, part):
+        if part in (None, Rates) or part in shown or issubclass(model, part):
+            fields[name] = field
+        else:
             shown.add(part)
             fields |= {f"{name}.{inner}": entry for inner, entry in part.model_fields.items()}
     return list(fields.items())
@@ -98,11 +152,15 @@ def _nested_env(group: str, part: str) -> str:
         return f"`{env_name(group)}__{part.upper()}`"
     if group in NESTED:
         return f"`{env_name(group)}__<NAME>__{part.upper()}`"
-    return f"`{env_name(group)}` (JSON)"
+    return "-"
 
 
 def _row(name: str, variables: str, field: FieldInfo) -> tuple[str, str, str, str]:
-    return f"`{name}`", variables, _default(name, field), " ".join((field.description or "").split())
+    text = " ".join((field.description or "").split())
+    default = _default(name, field)
+    if default == "not set" and (said := _NOT_SET.search(text)):
+        default, text = said[1], text[: said.start()] + text[said.end() :]
+    return f"`{name}`", variables, default, text.strip()
 
 
 def _default(name: str, field: FieldInfo) -> str:

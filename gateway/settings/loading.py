@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
-from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import part_of
+from fairlane.gateway.settings.provenance import Loc, Origin, Origins
 from fairlane.gateway.settings.sources import (
     DEFAULT_FILE,
     Ignored,
@@ -76,10 +75,11 @@ def load_settings(
     times, path = settings.times, str(config or DEFAULT_FILE)
     if file.modified_ms is not None:
         times = Times(min(file.modified_ms, times.read_ms), times.read_ms)
-    origins = origins_of(
-        settings,
-        [("flag", flags, ""), ("environment", own, ""), ("environment", seeds, ""), ("file", file, path)],
-    )
+    origins: dict[str, Origin] = {str(name): Origin("file", path) for name in file.tree}
+    origins |= {
+        name: Origin("environment", source.place((name,))) for source in (seeds, own) for name in source.tree
+    }
+    origins |= {name: Origin("flag", flags.place((name,))) for name in flags.tree}
     settings.came(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
     return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
 

@@ -24,7 +24,6 @@ from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.chains import ChainSettings, wrong_in
 from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.files import FilesSettings
-from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
     MIB,
@@ -51,6 +50,7 @@ from fairlane.gateway.settings.parts import (
     WebhookSettings,
     WorkerKey,
 )
+from fairlane.gateway.settings.provenance import Loc, Origins
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
 from fairlane.queues.clock import now_ms
 from fairlane.queues.keys import ENDPOINT, is_reserved

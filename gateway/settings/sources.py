@@ -6,7 +6,6 @@ ignored, with a warning.
 """
 
 import difflib
-import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from fairlane.gateway.settings.model import Settings
-from fairlane.gateway.settings.origins import Loc
 from fairlane.gateway.settings.parts import part_of
+from fairlane.gateway.settings.provenance import Loc
 
 ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")
@@ -62,7 +61,17 @@ SINGLE = frozenset(name for name, field in _GROUPS.items() if part_of(field) is 
 """Groups of which there is one, and not several with names."""
 NESTED = ("models", "queues", "upstreams")
 """Of which a variable may set one value of one entry."""
-_TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks")
+FILE_ONLY = frozenset(_GROUPS) - SINGLE - frozenset(NESTED)
+"""Groups that no variable sets."""
+_TEXT_LISTS = (
+    "cors_origins",
+    "allowed_hosts",
+    "fallbacks",
+    "models",
+    "task_types",
+    "allow_fields",
+    "allow_private",
+)
 
 _KUBERNETES = re.compile(
     r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
@@ -180,7 +189,7 @@ def read_own_names(environ: Mapping[str, str], file: Source) -> Source:
     """The variables `FAIRLANE_…`; an empty one counts as not set.
 
     A model or queue of the file is recognised by its name in variables' spelling (`DEEPSEEK_CHAT` is
-    `deepseek-chat`); any name can be given in JSON: `FAIRLANE_MODELS='{"a/b": {"concurrency": 2}}'`.
+    `deepseek-chat`).
     """
     tree: dict[str, Any] = {}
     variables: dict[Loc, str] = {}
@@ -193,18 +202,17 @@ def read_own_names(environ: Mapping[str, str], file: Source) -> Source:
         if name not in Settings.model_fields:
             hint = suggestion(name, Settings.model_fields, env_name)
             problems.append(Problem(variable, "unknown setting" + hint))
-        elif len(path) > (3 if name in NESTED else 2 if name in SINGLE else 1) or "" in path:
-            problems.append(Problem(variable, f"goes too deep; give {env_name(name)} as JSON"))
+        elif (
+            len(path) != (3 if name in NESTED else 2 if name in SINGLE else 1)
+            or name in FILE_ONLY
+            or "" in path
+        ):
+            problems.append(Problem(variable, f"is no variable; set {name} in the file"))
         else:
-            if len(path) > 1 and name not in SINGLE:
+            if name in NESTED:
                 path[1] = _spelled_as_in(file.tree.get(name), path[1])
-            try:
-                value = _decode(path, text)
-            except ValueError as problem:
-                problems.append(Problem(variable, f"not valid JSON ({problem})"))
-                continue
             variables[tuple(path)] = variable
-            _insert(tree, path, value)
+            _insert(tree, path, _decode(path, text))
     return Source(tree, lambda loc: _variable_of(loc, variables), problems)
 
 
@@ -221,34 +229,22 @@ def _spelled_as_in(entries: Any, name: str) -> str:
 
 
 def _decode(path: list[str], text: str) -> Any:
-    if path[0] in _GROUPS and len(path) < (2 if path[0] in SINGLE else 3):
-        return json.loads(text)
-    if path[-1] in _TEXT_LISTS or (path[0] == "upstreams" and path[2:] == ["models"]):
-        if text.startswith("{"):
-            return json.loads(text)
-        return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+    if path[-1] in _TEXT_LISTS:
+        return [part.strip() for part in text.split(",")]
     return None if text.lower() in ("none", "null") else text
 
 
 def _insert(tree: dict[str, Any], path: list[str], value: Any) -> None:
-    """Sorted variables bring `MODELS` before `MODELS__X__COST`, so the finer one wins."""
     for part in path[:-1]:
-        inner = tree.setdefault(part, {})
-        if not isinstance(inner, dict):
-            inner = tree[part] = {}
-        tree = inner
+        tree = tree.setdefault(part, {})
     tree[path[-1]] = value
 
 
 def _variable_of(loc: Loc, variables: Mapping[Loc, str]) -> str:
     for end in range(len(loc), 0, -1):
-        if loc[:end] in variables:
-            rest = f" ({dotted(loc[end:])})" if loc[end:] else ""
-            return variables[loc[:end]] + rest
-    for end in range(len(loc), 0, -1):
         for path, variable in variables.items():
             if path[:end] == loc[:end]:
-                return f"{variable} ({dotted(loc)})"
+                return variable if path == loc[:end] else f"{variable} ({dotted(loc)})"
     return dotted(loc)
 
 

@@ -12,12 +12,12 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
-from fairlane.gateway.operator.effective import Came, Layer
 from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
 from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.overview import line_row
+from fairlane.gateway.operator.settings_view import Came, Layer
 from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, unusable_endpoint
-from fairlane.gateway.settings.leaves import SET
+from fairlane.gateway.settings.flatten import SET
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms

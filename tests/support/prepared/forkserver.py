@@ -29,7 +29,7 @@ MODULES = (
     "fairlane.gateway.process.demo",
     "fairlane.gateway.cli.database",
     "fairlane.gateway.cli.status",
-    "fairlane.gateway.operator.effective",
+    "fairlane.gateway.operator.settings_view",
     "uvloop",
     "httptools",
     "asyncpg",

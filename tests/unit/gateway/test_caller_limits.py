@@ -11,7 +11,7 @@ from fairlane.gateway.accounts.limits import limit_headers, rate_limited
 from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import native_answer, openai_answer
 from fairlane.gateway.settings import CallerKey, KeyLimits, Settings, SettingsError, load_settings
-from fairlane.gateway.settings.leaves import leaves
+from fairlane.gateway.settings.flatten import flatten
 from fairlane.queues.limits import Left, Standing, pack
 from fairlane.queues.tasks import Reached, Refused
 
@@ -165,6 +165,6 @@ def test_an_empty_or_missing_limit_is_none() -> None:
 
 def test_the_settings_in_force_show_limits_where_there_are_any() -> None:
     keys = [CallerKey(id="a", sha256=SHA, limits=KeyLimits(max_running=2, requests_per_day=5))]
-    found = leaves(Settings(keys=[*keys, CallerKey(id="b", sha256=digest("b"))]), {"keys"})
+    found = flatten(Settings(keys=[*keys, CallerKey(id="b", sha256=digest("b"))]), {"keys"})
     limits = {leaf.name: leaf.value for leaf in found if "limits." in leaf.name and leaf.value is not None}
     assert limits == {"keys.a.limits.requests_per_day": 5, "keys.a.limits.max_running": 2}

@@ -185,12 +185,9 @@ def test_check_says_who_gets_in() -> None:
     assert said.exit_code == 0
     assert "no keys are configured: every program on this machine may do what an admin may" in said.stderr
     sha = "a" * 64
-    closed = fairlane(
-        "config",
-        "check",
-        FAIRLANE_KEYS=json.dumps([{"id": "a", "sha256": sha}]),
-        FAIRLANE_WORKERS=json.dumps([{"id": "gpu", "sha256": sha[::-1].replace("a", "b")}]),
-    )
+    made = {"keys": [{"id": "a", "sha256": sha}], "workers": [{"id": "gpu", "sha256": "b" * 64}]}
+    Path("fairlane.yaml").write_text(json.dumps(made))
+    closed = fairlane("config", "check")
     assert (closed.exit_code, closed.stderr) == (0, "")
 
 

@@ -20,7 +20,7 @@ from fairlane.gateway.endpoints.headers import (
 from fairlane.gateway.endpoints.payloads import completed, payload_of
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.settings import EndpointSettings, Settings, without_secrets
-from fairlane.gateway.settings.leaves import leaves
+from fairlane.gateway.settings.flatten import flatten
 from fairlane.gateway.settings.model import notes
 from fairlane.workers.adapters.endpoints.headers import outgoing
 from fairlane.workers.adapters.targets import Pattern, read_target
@@ -247,7 +247,7 @@ def test_no_secret_is_shown() -> None:
     assert made.set_headers == (("authorization", "Bearer hidden"),)
     for text in (repr(settings), repr(made), settings.model_dump_json(), str(without_secrets(settings))):
         assert "hidden" not in text
-    [leaf] = [leaf for leaf in leaves(settings, {"endpoints"}) if leaf.loc[-1] == "set_headers"]
+    [leaf] = [leaf for leaf in flatten(settings, {"endpoints"}) if leaf.loc[-1] == "set_headers"]
     assert leaf.value == {"authorization": "(set)"}
 
 

@@ -26,7 +26,7 @@ from fairlane.gateway.process.workers import (
     upstream_plan,
 )
 from fairlane.gateway.settings import Settings, SettingsError, load_settings, without_secrets
-from fairlane.gateway.settings.leaves import leaves
+from fairlane.gateway.settings.flatten import flatten
 from fairlane.workers.adapters.providers import PROVIDERS
 
 LOCAL = {"provider": "openai", "base_url": "http://localhost:8000/v1", "models": ["m"]}
@@ -101,7 +101,7 @@ def test_an_upstream_may_stand_in_the_environment_too(tmp_path: Path) -> None:
 def test_settings_show_upstreams_as_they_are_written() -> None:
     named = LOCAL | {"models": {"m": "its/name"}, "api_key_env": "A_KEY"}
     shown = settings({"a": LOCAL, "b": named})
-    rows = {leaf.name.removeprefix("upstreams."): leaf.value for leaf in leaves(shown, {"upstreams"})}
+    rows = {leaf.name.removeprefix("upstreams."): leaf.value for leaf in flatten(shown, {"upstreams"})}
     assert (rows["a.base_url"], rows["a.models"], rows["a.slots"]) == ("http://localhost:8000/v1", ["m"], 1)
     assert (rows["b.models"], rows["b.api_key_env"]) == ({"m": "its/name"}, "A_KEY")
     told = without_secrets(shown)["upstreams"]
@@ -122,7 +122,6 @@ def test_a_worker_sees_its_own_key_and_token_and_no_other_secret() -> None:
         "A_KEY": "a-secret",
         "B_KEY": "b-secret",
         "OPENAI_API_KEY": "another",
-        "FAIRLANE_KEYS": "[]",
         "FAIRLANE_WORKER_TOKEN": "theirs",
         "PATH": "/bin",
     }

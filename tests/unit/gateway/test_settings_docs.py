@@ -33,12 +33,6 @@ def test_every_setting_says_what_it_does(model: type[Settings]) -> None:
         assert field.description.rstrip().endswith("."), name
 
 
-def test_settings_with_a_unit_in_their_name_say_it() -> None:
-    for name, field in Settings.model_fields.items():
-        if name.endswith("_ms") and name != "max_task_timeout_ms":
-            assert "millisecond" in (field.description or "").lower(), name
-
-
 def _parts_of(group: str) -> list[str]:
     part = part_of(Settings.model_fields[group])
     assert part is not None
@@ -49,6 +43,7 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     table = settings_table()
     for name in Settings.model_fields:
         if name not in (
+            "tuning",
             *("models", "queues", "routes", "templates", "chains", "prices", "keys", "workers"),
             *("upstreams", "endpoints", *SINGLE),
         ):
@@ -57,13 +52,15 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
                 assert f"| `{name}{inner}` | `{variable}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
-    assert "| `files.max_file_bytes` | `FAIRLANE_FILES__MAX_FILE_BYTES` | 536870912 |" in table
+    assert "| `files.max_file_bytes` | `FAIRLANE_FILES__MAX_FILE_BYTES` | `512MiB` |" in table
     assert "`queues.<name>.weight`" in table
-    assert "| 40 (0 to 1000) |" in table
+    assert "| `40ms` (0 to 1000) |" in table
+    assert "| `redis_url` | `FAIRLANE_REDIS_URL` | the gateway runs a private one" in table
     assert "`STREAM_TTL_SECONDS` (seconds)" in table
     assert "Undefined" not in table
 
 
 def test_table_has_four_cells_in_every_row() -> None:
     for line in settings_table().splitlines():
-        assert line.replace("\\|", "").count("|") == 5, line
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") == 5, line

@@ -8,7 +8,7 @@ import pytest
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.settings import Settings, SettingsError, load_settings, without_secrets
-from fairlane.gateway.settings.leaves import leaves
+from fairlane.gateway.settings.flatten import flatten
 
 SHA = "ab" * 32
 PRICES = """
@@ -47,16 +47,9 @@ def test_prices_of_the_file_hold_in_their_time() -> None:
     assert other.price.input == 10**12
 
 
-def test_prices_can_be_given_in_the_environment() -> None:
-    said = [{"model": "m", "since": "2027-01-01T00:00:00Z", "input": 0.1, "output": "0.2"}]
-    settings, _ = load("", {"FAIRLANE_PRICES": json.dumps(said)})
-    assert settings.prices[0].period[:2] == ("m", 1_798_761_600_000)
-    assert settings.prices[0].period.price.id == "0.1/0.1/0.2/0.2/0"
-
-
 def test_they_are_shown_as_they_are_written() -> None:
     settings, _ = load(PRICES + "budget_timezone: Europe/Berlin\n")
-    rows = {leaf.name: leaf.value for leaf in leaves(settings)}
+    rows = {leaf.name: leaf.value for leaf in flatten(settings)}
     said = [rows[f"prices[0].{name}"] for name in ("model", "since", "until", "cached_input", "request")]
     assert said == ["deepseek-chat", None, "2027-01-01T00:00:00+00:00", 0.07, 0]
     assert rows["budget_timezone"] == "Europe/Berlin"

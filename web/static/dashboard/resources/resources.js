@@ -319,7 +319,7 @@ export const settings = {
         { name: "col.name", value: row => h("span", { class: "setting-name" }, row.name), sort: row => row.name },
         { name: "col.value", wide: true, value: drawSetting },
         { name: "col.default", value: row => h("span", { class: "setting-value muted" }, settingValue(row.default)) },
-        { name: "col.source", value: row => (row.follows ? t("settings.follows", { name: row.follows }) : sourceOf(row)), sort: row => SOURCES.indexOf(row.source) },
+        { name: "col.source", value: sourceOf, sort: row => SOURCES.indexOf(row.source) },
         at("col.since", row => row.since),
         { name: "col.who", value: changedBy },
       ],

@@ -164,7 +164,6 @@ export default pairs({
   "settings.set": ["set, not shown", "已设置，不显示"],
   "settings.otherwise": ["otherwise {value} ({source})", "否则 {value}（{source}）"],
   "settings.restart": ["{value} after a restart ({source})", "重启后 {value}（{source}）"],
-  "settings.follows": ["same as {name}", "同 {name}"],
   "settings.of": ["Replica {replica} ({version})", "副本 {replica}（{version}）"],
   "settings.file": ["{path}, modified {modified}, loaded {read}", "{path}，修改于 {modified}，读取于 {read}"],
   "settings.nofile": ["no file", "无文件"],

@@ -1,16 +1,15 @@
-"""A configuration as single settings, each with its name, value and default; and who set it. Pure."""
+"""A configuration as single settings, each with its name, value and default. Pure."""
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_origin
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, get_origin
 
 from pydantic import BaseModel
 
 from fairlane.gateway.settings.docs import URLS, chain_text, template_text
 from fairlane.gateway.settings.model import DEFAULT_QUEUES, Settings, hide_password
-from fairlane.gateway.settings.origins import Loc, Origin
 from fairlane.gateway.settings.parts import QueueSettings, part_of
-from fairlane.gateway.settings.sources import Source
+from fairlane.gateway.settings.provenance import Loc
 
 SECRETS = frozenset({"stream_token_secret", "sha256", "signing_key"})
 """Of which is told only that they are set."""
@@ -28,7 +27,7 @@ class Leaf(NamedTuple):
     default: Any
 
 
-def leaves(settings: Settings, only: Collection[str] = Settings.model_fields) -> Iterator[Leaf]:
+def flatten(settings: Settings, only: Collection[str] = Settings.model_fields) -> Iterator[Leaf]:
     """All settings, in the order of their reference, or those of `only` some top-level ones. Of a template and a
     chain there is one: what it is, without its texts."""
     said, usual = settings.model_dump(mode="json", include=set(only)), _usual(Settings)
@@ -95,63 +94,3 @@ def _shape(model: type[BaseModel]) -> list[tuple[str, type[BaseModel] | None, bo
 def _usual(model: type[BaseModel]) -> Mapping[str, Any]:
     """The defaults of a group; what is required has none."""
     return model.model_construct().model_dump(mode="json", warnings=False)
-
-
-def since_when(since: Mapping[str, int], before: Settings, after: Settings, at_ms: int) -> dict[str, int]:
-    """Since when each setting has its value, ms, by its name: what is not named has it since the start. `since`: so far; `after`
-    holds from `at_ms` on."""
-    differ = [name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)]
-    was = {leaf.name: leaf.value for leaf in leaves(_beside(before, after, differ), differ)}
-    now = {leaf.name: leaf.value for leaf in leaves(_beside(after, before, differ), differ)}
-    kept = {name: at for name, at in since.items() if name in now or name not in was}
-    return kept | {name: at_ms for name, value in now.items() if name not in was or was[name] != value}
-
-
-def _beside(settings: Settings, other: Settings, differ: Collection[str]) -> Settings:
-    """The settings without the entries with names that are the same in `other`: there may be thousands."""
-    fewer: dict[str, Any] = {}
-    for name in differ:
-        mine, its = getattr(settings, name), getattr(other, name)
-        if isinstance(mine, dict):
-            fewer[name] = {key: entry for key, entry in mine.items() if its.get(key) != entry}
-        elif name in ("keys", "workers"):
-            known = {entry.id: entry for entry in its}
-            fewer[name] = [entry for entry in mine if known.get(entry.id) != entry]
-    return settings.model_copy(update=fewer)
-
-
-# ---- who set them ----------
-
-
-def origins_of(
-    settings: Settings, sources: Sequence[tuple[Literal["flag", "environment", "file"], Source, str]]
-) -> dict[Loc, Origin]:
-    """Who set each setting that one of the `sources` sets; highest first, each with its kind and, of a file, its path."""
-    found: dict[Loc, Origin] = {}
-    for leaf in leaves(settings, {str(name) for _, source, _ in sources for name in source.tree}):
-        for kind, source, path in sources:
-            reached = _reach(source.tree, leaf.loc)
-            if reached == "set":
-                found[leaf.loc] = Origin(kind, path or source.place(leaf.loc))
-            if reached != "absent":
-                break
-    return found
-
-
-def _reach(tree: Any, loc: Loc) -> Literal["set", "replaced", "absent"]:
-    """Whether a source sets a setting; `replaced`: it sets a list or a value in which this one does not stand, and which takes
-    the place of all that lower sources say there."""
-    node, whole = tree, False
-    for part in loc:
-        if isinstance(node, dict):
-            if part not in node:
-                return "replaced" if whole else "absent"
-            node = node[part]
-        elif isinstance(node, list):
-            whole = True
-            if not isinstance(part, int) or part >= len(node):
-                return "replaced"
-            node = node[part]
-        else:
-            return "replaced"
-    return "set"

@@ -1,6 +1,5 @@
 """Every setting in one view: its value, where it comes from, since when, and by whom it was changed."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,17 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Came, Own, Row, of_file, of_overrides, of_store, view
-from fairlane.gateway.operator.inforce import differences
 from fairlane.gateway.operator.settings import configured
+from fairlane.gateway.operator.settings_view import Came, Own, Row, differences, of_overrides, of_store, view
 from fairlane.gateway.settings import Settings, load_settings
-from fairlane.gateway.settings.leaves import leaves
-from fairlane.gateway.settings.origins import Origin
+from fairlane.gateway.settings.flatten import flatten
+from fairlane.gateway.settings.provenance import Origin
 from fairlane.queues.overrides import Override
 from fairlane.queues.rules import Ruling, read_ruling
 from fairlane.queues.survey.survey import ReplicaInfo
 from fairlane.queues.versions import Configuration
 
+ENTRY = "FAIRLANE_MODELS__A_B__TOKENS_PER_MINUTE"
 ABOUT = ReplicaInfo("one", 7, "0.2.0", 5, keys_hash="k", routes_hash="r", settings_hash="s")
 FILE = """
 port: 81
@@ -59,24 +58,14 @@ def rows(settings: Settings, *layers: Any, began_ms: int = 1, **own: Any) -> dic
         ("drain_ms", 5, 30_000, "file", "f.yaml"),
         ("lease_ms", 15_000, 15_000, "default", ""),
         ("stream_token_secret", None, None, "generated", "Redis"),
-        ("models.a/b.concurrency", 4, None, "file", "f.yaml"),
-        ("models.a/b.tokens_per_minute", 70, None, "environment", "FAIRLANE_MODELS__A_B__TOKENS_PER_MINUTE"),
+        ("models.a/b.tokens_per_minute", 70, None, "environment", ENTRY + " (models)"),
         ("models.a/b.cost", "tokens", "tokens", "default", ""),
-        ("models.a/b.paused", False, False, "default", ""),
         ("queues.paid_stream.weight", 3.0, 8.0, "file", "f.yaml"),
         ("queues.paid_batch.weight", 4.0, 4.0, "default", ""),
-        ("queues.paid_batch.tier", "paid", "paid", "default", ""),
-        ("routes.fast.model", "a/b", None, "file", "f.yaml"),
         ("routes.fast.tiers.paid.timeout_ms", 5000, None, "file", "f.yaml"),
-        ("routes.fast.price.output", 2.0, None, "file", "f.yaml"),
-        ("routes.fast.vision.model", "see", None, "file", "f.yaml"),
         ("routes.fast.vision.mode", None, None, "default", ""),
         ("prices[0].input", 0.5, None, "file", "f.yaml"),
         ("keys.acme.quota.per", "day", None, "file", "f.yaml"),
-        ("keys.acme.limits.requests_per_minute", 3, None, "file", "f.yaml"),
-        ("keys.acme.weight", 1.0, 1.0, "default", ""),
-        ("upstreams.gpu.models", ["m"], None, "file", "f.yaml"),
-        ("workers.w.models", ["x"], ["*"], "environment", "FAIRLANE_WORKERS ([0].models)"),
     ],
 )
 def test_every_setting_says_what_it_is_and_who_set_it(
@@ -89,24 +78,11 @@ def test_every_setting_says_what_it_is_and_who_set_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    environ = {
-        "FAIRLANE_PORT": "82",
-        "TASK_TIMEOUT_MS": "9000",
-        "STREAM_TTL_SECONDS": "60",
-        "FAIRLANE_MODELS__A_B__TOKENS_PER_MINUTE": "70",
-        "FAIRLANE_WORKERS": json.dumps([{"id": "w", "sha256": "cd" * 32, "models": ["x"]}]),
-    }
+    environ = {"FAIRLANE_PORT": "82", "TASK_TIMEOUT_MS": "9000", "STREAM_TTL_SECONDS": "60", ENTRY: "70"}
     row = rows(loaded(Path("f.yaml"), environ=environ, host="::1"))[name]
     assert (row.value, row.default, row.source, row.where) == (value, default, source, where)
     assert row.differs == (value != default)
     assert (row.since, row.by, row.otherwise) == (1, None, None)
-
-
-def test_a_list_takes_the_place_of_another_one_and_owes_it_nothing(tmp_path: Path) -> None:
-    keys = json.dumps([{"id": "other", "sha256": "cd" * 32}])
-    found = rows(loaded(tmp_path / "f.yaml", environ={"FAIRLANE_KEYS": keys}))
-    assert not any(name.startswith("keys.acme") for name in found)
-    assert found["keys.other.limits.requests_per_minute"].source == "default"
 
 
 def test_a_template_is_told_without_its_texts(tmp_path: Path) -> None:
@@ -114,17 +90,6 @@ def test_a_template_is_told_without_its_texts(tmp_path: Path) -> None:
     assert row.value.startswith("version ")
     assert "variables x" in row.value
     assert "long text" not in row.value
-
-
-def test_a_queue_without_a_length_says_whose_it_has(tmp_path: Path) -> None:
-    found = rows(loaded(tmp_path / "f.yaml", environ={"QUEUE_MAX_SIZE": "50"}))
-    row = found["queues.paid_stream.max_length"]
-    assert (row.value, row.default, row.source, row.where) == (50, 1000, "environment", "QUEUE_MAX_SIZE")
-    assert (row.follows, row.differs) == ("max_queue_length", False)
-    own = found["queues.free_batch.max_length"]
-    assert (own.value, own.follows, own.differs) == (9, None, True)
-    assert found["worker_timeout_ms"].follows == "max_task_timeout_ms"
-    assert found["queues.free_batch.max_wait_ms"].value is None
 
 
 def test_keys_that_the_first_start_made_are_generated() -> None:
@@ -140,7 +105,6 @@ def test_every_setting_has_a_row_and_each_name_is_there_once(tmp_path: Path) -> 
     assert Settings.model_fields.keys() == {name.partition(".")[0].partition("[")[0] for name in names} | {
         "workers"
     }
-    assert not any(row.name.endswith(".paused") for row in of_file(settings)), "no file can say it"
 
 
 # ---- what changes while running ----------
@@ -228,8 +192,8 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
     again.came(type(again.times)(again.times.modified_ms, began + 1000))
     assert current.replace(again)["needs_restart"] == ["drain_ms"]
     found = rows(current.settings, since=current.since, read=current.read, began_ms=began)
-    since = {name: row.since for name, row in found.items() if row.since != began}
-    assert since == {"queues.paid_stream.weight": began + 1000, "archive": began + 1000}
+    since = {name.partition(".")[0]: row.since for name, row in found.items() if row.since != began}
+    assert since == {"queues": began + 1000, "archive": began + 1000}
     drain = found["drain_ms"]
     assert (drain.value, drain.reloads) == (5, False)
     assert drain.after_restart == Came(6, "file", str(path), began + 1000)
@@ -237,8 +201,7 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
     gone = loaded(path, "{}")
     gone.came(type(gone.times)(gone.times.modified_ms, began + 2000))
     current.replace(gone)
-    assert current.since["archive"] == current.since["queues.paid_stream.weight"] == began + 2000
-    assert not any(name.startswith(("models.", "routes.", "keys.")) for name in current.since)
+    assert current.since["archive"] == current.since["queues"] == began + 2000
     kept = rows(current.settings)["drain_ms"]
     assert (kept.value, kept.source) == (5, "file"), "as it waits for a restart, it came from where it came"
 
@@ -301,9 +264,7 @@ def test_no_secret_is_in_the_view(redis: str, sql: str, token: str, traces: str,
         ],
         "workers": [{"id": "w", "sha256": hashes[3]}],
     }
-    settings = load_settings(
-        None, {}, {f"FAIRLANE_{name.upper()}": text(value) for name, value in said.items()}
-    )[0]
+    settings = Settings.model_validate(said)
     before = Settings.model_validate({**said, "stream_token_secret": "another one, long enough"})
     shown = str(to_builtins(view(Own(settings, 1, {}, before), of_store(settings, store(settings)))))
     for secret in (redis, sql, token, traces, *hashes):
@@ -315,12 +276,8 @@ def test_no_secret_is_in_the_view(redis: str, sql: str, token: str, traces: str,
     assert found["redis_url"].value == "rediss://***@db:6379/0?***"
 
 
-def text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> None:
     one, other = loaded(tmp_path / "f.yaml"), loaded(tmp_path / "g.yaml")
     assert one == other
-    assert one.origins.of[("port",)] == Origin("file", str(tmp_path / "f.yaml"))
-    assert {leaf.name for leaf in leaves(one, {"port", "lease_ms"})} == {"port", "lease_ms"}
+    assert one.origins.of["port"] == Origin("file", str(tmp_path / "f.yaml"))
+    assert {leaf.name for leaf in flatten(one, {"port", "lease_ms"})} == {"port", "lease_ms"}

@@ -1,0 +1,338 @@
+"""Reads every setting of this replica as it holds now: value, source, time of the last change, and the operator who changed it.
+
+A replica's own configuration is the lowest layer. Above it lie layers of values by the names of settings (`Layer`): those of
+queues and models from another replica's newer configuration, and those that operators changed while running. No secret is shown:
+of those the view says that they are set, of URLs neither user, password nor query (`settings/flatten.py`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec import to_builtins
+from msgspec.structs import asdict, replace
+
+from fairlane import __version__
+from fairlane.gateway.current import RELOADED, Current
+from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
+from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
+from fairlane.gateway.settings import Settings
+from fairlane.gateway.settings.flatten import Leaf, flatten
+from fairlane.queues.clock import now_ms
+from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import Keys
+from fairlane.queues.overrides import ALL, Override
+from fairlane.queues.rules import Kind, Ruling, Value
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.survey.survey import ReplicaInfo, read_replica_info
+from fairlane.queues.versions import Configuration, read_configuration
+
+Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
+"""Whence a value came. `generated`: the program made it. `replica`: another replica's configuration is newer and holds.
+`changed`: an operator changed it while running."""
+
+KINDS: tuple[Kind, Kind] = ("queue", "model")
+
+
+class Came(msgspec.Struct, frozen=True, rename="camel"):
+    """A value, and where it comes from.
+
+    `where`: the flag, the variable, the path of the file, the replica. `since`, ms: when this replica began to have it, or when
+    it was changed; of another replica's configuration when that was modified. `by`: the operator's key who changed it.
+    """
+
+    value: Any
+    source: Source = "default"
+    where: str = ""
+    since: int | None = None
+    by: str | None = None
+
+
+Layer = Mapping[str, Came]
+"""What holds instead of what lies below, by the names of settings."""
+
+
+class Row(Came, frozen=True, kw_only=True, rename="camel"):
+    """One setting."""
+
+    name: str
+    default: Any
+    differs: bool
+    reloads: bool = True
+    """Whether SIGHUP takes a change of it over; else it waits for a restart."""
+    otherwise: Came | None = None
+    """What would hold without the change, or without the other replica."""
+    after_restart: Came | None = None
+    """What the configuration says that was read last, where that waits for a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A replica's own configuration. `began_ms`: when it was read first; `since`: when settings took another value since, by
+    their names; `read`: the one that was read last, of which some may wait for a restart.
+    """
+
+    settings: Settings
+    began_ms: int
+    since: Mapping[str, int]
+    read: Settings
+
+
+def view(own: Own, layers: Sequence[Layer] = ()) -> list[Row]:
+    """Return all settings in the order of their reference, followed by those that only `layers` have. A later layer wins."""
+    settings = own.settings
+    waiting = {leaf.name: leaf for leaf in flatten(own.read) if leaf.loc[0] not in RELOADED}
+    rows, names = [], set[str]()
+    for leaf in flatten(settings):
+        said = waiting.get(leaf.name)
+        names.add(leaf.name)
+        rows.append(
+            _row(
+                leaf.name,
+                leaf.default,
+                _came(leaf, settings, own),
+                layers,
+                reloads=leaf.loc[0] in RELOADED,
+                after_restart=None if said is None or said.value == leaf.value else _waiting(said, own),
+            )
+        )
+    further = dict.fromkeys(name for layer in layers for name in layer if name not in names)
+    return rows + [_row(name, _default(name), Came(_default(name)), layers) for name in further]
+
+
+def of_file(settings: Settings) -> list[Row]:
+    """What a gateway would start with, by these settings alone."""
+    return view(Own(settings, settings.times.read_ms, {}, settings))
+
+
+def _row(
+    name: str,
+    default: Any,
+    came: Came,
+    layers: Sequence[Layer],
+    *,
+    reloads: bool = True,
+    after_restart: Came | None = None,
+) -> Row:
+    below = None
+    for layer in layers:
+        if (over := layer.get(name)) is not None:
+            below, came = came, over if over.value is not None else replace(over, value=default)
+    return Row(
+        **asdict(came),
+        name=name,
+        default=default,
+        differs=came.value != default,
+        reloads=reloads,
+        otherwise=below,
+        after_restart=after_restart,
+    )
+
+
+def _came(leaf: Leaf, settings: Settings, own: Own) -> Came:
+    since = own.since.get(str(leaf.loc[0]), own.began_ms)
+    origin = settings.origins.of.get(str(leaf.loc[0]))
+    if origin is not None and (len(leaf.loc) == 1 or leaf.value != leaf.default):
+        return Came(leaf.value, origin.source, origin.where, since)
+    if leaf.name == "stream_token_secret" and leaf.value is None:
+        return Came(None, "generated", "Redis", since)
+    if leaf.value == leaf.default:
+        return Came(leaf.value, since=since)
+    made = str(settings.data_dir) if leaf.loc[0] in ("keys", "workers") else ""
+    return Came(leaf.value, "generated", made, since)
+
+
+def _waiting(leaf: Leaf, own: Own) -> Came:
+    return replace(_came(leaf, own.read, own), since=own.read.times.read_ms)
+
+
+def _default(name: str) -> Any:
+    """Of a setting of a queue or model that this configuration does not list."""
+    kind: Kind = "queue" if name.startswith("queues.") else "model"
+    field = ENTRY[kind].model_fields.get(name.rpartition(".")[2])
+    return (
+        False
+        if name.endswith(f".{PAUSED}")
+        else None
+        if field is None or field.is_required()
+        else field.default
+    )
+
+
+# ---- layers ----------
+
+
+def of_store(settings: Settings, ruling: Ruling) -> Layer:
+    """What another replica's configuration says of queues and models instead of these settings."""
+    if ruling.in_force is None:
+        return {}
+    mine: dict[tuple[Kind, str, str], Value] = {
+        (kind, name, setting): value
+        for kind, entries in zip(KINDS, configured(settings), strict=True)
+        for name, values in entries.items()
+        for setting, value in values.items()
+        if value is not None
+    }
+    layer = {}
+    for place in mine.keys() | ruling.configured.keys():
+        theirs = ruling.configured.get(place)
+        if mine.get(place) != theirs:
+            layer[name_of(*place)] = Came(
+                theirs, "replica", ruling.in_force.replica, ruling.in_force.modified_ms
+            )
+    return dict(sorted(layer.items()))
+
+
+def of_overrides(overrides: Iterable[Override]) -> Layer:
+    """What overrides say, those that win last; `where` names the override, and the share of the tasks that it concerns."""
+    layer: dict[str, Came] = {}
+    for one in overrides:
+        share = f", for {one.percent} % of the tasks" if one.percent < ALL else ""
+        for name, value in one.values.items():
+            layer[f"{one.target}s.{one.name}.{name}"] = Came(
+                value, "changed", f"override {one.id}{share}", one.created_ms, one.created_by or None
+            )
+    return layer
+
+
+def name_of(kind: str, name: str, setting: str) -> str:
+    """The name of a setting of a queue or model in this view."""
+    return f"{kind}s.{name}.{setting}"
+
+
+# ---- answer ----------
+
+MOST_ROWS = 10_000
+"""Settings in one answer."""
+
+ReadLayer = Callable[[], Awaitable[Layer]]
+
+
+def overrides_now(monitor: OverrideMonitor, current: Current) -> ReadLayer:
+    """Return what reads the overrides, as far as this replica applies them."""
+
+    async def read() -> Layer:
+        known = await monitor.read()
+        return of_overrides(one for one in known.overrides if one.id not in current.overlay.invalid)
+
+    return read
+
+
+class EffectiveSettings:
+    """Who lets something else be changed while running hands in one more of `layers`; what it gives lies over the others."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        scheduler: Scheduler,
+        current: Current,
+        about: Callable[[], ReplicaInfo],
+        layers: Sequence[ReadLayer] = (),
+    ) -> None:
+        """`about`: this replica, now."""
+        self._link = link
+        self._keys = keys
+        self._scheduler = scheduler
+        self._current = current
+        self._about = about
+        self._layers = layers
+
+    async def read(self, text: str, *, changed: bool) -> dict[str, Any]:
+        """The answer of GET /api/admin/settings: settings whose names hold `text`, in small or large letters. `changed`: those
+        alone that are not as by default, or were changed while running. With Redis away what this replica is configured with, and
+        why there is no more (`storeAway`).
+        """
+        current, away = self._current, None
+        own = Own(current.settings, current.began_ms, dict(current.since), current.read)
+        ruling, layers, replicas = None, [], []
+        try:
+            ruling, replicas, *more = await asyncio.gather(
+                self._scheduler.ruling(), self._replicas(), *(read() for read in self._layers)
+            )
+            layers = [of_store(own.settings, ruling), *more]
+        except StoreError as error:
+            away = str(error)
+        rows = await asyncio.to_thread(
+            _rows, own, layers, text.lower(), changed
+        )  # there may be thousands of keys
+        refused, file = current.reload_refused, own.settings.origins.file
+        return {
+            "now": now_ms(),
+            "replica": self._scheduler.replica,
+            "version": __version__,
+            "startedAt": self._about().started_at,
+            "readAt": own.settings.times.read_ms,
+            "file": file and {"path": file, "modifiedAt": own.settings.times.modified_ms},
+            "reloadRefused": refused and {"at": refused.at, "why": refused.why},
+            "inForce": _in_force(ruling),
+            "storeAway": away,
+            "replicas": replicas,
+            "settings": to_builtins(rows[:MOST_ROWS]),
+            "more": len(rows) > MOST_ROWS,
+        }
+
+    async def _replicas(self) -> list[dict[str, Any]]:
+        """Those that live, and in what each is configured otherwise than this one."""
+        command, keys = self._link.command, self._keys
+        (seconds, _), present, hosts, versions = await asyncio.gather(
+            command("TIME"),
+            command("ZRANGE", keys("replicas"), 0, -1, "WITHSCORES"),
+            command("HGETALL", keys("hosts")),
+            command("HGETALL", keys("versions")),
+        )
+        now_ms, about = int(seconds) * 1000, read_replica_info(hosts)
+        brought = {
+            name.decode(): read_configuration(packed)
+            for name, packed in zip(versions[::2], versions[1::2], strict=True)
+        }
+        me, mine = self._scheduler.replica, self._about()
+        return [
+            {
+                "replica": name,
+                "host": where.host if (where := about.get(name)) else None,
+                "version": where.version if where else None,
+                "differs": [] if name == me else differences(mine, where, brought.get(me), brought.get(name)),
+            }
+            for name, end in sorted(
+                (name.decode(), float(end)) for name, end in zip(present[::2], present[1::2], strict=True)
+            )
+            if end > now_ms or name == me
+        ]
+
+
+HASHES: Mapping[str, str] = {"keys": "keys_hash", "routes": "routes_hash", "others": "settings_hash"}
+"""What replicas are compared in, by the hash that tells it; and `queues and models`."""
+
+
+def differences(
+    mine: ReplicaInfo,
+    its: ReplicaInfo | None,
+    brought: Configuration | None,
+    it_brought: Configuration | None,
+) -> list[str]:
+    """In what another replica is configured otherwise, as far as both tell. Pure."""
+    found = []
+    for what, field in HASHES.items():
+        one, other = getattr(mine, field), getattr(its, field) if its else ""
+        if one and other and one != other:
+            found.append(what)
+    if brought and it_brought and brought.hash != it_brought.hash:
+        found.append("queues and models")
+    return found
+
+
+def _rows(own: Own, layers: Sequence[Layer], text: str, changed: bool) -> list[Row]:
+    return [
+        row
+        for row in view(own, layers)
+        if text in row.name.lower() and (not changed or row.differs or row.otherwise is not None)
+    ]
+
+
+def _in_force(ruling: Ruling | None) -> dict[str, Any] | None:
+    held = ruling.in_force if ruling else None
+    return held and {"replica": held.replica, "modifiedAt": held.modified_ms}
