@@ -180,7 +180,7 @@ async def _read_chain(
     """A chain runs by itself, unless its caller waits or reads: `async` is true where nothing is said."""
     stream = read_flag(fields, "stream")
     asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
-    asked = await read_chain(tasks.current, caller, fields, tasks.bodies)
+    asked = await read_chain(tasks.current, fields, tasks.bodies)
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     options = read_options(fields, wait=not asynchronous, stream=stream)

@@ -111,7 +111,7 @@ class TaskRequest(NativeRequest, kw_only=True):
     type: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
     payload: Any = None
     template: Annotated[str | None, says("a route or template of `GET /api/routes`")] = None
-    chain: Annotated[Any, says("a chain of `GET /api/routes`, or an object with `stages`")] = None
+    chain: Annotated[Any, says("the name of a chain of `GET /api/routes`")] = None
     variables: Annotated[dict[str, Any] | None, says("values of the template's or chain's variables")] = None
     locale: Annotated[str | None, says("such as `en` or `zh-CN`")] = None
     url: Annotated[str | None, says("of the types `http` and `permit`: the URL to call")] = None

@@ -5,8 +5,8 @@ Texts are filled in within bounds (`prompts/engine.py`), which all parts of a st
 """
 
 import functools
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -29,8 +29,6 @@ from fairlane.streaming.structured.wanted import wanted_of
 
 KEPT_TEXTS = 256
 """Texts that stay compiled."""
-MOST_KEPT_BYTES = 65_536
-"""Of each of them; a longer one is compiled each time."""
 MOST_OUTPUT_NAMES = ("max_tokens", "max_completion_tokens")
 
 
@@ -74,15 +72,13 @@ def following(
         names = _names(plan, number, results, room)
         try:
             member = "when"
-            if stage.when is not None and not _expression(stage.when.encode(), plan.strict).holds(
-                names, budget
-            ):
+            if stage.when is not None and not _expression(stage.when).holds(names, budget):
                 skipped.append(Stage(number, stage.name))
                 continue
             member = "each"
             items = None
             if stage.each is not None:
-                items = _expression(stage.each.encode(), plan.strict).items(names, budget)
+                items = _expression(stage.each).items(names, budget)
                 if not items:
                     skipped.append(Stage(number, stage.name))
                     continue
@@ -113,7 +109,7 @@ def _requests(
     plan: Plan, stage: StagePlan, names: Mapping[str, Any], items: list[Any] | None, budget: Budget
 ) -> Generator[None, None, list[_Request]]:
     """The requests of all parts, or of the one; all run alike: with an image if one of them has one."""
-    texts = _Texts(plan, stage)
+    texts = _Texts(stage)
     bodies: list[tuple[Any, bool]] = []
     for number, item in enumerate([None] if items is None else items):
         more = {} if items is None else {ITEM: item, INDEX: number}
@@ -134,19 +130,19 @@ def _requests(
 class _Texts:
     """What the requests of a stage are made of, compiled once for all its parts."""
 
-    def __init__(self, plan: Plan, stage: StagePlan) -> None:
+    def __init__(self, stage: StagePlan) -> None:
         """Raises TemplateError."""
         self._payload = self._variables = self._plain = self._seeing = None
         prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
         if stage.payload is not None:
-            self._payload = _values(msgspec.json.encode(stage.payload), plan.strict)
+            self._payload = _values(msgspec.json.encode(stage.payload))
         else:
             assert prompt is not None
-            self._plain = self._of(plan, prompt)
+            self._plain = _template(msgspec.json.encode(prompt))
             if seeing is not None and seeing != prompt:
-                self._seeing = self._of(plan, seeing)
+                self._seeing = _template(msgspec.json.encode(seeing))
             if stage.variables is not None:
-                self._variables = _values(msgspec.json.encode(stage.variables), plan.strict)
+                self._variables = _values(msgspec.json.encode(stage.variables))
 
     def body(self, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
         """The body of a request, and whether it holds an image. Raises TemplateError and VariablesError."""
@@ -163,10 +159,6 @@ class _Texts:
             filled = {name: value for name, value in filled.items() if name in known}
         body = template.render(filled, budget=budget).body
         return body, _shows_image(body)
-
-    @staticmethod
-    def _of(plan: Plan, prompt: Prompt) -> Template:
-        return _template(msgspec.json.encode(prompt), plan.strict and not prompt.version)
 
 
 def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Request:
@@ -271,32 +263,18 @@ def _made_of(stage: StagePlan) -> str:
     return "template" if stage.runs.prompt is not None and stage.runs.prompt.version else "messages"
 
 
-Made = TypeVar("Made")
+@functools.lru_cache(KEPT_TEXTS)
+def _expression(source: str) -> Expression:
+    return Expression(source)
 
 
-def _kept(make: Callable[[bytes, bool], Made]) -> Callable[[bytes, bool], Made]:
-    """The same; what is made of a short text is kept, unless it is a caller's own: those would take all of the memory."""
-    kept = functools.lru_cache(KEPT_TEXTS)(make)
-
-    @functools.wraps(make)
-    def made(said: bytes, strict: bool) -> Made:
-        return make(said, strict) if strict or len(said) > MOST_KEPT_BYTES else kept(said, strict)
-
-    return made
+@functools.lru_cache(KEPT_TEXTS)
+def _values(said: bytes) -> Values:
+    return Values(msgspec.json.decode(said))
 
 
-@_kept
-def _expression(source: bytes, strict: bool) -> Expression:
-    return Expression(source.decode(), strict=strict)
-
-
-@_kept
-def _values(said: bytes, strict: bool) -> Values:
-    return Values(msgspec.json.decode(said), strict=strict)
-
-
-@_kept
-def _template(said: bytes, strict: bool) -> Template:
+@functools.lru_cache(KEPT_TEXTS)
+def _template(said: bytes) -> Template:
     prompt = msgspec.json.decode(said, type=Prompt)
     return Template(
         prompt.name,
@@ -304,5 +282,4 @@ def _template(said: bytes, strict: bool) -> Template:
         optional=prompt.optional,
         parameters=prompt.parameters,
         json_schema=prompt.json_schema,
-        strict=strict,
     )

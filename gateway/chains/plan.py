@@ -86,11 +86,8 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     """A chain."""
 
     name: str
-    """'' = it stood in the request."""
     stages: list[StagePlan]
     variables: dict[str, Any]
-    strict: bool = False
-    """Its texts are its caller's own."""
     answers: str = "strict"
     """Which answers are compared with their schemas (the setting `structured_output`)."""
     most_bytes: int = 16 << 20

@@ -46,14 +46,10 @@ class Variables(NamedTuple):
 
 
 def variables_of(
-    chain: ChainSettings,
-    templates: Mapping[str, Template],
-    routes: Mapping[str, RouteSettings],
-    *,
-    strict: bool = False,
+    chain: ChainSettings, templates: Mapping[str, Template], routes: Mapping[str, RouteSettings]
 ) -> Variables:
     """Which variables a chain uses. Its texts must be right (`wrong_in`)."""
-    reads = _read(chain) if strict else _kept_read(chain.model_dump_json())
+    reads = _read(chain.model_dump_json())
     used, optional = set(reads.used), {*chain.optional, *reads.optional}
     for stage in chain.stages:
         if stage.template is not None and stage.variables is None:
@@ -73,11 +69,14 @@ class _Reads(NamedTuple):
     optional: frozenset[str]
 
 
-def _read(chain: ChainSettings, *, strict: bool = True) -> _Reads:
+@functools.lru_cache(KEPT_CHAINS)
+def _read(said: str) -> _Reads:
+    """Return the names that the texts of a chain, given as JSON, read."""
+    chain = ChainSettings.model_validate_json(said)
     used: set[str] = set()
     optional: set[str] = set()
     for stage in chain.stages:
-        texts = StageTexts(stage, strict=strict)
+        texts = StageTexts(stage)
         for expression in (texts.when, texts.each):
             if expression is not None and expression.path:
                 optional.update(expression.path[:1])
@@ -86,24 +85,13 @@ def _read(chain: ChainSettings, *, strict: bool = True) -> _Reads:
     return _Reads(frozenset(used), frozenset(optional))
 
 
-@functools.lru_cache(KEPT_CHAINS)
-def _kept_read(said: str) -> _Reads:
-    """The same of a configured chain, which is asked for again and again."""
-    return _read(ChainSettings.model_validate_json(said), strict=False)
-
-
 class Asked(NamedTuple):
     """A chain that a caller asks for."""
 
     name: str
-    """'' = it stands in the request."""
     chain: ChainSettings
     variables: dict[str, Any]
     locale: str = ""
-
-    @property
-    def strict(self) -> bool:
-        return not self.name
 
 
 class Planned(NamedTuple):
@@ -118,7 +106,7 @@ class Planned(NamedTuple):
 
 def planned(current: Current, caller: Caller, asked: Asked, options: Options, subject: str) -> Planned:
     """The plan of a chain. `subject`: as `Current.plan` takes it. Raises ApiError: 400, 403, 404."""
-    covered = bool(asked.name) and caller.may_use(asked.name)
+    covered = caller.may_use(asked.name)
     stages, others, firsts = [], [], []
     last = len(asked.chain.stages) - 1
     for number, stage in enumerate(asked.chain.stages):
@@ -140,7 +128,6 @@ def planned(current: Current, caller: Caller, asked: Asked, options: Options, su
         ChainPlan,
         asked.name,
         variables=asked.variables,
-        strict=asked.strict,
         answers=settings.structured_output,
         most_bytes=settings.max_body_bytes,
     )

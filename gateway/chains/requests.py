@@ -1,4 +1,4 @@
-"""From a request that names or holds a chain to what is submitted. Pure, but for the thread of large bodies."""
+"""From a request that names a chain to the task that is submitted. Pure, but for the thread of large bodies."""
 
 import asyncio
 import re
@@ -7,12 +7,10 @@ from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Raw
-from pydantic import ValidationError
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Bodies, Members
-from fairlane.gateway.calls.intake import OWN_FIELDS, Options, bad_schema, make_task
+from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
 from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
 from fairlane.gateway.chains.engine import Over, StageFailed, following
 from fairlane.gateway.chains.plan import Plan, encode, head_of
@@ -21,21 +19,14 @@ from fairlane.gateway.chains.planning import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.routes import not_there
-from fairlane.gateway.settings.chains import RESERVED, ChainSettings, StageSettings, wrong_in
-from fairlane.gateway.settings.parts import SettingsPart
-from fairlane.gateway.settings.sources import suggestion
+from fairlane.gateway.settings.chains import RESERVED, ChainSettings
 from fairlane.queues.chains import MOST_BYTES, ChainStart
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.structured.wanted import check_form
 
 MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIELDS} - {"mode", "repair"})
 """What a request may hold that names a chain: its stages say the rest. (`user` may say whose it is.)"""
-MOST_CHAIN_BYTES = 262_144
-"""JSON of a chain that stands in a request: it becomes objects. What is long is given as a variable."""
 MOST_CHAIN_NAME = 256
-MOST_WRONG = 100
-"""The most characters of a wrong form that are read."""
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
     *("model", "queue", "payload", "task_type", "estimated_input", "most_input", "max_output", "answers"),
@@ -62,8 +53,6 @@ class Submission(NamedTuple):
     """Its stages, as clients first see them."""
     status: str
     """What `stageStatus` says at first."""
-    schemas: list[bytes]
-    """Those of its stages' answers that its caller has made."""
 
     def forget(self) -> None:
         """It has been submitted, or not: its plan may be large, and its caller may wait for long."""
@@ -72,7 +61,7 @@ class Submission(NamedTuple):
                 start.plan, start.request, start.parts = b"", b"", ()
 
 
-async def read_chain(current: Current, caller: Caller, fields: Members, bodies: Bodies) -> Asked:
+async def read_chain(current: Current, fields: Members, bodies: Bodies) -> Asked:
     """The chain that a request asks for, with its variables. Raises ApiError: 400, 404."""
     for other in ("template", "payload", "type", "model", "mode", "repair"):
         if kind_of(fields.get(other) or b""):
@@ -84,7 +73,7 @@ async def read_chain(current: Current, caller: Caller, fields: Members, bodies: 
                 other,
             )
     raw = fields["chain"]
-    name, chain = await _declared(current, caller, raw)
+    name, chain = _declared(current, raw)
     locale = read_locale(fields)
     members = await members_of_variables(fields, bodies)
     size = len(memoryview(fields["variables"])) if members else 0
@@ -92,70 +81,15 @@ async def read_chain(current: Current, caller: Caller, fields: Members, bodies: 
     return Asked(name, chain, _fitting(current, name, chain, given), locale)
 
 
-async def _declared(current: Current, caller: Caller, raw: bytes) -> tuple[str, ChainSettings]:
-    """A chain by its name, or one that stands in the request."""
-    kind = kind_of(raw)
-    if kind == '"':
-        name = msgspec.json.decode(raw) if len(memoryview(raw)) <= 6 * MOST_CHAIN_NAME else ""
-        chains = current.settings.chains
-        if name not in chains:
-            raise ChainNotFound(name, chains)
-        return name, chains[name]
-    if kind != "{":
-        raise bad_request("chain must be the name of a chain, or an object with `stages`", "chain")
-    if len(memoryview(raw)) > MOST_CHAIN_BYTES:
-        raise bad_request(
-            f"chain may have {MOST_CHAIN_BYTES} bytes of JSON: give what is long as a variable", "chain"
-        )
-    said = msgspec.json.decode(raw)
-    try:
-        chain = ChainSettings.model_validate(said)
-    except ValidationError as error:
-        raise bad_request(_wrong(error, said), "chain") from None
-    routes = {name: route for name, route in current.settings.routes.items() if caller.may_use(name)}
-    await asyncio.sleep(0)
-    for found in wrong_in(chain, current.plans.templates, routes, strict=True):
-        if found is None:
-            await asyncio.sleep(0)
-            continue
-        number, wrong = found
-        place = f"chain.stages[{number}] ({chain.stages[number].name})"
-        raise bad_request(f"{place}{'.' if wrong.member else ''}{wrong.member}: {wrong.sentence}", "chain")
-    for stage in chain.stages:
-        if stage.json_schema is not None:
-            try:
-                check_form(msgspec.json.encode(stage.json_schema))
-            except ValueError as error:
-                raise bad_schema(f"stage {stage.name}: {error}") from None
-    await asyncio.sleep(0)
-    return "", chain
-
-
-def _wrong(error: ValidationError, said: Any) -> str:
-    """The first thing that is wrong with the form of a chain, with its place: the stage by its number and name."""
-    # there may be 100,000: only the first become objects
-    told = error.json(include_url=False, include_input=False, include_context=False)
-    errors = [msgspec.json.decode(one) for one in msgspec.json.decode(told, type=list[Raw])[:MOST_WRONG]]
-    unknown = [one for one in errors if one["type"] == "extra_forbidden"]
-    first = (unknown or errors)[0]  # what is missing may be what was misspelt
-    place = "chain"
-    at = said
-    for part in first["loc"]:
-        place += f"[{part}]" if isinstance(part, int) else f".{str(part)[:100]}"
-        at = (
-            at[part]
-            if isinstance(at, list) and isinstance(part, int) and part < len(at)
-            else at.get(part)
-            if isinstance(at, dict)
-            else None
-        )
-        if isinstance(part, int) and isinstance(at, dict) and isinstance(at.get("name"), str):
-            place += f" ({at['name'][:40]})"
-    if unknown:
-        parts: dict[int, type[SettingsPart]] = {1: ChainSettings, 3: StageSettings}
-        known = parts[len(first["loc"])].model_fields if len(first["loc"]) in parts else ()
-        return f"{place}: unknown member{suggestion(str(first['loc'][-1])[:100], known)}"
-    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
+def _declared(current: Current, raw: bytes) -> tuple[str, ChainSettings]:
+    """Return a chain by the name in a request. Raise ApiError: 400, 404."""
+    if kind_of(raw) != '"':
+        raise bad_request("chain must be the name of a configured chain", "chain")
+    name = msgspec.json.decode(raw) if len(memoryview(raw)) <= 6 * MOST_CHAIN_NAME else ""
+    chains = current.settings.chains
+    if name not in chains:
+        raise ChainNotFound(name, chains)
+    return name, chains[name]
 
 
 def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +101,7 @@ def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str,
                 f"{', '.join(sorted(RESERVED))}",
                 "variables",
             )
-    takes = variables_of_chain(chain, current.plans.templates, current.settings.routes, strict=not name)
+    takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
     parts = []
     if missing := takes.missing(given):
         parts.append(f"missing: {', '.join(missing)}")
@@ -175,9 +109,8 @@ def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str,
         parts.append(f"unknown: {', '.join(one[:64] for one in unknown[:10])}")
     if parts:
         known = ", ".join(sorted(takes.required | takes.optional)) or "none"
-        whose = f"the chain {name}" if name else "the chain"
         raise bad_request(
-            f"The variables do not fit {whose}: {'; '.join(parts)}. It takes {known}", "variables"
+            f"The variables do not fit the chain {name}: {'; '.join(parts)}. It takes {known}", "variables"
         )
     return takes.filled(given)
 
@@ -233,12 +166,7 @@ async def make_chain(
         }
         for at, stage in enumerate(declared)
     ]
-    schemas = [
-        msgspec.json.encode(stage.json_schema)
-        for stage in asked.chain.stages
-        if asked.strict and stage.json_schema is not None
-    ]
-    return task, Submission(start, otherwise, stages, declared[running].status, schemas)
+    return task, Submission(start, otherwise, stages, declared[running].status)
 
 
 async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart, TaskSpec]:

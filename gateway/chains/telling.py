@@ -21,7 +21,7 @@ def told_of_chain(chain: Chain) -> dict[str, Any]:
     head = read_head(chain.head)
     number = chain.stage.number
     stage = {"name": chain.stage.name, "index": number + 1, "of": len(head.stages)}
-    told: dict[str, Any] = {"chain": head.name} if head.name else {}
+    told: dict[str, Any] = {"chain": head.name}
     told |= {"stageStatus": stage_status(head, chain), "stage": stage, "stages": stages_of(head, chain)}
     if chain.state is State.QUEUED and chain.parts and chain.begun:
         told["status"] = "executing"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.prompts.engine import MOST_CHARS, Budget, Text, has_places
+from fairlane.gateway.prompts.engine import MAX_CHARS, Budget, Text, has_places
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 
 KEPT_TEXTS = 512
@@ -34,21 +34,21 @@ class _Message(NamedTuple):
 
 
 @functools.lru_cache(KEPT_TEXTS)
-def _kept_text(source: str, strict: bool) -> Text:
+def _kept_text(source: str) -> Text:
     """A short text: it is asked for again, by each look at the chain or template that it stands in."""
-    return Text(source, strict=strict)
+    return Text(source)
 
 
-def compiled(value: Any, *, strict: bool = False) -> Any:
+def compiled(value: Any) -> Any:
     """The same lists and objects, with a `Text` for each text. Raises TemplateError."""
     match value:
         case str():
             kept = has_places(value) and len(value) <= MOST_KEPT_CHARS
-            return _kept_text(value, strict) if kept else Text(value, strict=strict)
+            return _kept_text(value) if kept else Text(value)
         case list():
-            return [compiled(one, strict=strict) for one in value]
+            return [compiled(one) for one in value]
         case dict():
-            return {name: compiled(one, strict=strict) for name, one in value.items()}
+            return {name: compiled(one) for name, one in value.items()}
         case _:
             return value
 
@@ -89,9 +89,8 @@ class Template:
         optional: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
         json_schema: Mapping[str, Any] | None = None,
-        strict: bool = False,
     ) -> None:
-        """`messages`: role and content of each, by locale; those of '' are for every other one. `strict`: they are a caller's."""
+        """`messages`: role and content of each, by locale; those of '' are for every other one."""
         self.name = name
         self.default_locale = default_locale
         self.parameters = dict(parameters or {})
@@ -102,7 +101,7 @@ class Template:
             made = self._messages[locale] = []
             for number, (role, content) in enumerate(listed):
                 try:
-                    made.append(_Message(role, compiled(content, strict=strict)))
+                    made.append(_Message(role, compiled(content)))
                 except TemplateError as error:
                     where = f"of locale {locale}" if locale else ""
                     raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
@@ -173,7 +172,7 @@ class Template:
         self,
         variables: Mapping[str, Any],
         locale: str = "",
-        most: int = MOST_CHARS,
+        most: int = MAX_CHARS,
         budget: Budget | None = None,
     ) -> Prompt:
         """The body that these variables make, of texts of at most so many bytes, or within a `budget` that others have a part in.

@@ -15,12 +15,12 @@ _FALSE = frozenset({"", "false", "0", "none", "no", "[]", "{}"})
 class Expression:
     """What a condition or a list is told by: a name (`image`, `stages.ocr.content`), or a text with places to fill in."""
 
-    def __init__(self, source: str, *, strict: bool = False) -> None:
-        """`strict`: it is a caller's own. Raises TemplateError."""
+    def __init__(self, source: str) -> None:
+        """Raises TemplateError."""
         self.path = tuple(source.strip().split(".")) if _PATH.fullmatch(source.strip()) else ()
         if not self.path and "{" not in source:
             raise TemplateError("it should be a variable's name, or an expression in {{ }}")
-        self.text: Text = compiled(_braced(self.path) if self.path else source.strip(), strict=strict)
+        self.text: Text = compiled(_braced(self.path) if self.path else source.strip())
 
     def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
         """What it comes to; a name that nothing is said of to None. Raises TemplateError."""
@@ -47,9 +47,9 @@ class Expression:
 class Values:
     """Lists and objects as in JSON, whose texts are templates. One that is nothing but a value in braces gives that value."""
 
-    def __init__(self, said: Any, *, strict: bool = False) -> None:
+    def __init__(self, said: Any) -> None:
         """Raises TemplateError."""
-        self._said = compiled(said, strict=strict)
+        self._said = compiled(said)
         self.texts = texts_in(self._said)
 
     def filled(self, variables: Mapping[str, Any], budget: Budget) -> Any:

@@ -1,8 +1,8 @@
-"""Settings of chains: several models' work under one task. A request may hold a chain of its own, in the same words. Pure."""
+"""Settings of chains: several models' work under one task. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from fairlane.gateway.prompts.engine import Text
     from fairlane.gateway.prompts.templates import Template
 
-MOST_TOKENS = 2000
-"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.15 s."""
-TOKENS_OF_A_TEXT = 12
-"""What each text with places counts beside its words and signs: to begin with one takes as long."""
 STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
 RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
 """What texts of a chain read beside its variables."""
@@ -111,8 +107,7 @@ class ChainSettings(SettingsPart):
 class StageTexts:
     """The texts of one stage, compiled. Raises `Misplaced`."""
 
-    def __init__(self, stage: StageSettings, *, strict: bool = False) -> None:
-        """`strict`: they are a caller's own."""
+    def __init__(self, stage: StageSettings) -> None:
         from fairlane.gateway.prompts.templates import Template  # noqa: PLC0415 - the engine takes 40 ms, and few need it
         from fairlane.gateway.prompts.values import Expression, Values  # noqa: PLC0415
 
@@ -123,21 +118,21 @@ class StageTexts:
                 raise Misplaced(member, str(error)) from None
 
         when, each, said = stage.when, stage.each, stage.messages
-        self.when = None if when is None else made("when", lambda: Expression(when, strict=strict))
-        self.each = None if each is None else made("each", lambda: Expression(each, strict=strict))
+        self.when = None if when is None else made("when", lambda: Expression(when))
+        self.each = None if each is None else made("each", lambda: Expression(each))
         self.variables: dict[str, Values] | None = None
         if stage.variables is not None:
             self.variables = {
-                name: made(f"variables.{name}", partial(Values, value, strict=strict))
+                name: made(f"variables.{name}", partial(Values, value))
                 for name, value in stage.variables.items()
             }
         self.messages: Template | None = None
         if said is not None:
             messages = {"": [(message.role, message.content) for message in said]}
-            self.messages = made("messages", lambda: Template(stage.name, messages, strict=strict))
+            self.messages = made("messages", lambda: Template(stage.name, messages))
         self.payload: Values | None = None
         if stage.payload is not None:
-            self.payload = made("payload", lambda: Values(stage.payload, strict=strict))
+            self.payload = made("payload", lambda: Values(stage.payload))
 
     def texts(self) -> "Iterator[tuple[str, Text]]":
         """Each text, with the member that it stands in."""
@@ -162,29 +157,9 @@ class Misplaced(ValueError):
 
 
 def wrong_in(
-    chain: ChainSettings,
-    templates: Mapping[str, "Template"],
-    routes: Mapping[str, RouteSettings],
-    *,
-    strict: bool = False,
-) -> Iterator[tuple[int, Misplaced] | None]:
-    """What is wrong with the stages of a chain: the number of the stage, and what. `templates`, `routes`: those that there are.
-    `strict`: it is a caller's own. None behind each stage: whoever asks may let others run then."""
-    if strict:
-        from fairlane.gateway.prompts.engine import count_tokens, has_places  # noqa: PLC0415 - see above
-
-        tokens = 0
-        for number, stage in enumerate(chain.stages):
-            for source in _strings(stage.model_dump(exclude_unset=True)):
-                if has_places(source):
-                    tokens += TOKENS_OF_A_TEXT + count_tokens(source, MOST_TOKENS)
-                if tokens > MOST_TOKENS:
-                    sentence = (
-                        f"all places to fill in have more than {MOST_TOKENS} words and signs together (each text counts "
-                        f"{TOKENS_OF_A_TEXT} beside its own)"
-                    )
-                    yield number, Misplaced("", sentence)
-                    return
+    chain: ChainSettings, templates: Mapping[str, "Template"], routes: Mapping[str, RouteSettings]
+) -> Iterator[tuple[int, Misplaced]]:
+    """Yield the number of each stage that is wrong, and why. `templates`, `routes`: those that are configured."""
     before: list[str] = []
     for number, stage in enumerate(chain.stages):
         if stage.name in before:
@@ -192,7 +167,7 @@ def wrong_in(
         for wrong in (*_ill_named(stage), *_ill_combined(stage)):
             yield number, wrong
         try:
-            texts = StageTexts(stage, strict=strict)
+            texts = StageTexts(stage)
         except Misplaced as misplaced:
             yield number, misplaced
         else:
@@ -203,22 +178,6 @@ def wrong_in(
             for wrong in _misfit(stage, templates, routes):
                 yield number, wrong
         before.append(stage.name)
-        yield None
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """All texts of a value."""
-    match value:
-        case str():
-            yield value
-        case dict():
-            for one in value.values():
-                yield from _strings(one)
-        case list() | tuple():
-            for one in value:
-                yield from _strings(one)
-        case _:
-            pass
 
 
 def _ill_named(stage: StageSettings) -> Iterator[Misplaced]:

@@ -721,7 +721,7 @@ def _check_chains(settings: Settings, refuse: Refuse) -> None:
         except (TemplateError, KeyError):
             return  # that is told
     for name, chain in settings.chains.items():
-        for number, wrong in filter(None, wrong_in(chain, templates, settings.routes)):
+        for number, wrong in wrong_in(chain, templates, settings.routes):
             stage = chain.stages[number].name
             place = tuple(wrong.member.split(".", 1)) if wrong.member else ()
             refuse(f"stage {stage!r}: {wrong.sentence}", ("chains", name, "stages", number, *place))

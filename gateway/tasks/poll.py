@@ -257,7 +257,7 @@ class Poll:
         stages = stages_of(head, chain._replace(state=record.state))
         where = [{"model": stage.model or None, "queue": stage.queue or None} for stage in head.stages]
         told = [stage | place for stage, place in zip(stages, where, strict=True)]
-        return {"chainName": head.name or None, "stages": told}
+        return {"chainName": head.name, "stages": told}
 
     async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
         """The place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: for how long that has

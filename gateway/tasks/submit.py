@@ -133,19 +133,14 @@ class Submit:
         """Raise ApiError for what the store need not be asked for."""
         if self._going.begun:  # since its head was read
             raise self._going.refusal()
-        if chain is not None:
-            for schema in chain.schemas:
-                await self._look_at_schema(schema, task.user)
-        elif task.answer:
-            await self._look_at_schema(schema_of(task.answer, task.payload), task.user)
-
-    async def _look_at_schema(self, schema: bytes, user: str) -> None:
-        """Raise ApiError(400) for a schema that is none. Where nobody can tell now, its answer will be looked at."""
+        if chain is not None or not task.answer:
+            return
+        schema = schema_of(task.answer, task.payload)
         try:
             check_form(schema)
         except ValueError as error:
             raise bad_schema(str(error)) from None
-        verdict = await self._schemas.schema(schema, user)
+        verdict = await self._schemas.schema(schema, task.user)
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 

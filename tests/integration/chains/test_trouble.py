@@ -78,8 +78,8 @@ async def test_the_next_stage_that_cannot_be_made_ends_it(gateway: Start) -> Non
         ]
     }
     async with (
-        cast(gateway) as stage,
-        stage.talk.events("/api/tasks", json={"chain": chain, "stream": True}) as reader,
+        cast(gateway, chains={"own": chain}) as stage,
+        stage.talk.events("/api/tasks", json={"chain": "own", "stream": True}) as reader,
     ):
         await stage.sums.answer(await stage.sums.take(), {"content": "no"})
         seen = await reader.rest()
@@ -122,9 +122,9 @@ async def test_a_worker_is_not_blamed_for_the_next_stage(gateway: Start) -> None
         {"name": "b", "model": "chat", "messages": [{"role": "user", "content": "{{ stages.a.json.x }}"}]},
     ]
     with capture_logs() as logs:
-        async with cast(gateway) as stage:
+        async with cast(gateway, chains={"own": {"stages": stages}}) as stage:
             for _ in range(4):
-                answer = await stage.talk.http.post("/api/tasks", json={"chain": {"stages": stages}})
+                answer = await stage.talk.http.post("/api/tasks", json={"chain": "own"})
                 await stage.sums.answer(await stage.sums.take(), {"content": "no"})
                 await stage.talk.reaches(answer.json()["taskId"], "failed")
             workers = list(stage.at.served.gateway.dispatcher.pool)
@@ -263,7 +263,14 @@ KEYS = [key("ops", admin=True), key("app", tier="paid", quota=KeyQuota())]
 
 
 async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str, tmp_path: Path) -> None:
-    settings = {**SETTINGS, "prices": PRICES, "keys": KEYS}
+    each = {"name": "b", "each": "{{ stages.a.json }}", "model": "chat"}
+    own = {
+        "stages": [
+            {"name": "a", "model": "sums", "messages": [{"role": "user", "content": "a list"}]},
+            each | {"messages": [{"role": "user", "content": "{{ item }}"}]},
+        ]
+    }
+    settings = {**SETTINGS, "chains": {**SETTINGS["chains"], "own": own}, "prices": PRICES, "keys": KEYS}
     async with talking(redis_url, tmp_path, **settings) as talk, talk.client(secret("ops")) as admin:
         talk.http.headers["Authorization"] = f"Bearer {secret('app')}"
         async with talk.worker2(["sums"]) as sums, talk.worker2(["chat"]) as chat:
@@ -282,14 +289,7 @@ async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str,
                 return bool(row["balance"] == 3 and row["held"] == 0)
 
             await until(paid)
-            each = {"name": "b", "each": "{{ stages.a.json }}", "model": "chat"}
-            chain = {
-                "stages": [
-                    {"name": "a", "model": "sums", "messages": [{"role": "user", "content": "a list"}]},
-                    each | {"messages": [{"role": "user", "content": "{{ item }}"}]},
-                ]
-            }
-            answer = await talk.http.post("/api/tasks", json={"chain": chain})
+            answer = await talk.http.post("/api/tasks", json={"chain": "own"})
             await sums.answer(await sums.take(), {"content": "[1,2,3]"})
             told = await talk.reaches(answer.json()["taskId"], "failed")
             assert (told["code"], told["failedStage"]) == ("INSUFFICIENT_QUOTA", "b")

@@ -261,21 +261,6 @@ async def test_a_real_target_is_called_by_the_worker_for_endpoints(gateway: Star
             await serving
 
 
-@pytest.mark.parametrize("kind", ["http", "permit", "openaiLike"])
-async def test_no_stage_of_a_chain_is_a_way_around_who_may_use_an_endpoint(
-    shared_gateway: Start, kind: str
-) -> None:
-    image = {**IMAGE["endpoints"]["image"], "keys": ["ann"]}
-    payload = {"endpoint": "image", "method": "GET", "url": URL}
-    stage = {"name": "a", "model": "http:image", "type": kind, "payload": payload}
-    async with shared_gateway(keys=[key("ann"), key("bob")], endpoints={"image": image}) as talk:
-        for who in ("ann", "bob"):
-            async with talk.client(secret(who)) as http:
-                answer = await http.post("/api/tasks", json={"chain": {"stages": [stage]}, "async": True})
-            assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST"), answer.text
-            assert "is an endpoint's" in answer.json()["error"]
-
-
 async def test_nobody_learns_of_an_endpoint_that_is_not_for_him(gateway: Start) -> None:
     """Not even by what is wrong with his request besides."""
     keys = [key("ann", tier="paid"), key("bob", models=["m"]), key("cid", tier="free")]

@@ -30,7 +30,7 @@ def frozen() -> Iterator[None]:
 
 @pytest.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(redis_url, tmp_path, min_task_timeout_ms=1) as served:
+    async with serving(redis_url, tmp_path, min_task_timeout_ms=1, chains=CHAINS) as served:
         yield served
 
 
@@ -178,22 +178,29 @@ def stages(last: str) -> dict[str, Any]:
         "model": "m",
         "messages": [{"role": "user", "content": last + " {{ stages.each.content }}"}],
     }
-    return {"chain": {"stages": [first, second]}, "variables": {"list": ["a", "b"]}}
+    return {"stages": [first, second]}
+
+
+CHAINS = {last: stages(last) for last in ("all", "pieces", "fail")}
+
+
+def chain_call(last: str) -> dict[str, Any]:
+    return {"chain": last, "variables": {"list": ["a", "b"]}}
 
 
 async def chain(caller: PlainCaller) -> None:
-    status, _ = await caller.call("POST", "/api/tasks", stages("all") | {"async": False})
+    status, _ = await caller.call("POST", "/api/tasks", chain_call("all") | {"async": False})
     assert status == 200
 
 
 async def chain_stream(caller: PlainCaller) -> None:
-    status, body = await caller.call("POST", "/api/tasks", stages("pieces") | {"stream": True})
+    status, body = await caller.call("POST", "/api/tasks", chain_call("pieces") | {"stream": True})
     assert status == 200
     assert b"event: done" in body
 
 
 async def failed_chain(caller: PlainCaller) -> None:
-    status, body = await caller.call("POST", "/api/tasks", stages("fail") | {"async": False})
+    status, body = await caller.call("POST", "/api/tasks", chain_call("fail") | {"async": False})
     assert status == 500
     assert json.loads(body)["failedStage"] == "last"
 

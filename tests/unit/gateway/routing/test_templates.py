@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.prompts.engine import MOST_ROUNDS, Budget, Text
+from fairlane.gateway.prompts.engine import MAX_SECONDS, Budget, Text
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.prompts.templates import Template, read_variables
 
@@ -52,41 +52,11 @@ def test_a_loop_goes_through_lists_and_objects_and_an_empty_text_is_none() -> No
         ("{{ 'a' * 9 }}", {}, "moderate size"),
         ("{{ 9 ** 9 }}", {}, "moderate size"),
         ("{{ x % y }}", {"x": "%999999999d", "y": 1}, "moderate size"),
-        ("{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}", {"x": [0] * 1000}, "rounds"),
-        (
-            "{% for a in x %}{% if a in y %}{% endif %}{% endfor %}",
-            {"x": ["q"] * 20_000, "y": LARGE},
-            "longer than",
-        ),
-        ("{% for a in x %}{% endfor %}", {"x": LARGE}, "x must be a list, and is a text"),
-        (
-            "{% for a in x %}{% for b in a %}{% endfor %}{% endfor %}",
-            {"x": ["q"]},
-            "a must be a list, and is a text",
-        ),
-        (
-            "{% for a in x.y %}{% endfor %}",
-            {"x": {"y": "q"}},
-            "a loop goes through must be a list, and is a text",
-        ),
-        ("{% for a in x if a %}{% else %}{% endfor %}", {"x": "q"}, "x must be a list"),
-        ("{{ x|join(', ') }}", {"x": LARGE}, "for lists"),
-        ("{{ x|sort }}", {"x": LARGE}, "for lists"),
-        ("{{ x|join(y) }}", {"x": ["a"] * 100_000, "y": LARGE}, "characters"),
+        ("{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}", {"x": [0] * 10_000}, "longer than"),
+        ("{% for a in x %}{{ x }}{% endfor %}", {"x": LARGE}, "bytes"),
         ("{{ x ~ x ~ x }}", {"x": LARGE}, "bytes"),
         ("{{ x.__class__ }}", {"x": ""}, "unsafe"),
         ("{{ x|sum }}", {"x": [1, "a"]}, "TypeError"),
-        ("{{ x|sum }}", {"x": LARGE}, "lists of numbers"),
-        ("{{ x|sum(start=[])|length }}", {"x": [[1]] * 60_000}, "lists of numbers"),
-        ("{{ x|round(y, 'ceil') }}", {"x": 1.5, "y": 3_000_000}, "digits"),
-        ("{{ x|tojson }}", {"x": LARGE}, "tojson writes at most"),
-        ("{{ [x, x]|tojson|length }}", {"x": "é" * 2_200_000}, "tojson writes at most"),
-        (
-            "{% if x|tojson %}{{ {x: {'k': x}}|tojson }}{% endif %}",
-            {"x": "é" * 1_500_000},
-            "tojson writes at most",
-        ),
-        ("{{ x|tojson(indent=y) }}", {"x": [1], "y": 10**8}, "indent"),
         ("{{ x.y }}", {"x": {}}, "no attribute"),
         ("{{ x }}", {}, "undefined"),
     ],
@@ -97,7 +67,7 @@ def test_what_a_caller_could_make_large_or_wrong_is_refused_in_time(
     began = time.thread_time()
     with pytest.raises(TemplateError, match=sentence):
         render(source, **variables)
-    assert time.thread_time() - began < 5, "bounded: what it takes is measured elsewhere"
+    assert time.thread_time() - began < 10 * MAX_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -108,9 +78,6 @@ def test_what_a_caller_could_make_large_or_wrong_is_refused_in_time(
         ("{{ x.ljust(10 ** 9) }}", "calls, include"),
         ("{% macro m() %}{% endmacro %}", "macro"),
         ("{{ x|replace('a', 'b') }}", "No filter named 'replace'"),
-        ("{{ _round }}", "not a name"),
-        ("{% set _walked = 1 %}", "not a name"),
-        ("{% for a in x recursive %}{% endfor %}", "recursive"),
         ("x" * 300_000, "more than"),
         ("{% set ns = namespace() %}", "calls"),
     ],
@@ -118,13 +85,6 @@ def test_what_a_caller_could_make_large_or_wrong_is_refused_in_time(
 def test_a_template_that_cannot_be_used_is_refused_with_its_place(source: str, sentence: str) -> None:
     with pytest.raises(TemplateError, match=sentence):
         Text(source)
-
-
-def test_all_loops_of_a_prompt_share_their_rounds() -> None:
-    text, budget = Text("{% for a in x %}{% endfor %}"), Budget()
-    text.render({"x": [0] * (MOST_ROUNDS - 1)}, budget)
-    with pytest.raises(TemplateError):
-        text.render({"x": [0, 1]}, budget)
 
 
 @pytest.mark.parametrize(
