@@ -23,7 +23,6 @@ from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.metrics import WEBHOOK_REQUESTS, WEBHOOKS_GIVEN_UP, Recorder
 from fairlane.workers.adapters.endpoints.addresses import read_networks
-from fairlane.workers.adapters.endpoints.names import SystemNames
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -84,7 +83,7 @@ class Sender:
             await asyncio.wait(self._serving, timeout=CLOSE_S)
         await end_tasks(*self._serving)
         if self._poster is not None:
-            self._poster.close()
+            await self._poster.aclose()
 
     async def look(self) -> None:
         """Claim webhooks that are due, and serve them. One key has half of the places."""
@@ -143,7 +142,7 @@ class Sender:
             attempt = Attempt(now, 0, None, refused)
         else:
             attempt = await poster.post(
-                *(webhook.id, webhook.url, headers, body),
+                *(webhook.url, headers, body),
                 allowed=read_networks(settings.webhooks.allow_private),
                 timeout_s=settings.tuning.webhook_timeout_ms / 1000,
             )
@@ -188,7 +187,6 @@ class Sender:
 
 def poster(now_ms: Callable[[], int]) -> Poster:
     """One that trusts public authorities. It brings an HTTP client with it, of which a gateway without webhooks has no use."""
-    from fairlane.workers.adapters.endpoints.connections import Connections, public_authorities  # noqa: PLC0415
+    from fairlane.workers.adapters.endpoints.client import Client, SystemResolver, public_authorities  # noqa: PLC0415
 
-    names = SystemNames()
-    return Poster(Connections(names, public_authorities), names.asked, now_ms)
+    return Poster(Client(SystemResolver(), public_authorities, keep_alive=False), now_ms)

@@ -1,6 +1,5 @@
 """Fixtures: an adapter whose connections stay from call to call, and certificates."""
 
-import asyncio
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -24,8 +23,7 @@ async def make() -> AsyncIterator[Callable[..., HttpAdapter]]:
 
     yield one
     for adapter in made:
-        adapter.close()
-    await asyncio.sleep(0)
+        await adapter.aclose()
 
 
 @pytest.fixture

@@ -24,10 +24,8 @@ from tests.integration.http_worker.targets import (
     says,
     target,
 )
-from tests.support.serving import until
 
 from fairlane.workers.adapters.endpoints.http import HttpAdapter
-from fairlane.workers.adapters.endpoints.names import SystemNames
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +72,7 @@ async def test_what_is_connected_to_is_the_address_that_was_checked(make: Make) 
         assert told["body"] == "outside"
         assert names.asked == ["a.example"]
         assert outside.asked[0].header("host") == [f"a.example:{outside.port}"]
-        adapter.close()
+        await adapter.aclose()
         refused = await fails(adapter, payload(outside.url(host="a.example"), rules=ALLOWED))
     assert refused.code == "ADDRESS_REFUSED"
     assert inside.connections == 0
@@ -120,7 +118,7 @@ async def test_a_name_with_several_addresses_is_called_at_the_first_that_answers
     adapter = make(resolve=Names(a_example=[["127.0.0.3", OUTSIDE]]))
     async with two() as (outside, _):
         told = await call(adapter, payload(outside.url(host="a.example"), rules=ALLOWED))
-        adapter.close()
+        await adapter.aclose()
     assert told["body"] == "outside"
 
 
@@ -130,31 +128,6 @@ async def test_a_name_without_an_address_is_a_failure(make: Make) -> None:
     failed = await fails(make(), payload("http://does-not-exist.invalid/", "POST"))
     assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", False)
     assert failed.message.startswith("The endpoint cannot be reached: ")
-
-
-async def test_the_system_is_asked_once_for_all_who_ask_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    real = socket.getaddrinfo
-
-    def slow(host: str, *rest: object, **more: object) -> object:
-        asked.append(host)
-        assert go.wait(15)
-        return real("127.0.0.1", 0, type=socket.SOCK_STREAM)
-
-    import threading
-
-    go = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", slow)
-    names = SystemNames()
-    questions = [asyncio.create_task(names("a.example")) for _ in range(5)]
-    gone = questions.pop()
-    await until(lambda: bool(asked), "the question")
-    gone.cancel()
-    go.set()
-    assert await asyncio.gather(*questions) == [["127.0.0.1"]] * 4
-    assert asked == ["a.example"]
-    assert await names("a.example") == ["127.0.0.1"]
-    assert len(asked) == 2
 
 
 # ---- redirects ------------------------------------------------------------------------------------------------------
@@ -271,24 +244,6 @@ async def test_what_speaks_no_tls_is_a_failure(certificates: Certificates, make:
     server.close()
 
 
-async def test_an_answer_that_somebody_has_cut_is_no_answer(certificates: Certificates, make: Make) -> None:
-    """Without a length the connection's end is the answer's; TLS tells whether it is the server's."""
-
-    async def cut(_: Asked, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\nthe first half")
-        await writer.drain()
-        raw = writer.get_extra_info("socket")
-        with socket.socket(fileno=socket.dup(raw.fileno())) as same:
-            same.shutdown(socket.SHUT_WR)
-
-    whole = says(b"HTTP/1.1 200 OK\r\n\r\nboth halves", then_close=True)
-    adapter = make(tls=certificates.trusting)
-    async with target(whole, tls=certificates.server) as server:
-        assert (await call(adapter, payload(server.url())))["body"] == "both halves"
-    async with target(cut, tls=certificates.server) as server:
-        assert (await fails(adapter, payload(server.url()))).code == "UPSTREAM_TRUNCATED"
-
-
 async def test_proxies_of_the_environment_are_not_used(
     adapter: HttpAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,3 +311,21 @@ async def test_of_requests_that_may_be_redirected_nobody_tells_that_they_have_le
             adapter, payload(outside.url("/a", OUTSIDE), rules=REDIRECTS), sent=lambda: told.append("left")
         )
     assert told == []
+
+
+async def test_an_answer_that_somebody_has_cut_is_no_answer(certificates: Certificates, make: Make) -> None:
+    """Without a length the connection's end is the answer's; TLS tells whether it is the server's."""
+
+    async def cut(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nthe first half")
+        await writer.drain()
+        raw = writer.get_extra_info("socket")
+        with socket.socket(fileno=socket.dup(raw.fileno())) as same:
+            same.shutdown(socket.SHUT_WR)
+
+    whole = says(b"HTTP/1.1 200 OK\r\n\r\nboth halves", then_close=True)
+    adapter = make(tls=certificates.trusting)
+    async with target(whole, tls=certificates.server) as server:
+        assert (await call(adapter, payload(server.url())))["body"] == "both halves"
+    async with target(cut, tls=certificates.server) as server:
+        assert (await fails(adapter, payload(server.url()))).code == "UPSTREAM_TRUNCATED"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fairlane.workers.adapters.endpoints.calls import Call, read_call
+from fairlane.workers.adapters.endpoints.client import Answer
 from fairlane.workers.adapters.endpoints.decoding import MOST_MEMBERS, TooLargeError, decode, readable
-from fairlane.workers.adapters.endpoints.exchange import Answer
 from fairlane.workers.adapters.endpoints.headers import MOST_HEADERS, incoming, outgoing
 from fairlane.workers.adapters.endpoints.outcomes import redirected, result
 from fairlane.workers.sdk import TaskError
@@ -25,7 +25,7 @@ def payload(**more: Any) -> bytes:
 
 def said(status: int = 200, body: bytes = b"", **headers: str) -> Answer:
     named = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    return Answer(status, named, body, False)
+    return Answer(status, named, body)
 
 
 def test_a_call_is_what_the_payload_says() -> None:

@@ -26,8 +26,8 @@ from typing import Any
 from urllib.parse import urldefrag, urljoin
 
 from fairlane.workers.adapters.endpoints.calls import Call
+from fairlane.workers.adapters.endpoints.client import Answer, too_large
 from fairlane.workers.adapters.endpoints.decoding import TooLargeError, decode, readable
-from fairlane.workers.adapters.endpoints.exchange import Answer, too_large
 from fairlane.workers.adapters.endpoints.headers import first, incoming, values
 from fairlane.workers.adapters.failures import DEFAULT_PAUSE_S, TIMEOUT_STATUSES, read_error
 from fairlane.workers.adapters.targets import read_target
