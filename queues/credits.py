@@ -31,17 +31,17 @@ class Balance:
 
     @property
     def granted(self) -> int:
-        return self._amount("g")
+        return self._amount("granted")
 
     @property
     def grants(self) -> int:
         """How many of them are in it."""
-        return self._amount("gs")
+        return self._amount("last_grant")
 
     @property
     def balance(self) -> int:
         """What was granted, less what was spent of it; less than nothing: a debt."""
-        return self._amount("b")
+        return self._amount("balance")
 
     @property
     def spent(self) -> int:
@@ -50,23 +50,23 @@ class Balance:
     @property
     def held(self) -> int:
         """Of what was granted, for tasks that have not ended."""
-        return self._amount("h")
+        return self._amount("reserved")
 
     @property
     def number(self) -> int:
         """Of the last task that was paid, or given back."""
-        return self._amount("n")
+        return self._amount("settled")
 
     @property
     def mark(self) -> str:
-        return self.fields.get("tk", "")
+        return self.fields.get("sql_mark", "")
 
     @property
     def windows(self) -> dict[str, int]:
         """What was spent of the windows that are known."""
-        names = [self.fields[name] for name in ("w1", "w2") if name in self.fields]
-        return {name: self._amount(f"s{name}") for name in names}
+        names = [self.fields[name] for name in ("window_1", "window_2") if name in self.fields]
+        return {name: self._amount(f"spent:{name}") for name in names}
 
     def held_of(self, window: str) -> int:
         """Held of a window."""
-        return self._amount(f"h{window}")
+        return self._amount(f"reserved:{window}")

@@ -229,32 +229,33 @@ MODEL = {
     "paused": "1: nothing starts",
     "fixed": "1: something is configured or was changed",
     "rules": "1: paused, paced, with windows, or capped per user",
-    "held": "nothing starts before, ms: the provider said so",
-    "tat": "no request before, us (pace by requests)",
-    "ttat": "no request before, us (pace by tokens)",
-    "fc": "where the sweep goes on among the tasks that may go on to another model",
+    "cooldown_until": "nothing starts before, ms: the provider said so",
+    "requests_at": "no request before, us (pace by requests)",
+    "tokens_at": "no request before, us (pace by tokens)",
+    "fallback_cursor": "where the sweep goes on among the tasks that may go on to another model",
     "breaker_failures": "failures of an upstream that open its breaker; 0: none does; absent: 5",
     "breaker_window_ms": "within such a time; absent: 60,000",
     "breaker_open_ms": "for so long at first; absent: 5,000",
     "breaker_slow_ms": "a first output that comes later counts as a failure; 0 or absent: none does",
-    "ups": "something is remembered of an upstream: 1 outcomes, 2 a breaker that is not closed, or a hold, too",
-    "out": "mean output, tokens",
-    "top": "longest output of late, tokens: it fades as shorter ones come",
-    "pace": "mean pace of a task, tokens a second",
-    "ms": "mean duration of an attempt, ms",
+    "upstream_state": "something is remembered of an upstream: 1 outcomes, 2 a breaker that is not closed, or a hold, too",
+    "mean_output": "mean output, tokens",
+    "longest_output": "longest output of late, tokens: it fades as shorter ones come",
+    "mean_speed": "mean pace of a task, tokens a second",
+    "mean_ms": "mean duration of an attempt, ms",
     "used": "last grant, us",
     "users": "flows in line, over all lanes",
-    "b": "last place in the line of models",
+    "turn": "last place in the line of models",
     "wide": "a long value, so that Redis keeps the hash as a table",
-    "V": "virtual time of its lanes: largest start tag served",
-    "v:{queue}": "virtual time of the lane's flows",
-    "S:{queue}": "start tag of the lane, valid while it is idle",
-    "L:{queue}": "sum of the lane's lifts",
-    "h:{queue}": "1: the lane had to stand back for a rule",
-    "n:{queue}": "waiting tasks",
-    "D:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was; packed",
-    "X:{queue}": "departures that came to nothing: their number, how often their user changed, when the last was, whose; packed",
-    "c:{queue}": "cost charged so far: tokens, requests or ms of slots",
+    "virtual_time": "virtual time of its lanes: largest start tag served",
+    "lane_vtime:{queue}": "virtual time of the lane's flows",
+    "lane_tag:{queue}": "start tag of the lane, valid while it is idle",
+    "lane_lifts:{queue}": "sum of the lane's lifts",
+    "lane_skipped:{queue}": "1: the lane had to stand back for a rule",
+    "waiting:{queue}": "waiting tasks",
+    "drain:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was; packed",
+    "failures:{queue}": "departures that came to nothing: their number, how often their user changed, when the last was, "
+    "whose; packed",
+    "charged:{queue}": "cost charged so far: tokens, requests or ms of slots",
 }
 """Fields of a model's hash; the first are settings, absent where nothing is set."""
 
@@ -264,7 +265,7 @@ UPSTREAM = {
     "number": "how often it opened since, without closing between",
     "why": "failure code of the last failure",
     "forced": "open or closed: an operator wants it so",
-    "held": "nothing starts before, ms: its provider said so",
+    "cooldown_until": "nothing starts before, ms: its provider said so",
 }
 """Fields of an upstream's hash."""
 
@@ -279,34 +280,34 @@ QUEUE = {
     "admission": "fixed or adaptive",
     "paused": "1: nothing of it starts",
     "strict": "1: some queue is paused or has a rule about running tasks",
-    "n": "waiting tasks",
+    "waiting": "waiting tasks",
 }
 """Fields of a queue's hash."""
 
 LIMIT = {
-    "of": "by which limits it is reckoned, packed",
-    "ex": "until when the key lives, us",
-    "rm": "requests a minute: when all is back, us",
-    "rd": "requests a day",
-    "tm": "tokens a minute",
-    "td": "tokens a day",
+    "limits": "by which limits it is reckoned, packed",
+    "expires_at": "until when the key lives, us",
+    "requests_minute": "requests a minute: when all is back, us",
+    "requests_day": "requests a day",
+    "tokens_minute": "tokens a minute",
+    "tokens_day": "tokens a day",
 }
 """Fields of the limits of a subject: a caller's key, `k:<id>`, or a user of one, `u:<user>`."""
 
 BALANCE = {
-    "b": "what was granted, less what tasks that have ended have cost of it",
-    "h": "held of it, for tasks that have not",
-    "g": "what was granted",
-    "gs": "number of the last grant in it",
-    "w1": "window of the budget that was used last: d or m and its end, ms",
-    "w2": "the one before that",
-    "s{window}": "what tasks that have ended have cost of a window",
-    "h{window}": "held of it",
-    "n": "tasks that have been paid or given back, as they are numbered in SQL",
-    "gn": "generation: its number among the balances made of what SQL knew; holds of an earlier one are none of its own",
-    "tk": "mark of what SQL has said of it last: the time, us, and larger than any before",
-    "rn": "n when it was last reckoned up",
-    "ra": "since when that is so and nothing is held, ms",
+    "balance": "what was granted, less what tasks that have ended have cost of it",
+    "reserved": "held of it, for tasks that have not",
+    "granted": "what was granted",
+    "last_grant": "number of the last grant in it",
+    "window_1": "window of the budget that was used last: d or m and its end, ms",
+    "window_2": "the one before that",
+    "spent:{window}": "what tasks that have ended have cost of a window",
+    "reserved:{window}": "held of it",
+    "settled": "tasks that have been paid or given back, as they are numbered in SQL",
+    "generation": "generation: its number among the balances made of what SQL knew; holds of an earlier one are none of its own",
+    "sql_mark": "mark of what SQL has said of it last: the time, us, and larger than any before",
+    "reconciled": "settled, when it was last reckoned up",
+    "idle_since": "since when that is so and nothing is held, ms",
 }
 """Fields of the balance of a subject, as of LIMIT. Amounts are micro-credits."""
 
@@ -325,9 +326,9 @@ OVERRIDE = {
 """Fields of an override."""
 
 PRESENCE = {
-    "{worker id}": "JSON: what holds as long as the worker does not change",
-    "*": "JSON: worker id -> running tasks and ms since it was last heard of; silent: worker id -> for how long a task of it "
-    "has given no sign, ms; as of the last renewal",
+    "worker:{worker}": "JSON: what holds as long as the worker does not change",
+    "live": "JSON: worker id -> running tasks and ms since it was last heard of; silent: worker id -> for how long a task of "
+    "it has given no sign, ms; as of the last renewal",
 }
 """Fields of a replica's presence."""
 

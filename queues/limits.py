@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 RATES = {
-    "requests_per_minute": "rm",
-    "requests_per_day": "rd",
-    "tokens_per_minute": "tm",
-    "tokens_per_day": "td",
+    "requests_per_minute": "requests_minute",
+    "requests_per_day": "requests_day",
+    "tokens_per_minute": "tokens_minute",
+    "tokens_per_day": "tokens_day",
 }
 """What the scripts call each of the limits over time."""
 COUNTS = {"max_waiting": "waiting", "max_running": "running"}

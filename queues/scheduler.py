@@ -281,7 +281,7 @@ class Scheduler:
     async def balance(self, subject: str) -> Balance | None:
         """What a key or user can pay with; None: SQL knows."""
         fields = _fields(await self._link.command("HGETALL", self._keys("balance", subject=subject)))
-        return Balance(fields) if "b" in fields else None
+        return Balance(fields) if "balance" in fields else None
 
     async def subjects(self, most: int) -> list[str]:
         """Whose balances are known here: at most so many."""
@@ -687,7 +687,9 @@ class Scheduler:
     async def outlook(self, lanes: Sequence[tuple[str, str]]) -> list[Outlook]:
         """What would await a task that came now into lanes, each a queue and a model: rough estimates, of what is learnt."""
         asked = [
-            self._link.command("HMGET", self._keys("model", model=model), "ms", f"n:{queue}", f"D:{queue}")
+            self._link.command(
+                "HMGET", self._keys("model", model=model), "mean_ms", f"waiting:{queue}", f"drain:{queue}"
+            )
             for queue, model in lanes
         ]
         found = []

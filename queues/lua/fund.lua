@@ -8,17 +8,18 @@
 script('fund', nil, function(ARGV)
   local subject, granted, grants, window = ARGV[1], ARGV[2], ARGV[3], ARGV[6]
   local balance = keys.balance(subject)
-  local known = call('HGET', balance, 'b')
+  local known = call('HGET', balance, 'balance')
   if not known then
     call('DEL', balance)
     local generation = whole(call('HINCRBY', keys.pool(), 'generation', '1'))
-    call('HSET', balance, 'b', granted, 'g', granted, 'gs', grants, 'n', whole(ARGV[5] + 1), 'gn', generation)
+    call('HSET', balance, 'balance', granted, 'granted', granted, 'last_grant', grants, 'settled', whole(ARGV[5] + 1),
+      'generation', generation)
     mark(balance)
     take_from(balance, ARGV[4])
     call('ZADD', keys.balances(), NOW_TEXT, subject)
   else
     grant_credits(balance, granted, grants)
   end
-  if window and call('HEXISTS', balance, 's' .. window) == 0 then begin_window(balance, window, ARGV[7]) end
+  if window and call('HEXISTS', balance, 'spent:' .. window) == 0 then begin_window(balance, window, ARGV[7]) end
   return known and 0 or 1
 end)

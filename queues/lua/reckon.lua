@@ -13,15 +13,15 @@ script('reckon', 'allow-oom', function(ARGV)
     local fields, s, held = call('HGETALL', balance), {}, 0
     for i = 1, #fields, 2 do
       s[fields[i]] = fields[i + 1]
-      if string.sub(fields[i], 1, 1) == 'h' then held = held + fields[i + 1] end
+      if string.sub(fields[i], 1, 8) == 'reserved' then held = held + fields[i + 1] end
     end
-    if s.b then
-      if held > 0 or s.rn ~= s.n or not s.ra then
-        s.ra = NOW_TEXT
-        call('HSET', balance, 'rn', s.n, 'ra', NOW_TEXT)
+    if s.balance then
+      if held > 0 or s.reconciled ~= s.settled or not s.idle_since then
+        s.idle_since = NOW_TEXT
+        call('HSET', balance, 'reconciled', s.settled, 'idle_since', NOW_TEXT)
       end
       call('ZADD', line, whole(NOW + pause), subject)
-      found[#found + 1] = { subject, fields, NOW - s.ra }
+      found[#found + 1] = { subject, fields, NOW - s.idle_since }
     else
       call('ZREM', line, subject)
     end

@@ -43,8 +43,8 @@ script('requeue', 'allow-oom', function(ARGV)
   elseif hold > 0 and t.requested_model then
     hold_name(t.requested_model, hold)
   elseif hold > 0 and not (t.upstream and upstreams.hold(t.model, t.upstream, hold)) then
-    local held = call('HGET', keys.model(t.model), 'held')
-    call('HSET', keys.model(t.model), 'held', whole(math.max(num(held), NOW + hold)))
+    local held = call('HGET', keys.model(t.model), 'cooldown_until')
+    call('HSET', keys.model(t.model), 'cooldown_until', whole(math.max(num(held), NOW + hold)))
   end
   if with.unsent then windows.forget(t.model, id, t.epoch) end
   local freed = t.model

@@ -93,7 +93,7 @@ script('submit', nil, function(ARGV)
   end
   local model = keys.model(m)
   local n, max_length, weight, strict, longest_wait, admission =
-    unpack(call('HMGET', keys.queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission'))
+    unpack(call('HMGET', keys.queue(q), 'waiting', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission'))
   local lane = read_lane(m, q)
   lane.weight, lane.strict = weight, strict
   if lane.barred then

@@ -48,7 +48,7 @@ script('survey', 'no-writes', function(ARGV)
 
   local lanes = {}
   for i = 1, #fields, 2 do
-    local q = string.match(fields[i], '^n:(.*)$')
+    local q = string.match(fields[i], '^waiting:(.*)$')
     if q and num(fields[i + 1]) > 0 then
       local flows, parked = keys.flows(q, model), keys.parked(q, model)
       local a, b = oldest_in(q, flows), oldest_in(q, parked)

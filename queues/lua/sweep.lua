@@ -227,7 +227,7 @@ script('sweep', 'allow-oom', function(ARGV)
       end
     end
     for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
-      if call('HGET', keys.model(model), 'ups') == '2' then end_those_who_wait(model) end
+      if call('HGET', keys.model(model), 'upstream_state') == '2' then end_those_who_wait(model) end
     end
 
     for _, subject in ipairs(call('ZRANDMEMBER', keys.holding(), '100')) do let_on(subject) end
@@ -265,7 +265,7 @@ script('sweep', 'allow-oom', function(ARGV)
 
     local function each_lane(model, act)
       for _, field in ipairs(call('HKEYS', keys.model(model))) do
-        local q = string.match(field, '^v:(.*)$')
+        local q = string.match(field, '^lane_vtime:(.*)$')
         if q then act(q) end
       end
     end
@@ -281,7 +281,7 @@ script('sweep', 'allow-oom', function(ARGV)
         call('ZADD', keys.models(), NOW, model)
       else
         each_lane(model, function(q) call('DEL', keys.debts(q, model), keys.lifts(q, model), keys.parked(q, model)) end)
-        local kept = call('HMGET', keys.model(model), 'fixed', 'ups')
+        local kept = call('HMGET', keys.model(model), 'fixed', 'upstream_state')
         if not kept[1] and not kept[2] then
           call('DEL', keys.model(model))
           call('ZREM', keys.models(), model)

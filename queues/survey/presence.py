@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-LIVE = "*"
+LIVE = "live"
 """The field of what moves: worker id -> [running tasks, ms since it was last heard of]."""
 SILENT = "silent"
 """Its member beside these: worker id -> for how long a task of it has given no sign, ms."""
+WORKER = "worker:"
+"""Begins the field of a worker, before its id."""
 AT_ONCE = 500
 """Workers in one message: a script must not hold the store for long."""
 
@@ -64,10 +66,10 @@ class Presence:
             del self._changed[worker_id]
             row = describe(worker_id)
             if row is not None:
-                told[worker_id] = msgspec.json.encode(row)
+                told[f"{WORKER}{worker_id}"] = msgspec.json.encode(row)
                 self._known.add(worker_id)
             elif worker_id in self._known:
-                gone.append(worker_id)
+                gone.append(f"{WORKER}{worker_id}")
                 self._known.discard(worker_id)
         anew, self._anew = self._anew, False
         return PresenceNews(told, gone, anew)

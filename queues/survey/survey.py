@@ -315,7 +315,7 @@ class Surveyor:
         """Return how many tasks wait now, in all queues. Raise StoreError."""
         command = self._link.command
         counts = await _all(
-            *(command("HGET", self._keys("queue", queue=name), "n") for name in self._queues())
+            *(command("HGET", self._keys("queue", queue=name), "waiting") for name in self._queues())
         )
         return sum(int(count or 0) for count in counts)
 
@@ -411,7 +411,7 @@ class Surveyor:
             models.append(model)
             lanes.extend(of_model)
         queues = [
-            Queue(name, _settled("queue", name, fields, changed), int(fields.get("n", 0)))
+            Queue(name, _settled("queue", name, fields, changed), int(fields.get("waiting", 0)))
             for name, fields in zip(queue_names, map(_texts, queue_replies), strict=True)
         ]
         models.sort(key=lambda model: model.model)
@@ -479,9 +479,9 @@ def model_of(
     lanes: dict[str, Lane] = {}
     for key, value in fields.items():
         kind, _, queue = key.partition(":")
-        if kind in ("n", "c") and queue:
+        if kind in ("waiting", "charged") and queue:
             lane = lanes.setdefault(queue, Lane(queue, name))
-            if kind == "n":
+            if kind == "waiting":
                 lane.waiting = int(value)
             else:
                 lane.charged = int(value) / per_unit
@@ -493,14 +493,14 @@ def model_of(
         lane.blocked = Blocked(blocked.decode()) if blocked else None
         lane.users, lane.parked = users, parked
         lane.oldest_wait_ms = max(now_ms - oldest, 0) if oldest else None
-    held = int(fields.get("held", 0))
+    held = int(fields.get("cooldown_until", 0))
     model = Model(
         name,
         _settled("model", name, fields, changed),
         running=running,
         waiting=sum(lane.waiting for lane in lanes.values()),
         cost=fields.get("cost", "tokens"),
-        mean_run_ms=int(float(fields.get("ms", 0))) or None,
+        mean_run_ms=int(float(fields.get("mean_ms", 0))) or None,
         held_until_ms=held if held > now_ms else None,
         next_start_ms=next_start or None,
         blocked={lane.queue: lane.blocked for lane in lanes.values() if lane.blocked},

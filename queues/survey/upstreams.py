@@ -45,7 +45,11 @@ class Upstream:
 
 def upstream_of(name: str, fields: Mapping[str, str], probes: int, now_ms: int) -> Upstream:
     """One from its hash (keys.py, UPSTREAM)."""
-    forced, till, held = fields.get("forced"), int(fields.get("till", 0)), int(fields.get("held", 0))
+    forced, till, held = (
+        fields.get("forced"),
+        int(fields.get("till", 0)),
+        int(fields.get("cooldown_until", 0)),
+    )
     state = BreakerState.CLOSED
     if forced == "open" or (not forced and till > now_ms):
         state = BreakerState.OPEN

@@ -87,7 +87,11 @@ class BreakersLife(Life):
         """Until when nothing of a model starts through an upstream; 0 = something may."""
         length = str(len(model.encode()))
         fields = shot.one("upstream", length, model, upstream)
-        till, held, forced = int(fields.get("till", 0)), int(fields.get("held", 0)), fields.get("forced")
+        till, held, forced = (
+            int(fields.get("till", 0)),
+            int(fields.get("cooldown_until", 0)),
+            fields.get("forced"),
+        )
         if forced == "open":
             return FAR
         if forced != "closed" and till > shot.now_ms:

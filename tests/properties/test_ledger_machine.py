@@ -286,7 +286,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if answer.outcome == "ok":
             tokens = [max(number, 0) for number in (*used, 0, 0)[:4]]
             cost = 0 if failed else unpack(PRICE).cost(tokens[0], tokens[1], tokens[2], tokens[3])
-            expected = self.settled(before, hold, cost, known, balance.fields["gn"]) if balance else before
+            expected = (
+                self.settled(before, hold, cost, known, balance.fields["generation"]) if balance else before
+            )
             if not answer.grants:
                 assert self.stands(subject, window) == expected
             held = sum(map(int, hold.split(" ")[1:3]))

@@ -72,7 +72,7 @@ def test_invented_names_cost_a_sweep_and_a_configuration_nothing(world: World) -
         reconfigure(pool, 1)
         pool.offer(ANY_MODEL)
         submit_many(pool, [f"name {n % names}" for n in range(INVENTED)])
-        assert world.call("HGET", world.keys("queue", queue="free"), "n") == str(INVENTED).encode()
+        assert world.call("HGET", world.keys("queue", queue="free"), "waiting") == str(INVENTED).encode()
         pool.sweep()
         world.advance(1000)
         sweep = commands_of(world, pool.sweep)
@@ -89,7 +89,10 @@ def test_names_that_are_there_already_are_gone_through_in_bounded_passes(world: 
     for at in range(0, NAMES, 1000):
         batch = range(at, at + 1000)
         world.connection.pipeline(
-            [("HSET", world.keys("model", model=f"m{n}"), "V", "0", "v:free", "0") for n in batch]
+            [
+                ("HSET", world.keys("model", model=f"m{n}"), "virtual_time", "0", "lane_vtime:free", "0")
+                for n in batch
+            ]
         )
         world.call(
             "ZADD", world.keys("models"), *(text for n in batch for text in (world.now_ms - 10**7, f"m{n}"))

@@ -1131,11 +1131,11 @@ class Life(RuleBasedStateMachine):
                 break
         else:
             return False, 0
-        at = [int(fields.get("held", 0))]
+        at = [int(fields.get("cooldown_until", 0))]
         if int(fields.get("requests_per_minute", 0)):
-            at.append(-(-int(fields.get("tat", 0)) // 1000))
+            at.append(-(-int(fields.get("requests_at", 0)) // 1000))
         if int(fields.get("tokens_per_minute", 0)):
-            at.append(-(-int(fields.get("ttat", 0)) // 1000))
+            at.append(-(-int(fields.get("tokens_at", 0)) // 1000))
             at.extend((int(second) + 61) * 1000 for second in shot.one("spent", model))
         left = sorted(shot.one("windows", model).values(), reverse=True)
         for window in read_windows(fields["windows"]) if "windows" in fields else ():

@@ -295,7 +295,7 @@ def check_upstreams(shot: Snapshot) -> None:
         assert {parts[1:] for parts in shot.by_kind[kind]} <= known
     for model, _ in known:
         bars = any(parts[1] == model for parts in shot.by_kind["upstream"])
-        assert shot.one("model", model).get("ups") in (("2",) if bars else ("1", "2")), model
+        assert shot.one("model", model).get("upstream_state") in (("2",) if bars else ("1", "2")), model
     for fields in shot.by_kind["upstream"].values():
         assert set(fields) <= set(UPSTREAM), fields
 
@@ -414,22 +414,23 @@ def check_credits(shot: Snapshot, live: set[str], lost: bool) -> None:
         if "reserved_credits" in record:
             whose, granted, of_window, window, _, generation = record["reserved_credits"].split()
             subject = subjects_of(record["user"])[whose == "u"]
-            of_another = subject in balances and balances[subject]["gn"] != generation
+            of_another = subject in balances and balances[subject]["generation"] != generation
             if not of_another and not (lost and subject not in balances):
                 held[subject, ""] += int(granted)
                 held[subject, window] += int(of_window)
     assert {subject for (subject, _), amount in held.items() if amount} <= set(balances)
     assert set(shot.one("balances")) == set(balances)
     for subject, fields in balances.items():
-        windows = [fields[name] for name in ("w1", "w2") if name in fields]
+        windows = [fields[name] for name in ("window_1", "window_2") if name in fields]
         older = {window for (whose, window), amount in held.items() if whose == subject and amount} - {
             "",
             "-",
         }
         known = {name.format(window=window) for name in BALANCE for window in windows or [""]}
-        assert set(fields) <= known | {f"h{window}" for window in older}, (fields, held)
+        assert set(fields) <= known | {f"reserved:{window}" for window in older}, (fields, held)
         for window in ("", *windows, *older):
-            assert int(fields.get(f"h{window}", 0)) == held[subject, window], (subject, window, fields)
+            name = f"reserved:{window}" if window else "reserved"
+            assert int(fields.get(name, 0)) == held[subject, window], (subject, window, fields)
 
 
 def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
@@ -482,10 +483,10 @@ def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -
 def settled_costs(shot: Snapshot) -> dict[tuple[str, str], int]:
     """Cost charged to each lane beside what its running tasks were charged so far: it never shrinks."""
     costs = {
-        (field[2:], model): int(value)
+        (field.partition(":")[2], model): int(value)
         for (model,), fields in shot.by_kind["model"].items()
         for field, value in fields.items()
-        if field.startswith("c:")
+        if field.startswith("charged:")
     }
     for (model,), tasks in shot.by_kind["slots"].items():
         for task in tasks:
@@ -538,14 +539,14 @@ def check_lanes(
     assert lanes == {(queue, model) for queue, model, _ in flows}
     assert set(shot.one("backlog")) == {model for _, model in lanes}
     counts = {
-        (field[2:], model): int(value)
+        (field.partition(":")[2], model): int(value)
         for (model,), fields in shot.by_kind["model"].items()
         for field, value in fields.items()
-        if field.startswith("n:")
+        if field.startswith("waiting:")
     }
     assert {place: number for place, number in counts.items() if number} == dict(waiting)
     for (queue,), fields in shot.by_kind["queue"].items():
-        assert int(fields.get("n", 0)) == sum(n for (q, _), n in waiting.items() if q == queue)
+        assert int(fields.get("waiting", 0)) == sum(n for (q, _), n in waiting.items() if q == queue)
     busy = {
         (queue, model, user): set(members)
         for (queue, _, model, user), members in shot.by_kind["busy"].items()

@@ -40,7 +40,7 @@ def leftovers(store: Any) -> list[str]:
     if queued := int(store.hget(KEYS("pool"), "bytes") or 0):
         found.append(f"queued bytes: {queued}")
     for queue in store.smembers(KEYS("queues")):
-        if waiting := int(store.hget(KEYS("queue", queue=queue.decode()), "n") or 0):
+        if waiting := int(store.hget(KEYS("queue", queue=queue.decode()), "waiting") or 0):
             found.append(f"waiting in {queue.decode()}: {waiting}")
     return found
 

@@ -329,7 +329,7 @@ class Pool:
 
     def charged(self, queue: str = "free", model: str = "m") -> int:
         """Cost charged to a lane so far: tokens, requests or ms."""
-        return int(self.world.call("HGET", self.world.keys("model", model=model), f"c:{queue}") or 0)
+        return int(self.world.call("HGET", self.world.keys("model", model=model), f"charged:{queue}") or 0)
 
     def slots(self, model: str = "m") -> dict[str, int]:
         flat = self.world.call("ZRANGE", self.world.keys("slots", model=model), 0, -1, "WITHSCORES")

@@ -8,7 +8,8 @@
 --      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend, unless it is owed
 --      such slots itself (all together may have reserved more than there are);
 --   3  a lane that has not all of its reserved slots comes before those that have; else the smallest tag.
-local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat', 'ups', 'windows' }
+local ALL_RULES = { 'concurrency', 'rules', 'paused', 'cooldown_until', 'requests_per_minute', 'tokens_per_minute',
+  'requests_at', 'tokens_at', 'upstream_state', 'windows' }
 
 -- 1: the instant (us) from which a model may start a task of `tokens`; 0 = now, FOREVER = when somebody resumes it. And whether it is no
 -- earlier, and hangs on a request that may not have left yet (windows.lua). `s`: its fields as in ALL_RULES. Requests are spread evenly (the generic cell rate algorithm with a burst of one), and so are tokens; as
@@ -54,9 +55,9 @@ end
 -- What a task takes out of its model's minute: `s` as in ALL_RULES.
 local function spend(model, s, tokens)
   local rpm, tpm = num(s[5]), num(s[6])
-  if rpm > 0 then call('HSET', keys.model(model), 'tat', whole(math.ceil(math.max(num(s[7]), US) + 60000000 / rpm))) end
+  if rpm > 0 then call('HSET', keys.model(model), 'requests_at', whole(math.ceil(math.max(num(s[7]), US) + 60000000 / rpm))) end
   if tpm > 0 then
-    call('HSET', keys.model(model), 'ttat', whole(math.ceil(math.max(num(s[8]), US) + 60000000 * tokens / tpm)))
+    call('HSET', keys.model(model), 'tokens_at', whole(math.ceil(math.max(num(s[8]), US) + 60000000 * tokens / tpm)))
     local now_s = math.floor(US / 1000000)
     call('HINCRBY', keys.spent(model), whole(now_s), whole(tokens))
     call('PEXPIRE', keys.spent(model), '120000')
@@ -105,8 +106,10 @@ end
 -- What decisions need of a lane and its model. `lifts` and `idle_tag` are as stored.
 local function read_lane(model, q)
   local limit, rules, unit, mean_output, mean_ms, pace, held, used, users, V, v, lifts, waiting, drain, charged, idle_tag, top, ups =
-    unpack(call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'pace', 'held', 'used', 'users', 'V',
-      'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q, 'top', 'ups'))
+    unpack(call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'mean_output', 'mean_ms', 'mean_speed',
+      'cooldown_until', 'used', 'users', 'virtual_time',
+      'lane_vtime:' .. q, 'lane_lifts:' .. q, 'waiting:' .. q, 'drain:' .. q, 'charged:' .. q, 'lane_tag:' .. q,
+      'longest_output', 'upstream_state'))
   return {
     q = q, limit = num(limit), ruled = rules == '1', unit = unit, mean_output = mean_output, mean_ms = mean_ms, pace = pace,
     held = num(held), used = num(used), users = num(users), V = num(V), v = num(v), lifts = num(lifts), waiting = num(waiting),

@@ -107,10 +107,10 @@ end
 -- expected. Is it paced by tokens?
 local function settle_pace(t, counted, tokens_used)
   local more = tokens_used - counted
-  local s = call('HMGET', keys.model(t.model), 'tokens_per_minute', 'ttat')
+  local s = call('HMGET', keys.model(t.model), 'tokens_per_minute', 'tokens_at')
   local tpm = num(s[1])
   if tpm == 0 or more == 0 then return tpm > 0 end
-  call('HSET', keys.model(t.model), 'ttat', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
+  call('HSET', keys.model(t.model), 'tokens_at', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
   local second = more > 0 and math.floor(US / 1000000) or math.floor(num(t.granted_at) / 1000)
   if more > 0 or call('HEXISTS', keys.spent(t.model), string.format('%d', second)) == 1 then
     call('HINCRBY', keys.spent(t.model), string.format('%d', second), whole(more))
@@ -151,23 +151,23 @@ function settle(t, input, output, completed, goes_on, idle_ms)
       output = math.min(output, 131072)
       local top = output > books.top and output or books.top - math.floor((books.top - output) / 64)
       if top ~= books.top then
-        changed[#changed + 1] = 'top'
+        changed[#changed + 1] = 'longest_output'
         changed[#changed + 1] = whole(top)
       end
     end
     if known and (unit ~= 'requests' or paced) then
       local mean = keys.mean(m, t.user)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
-      changed[#changed + 1] = 'out'
+      changed[#changed + 1] = 'mean_output'
       changed[#changed + 1] = mean_after(books.mean_output, output, 0.05)
-      changed[#changed + 1] = 'pace'
+      changed[#changed + 1] = 'mean_speed'
       changed[#changed + 1] = mean_after(books.pace, math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
     end
     if unit == 'slot_seconds' then
       local span = keys.span(m, t.user)
       call('SET', span, mean_after(call('GET', span), ran_ms, 0.3), 'EX', '3600')
     end
-    changed[#changed + 1] = 'ms'
+    changed[#changed + 1] = 'mean_ms'
     changed[#changed + 1] = mean_after(books.mean_ms, ran_ms, 0.1)
   end
   if #changed > 0 then call('HSET', keys.model(m), unpack(changed)) end

@@ -36,7 +36,7 @@ local BARRED = { no_worker = true, model_paused = true, breaker_open = true, hel
 function barred_by(name)
   local m = scheduled_as(name)
   if not m then return 'no_worker' end
-  local s = call('HMGET', keys.model(m), 'paused', 'ups')
+  local s = call('HMGET', keys.model(m), 'paused', 'upstream_state')
   if s[1] == '1' then return 'model_paused' end
   if s[2] == '2' then
     local from, why = upstreams.barred(m)
@@ -138,7 +138,7 @@ function let_fall(most, told)
   end
   for _, m in ipairs(call('SRANDMEMBER', keys.falling(), '16') or {}) do
     local line = keys.falls(m)
-    local cursor = call('HGET', keys.model(m), 'fc') or '-inf'
+    local cursor = call('HGET', keys.model(m), 'fallback_cursor') or '-inf'
     local ids, room, before = {}, most - moved, moved
     if call('EXISTS', line) == 0 then
       call('SREM', keys.falling(), m)
@@ -167,7 +167,7 @@ function let_fall(most, told)
     local full = #ids == 2 * room
     more = more or full and moved > before
     if not full then last = '-inf' end
-    if last ~= '-inf' then call('HSET', keys.model(m), 'fc', last) else call('HDEL', keys.model(m), 'fc') end
+    if last ~= '-inf' then call('HSET', keys.model(m), 'fallback_cursor', last) else call('HDEL', keys.model(m), 'fallback_cursor') end
     if moved >= most then break end
   end
   for m in pairs(woken) do wake(m) end

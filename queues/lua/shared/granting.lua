@@ -90,11 +90,11 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   if lane_stays then
     call('ZADD', keys.lanes(m), lane_tag, q)
   else
-    more[#more + 1] = 'S:' .. q
+    more[#more + 1] = 'lane_tag:' .. q
     more[#more + 1] = lane_tag
   end
-  call('HSET', keys.model(m), 'V', whole(math.max(lane.V, lane.moves_to)), 'v:' .. q, whole(math.max(lane.v, start)),
-    'L:' .. q, whole(lane.lifts), 'c:' .. q, whole(lane.charged + cost), 'used', US_TEXT,
+  call('HSET', keys.model(m), 'virtual_time', whole(math.max(lane.V, lane.moves_to)), 'lane_vtime:' .. q, whole(math.max(lane.v, start)),
+    'lane_lifts:' .. q, whole(lane.lifts), 'charged:' .. q, whole(lane.charged + cost), 'used', US_TEXT,
     unpack(more))
   t.account = open_account(cost, lane.weight or '1', lane.lifts, num(lifts_of(q, m, u)), tokens, counted)
 
@@ -151,9 +151,9 @@ end
 -- Take a lane's turn that `eligible` found by rules, and mark those `skipped`.
 local function take_turn(model, lane, skipped)
   local hash = keys.model(model)
-  for _, other in ipairs(skipped or {}) do call('HSET', hash, 'h:' .. other, '1') end
+  for _, other in ipairs(skipped or {}) do call('HSET', hash, 'lane_skipped:' .. other, '1') end
   if not lane or not lane.rules then return end
-  if call('HDEL', hash, 'h:' .. lane.q) == 1 then -- it had to stand back: lifted like one that was idle
+  if call('HDEL', hash, 'lane_skipped:' .. lane.q) == 1 then -- it had to stand back: lifted like one that was idle
     lane.tag, lane.lifts = lift_lane(lane.q, model)
     lane.moves_to = math.max(lane.moves_to, lane.tag)
   end
@@ -166,7 +166,7 @@ end
 -- Write down a model's place in the line of models.
 function stand(model, place)
   place = whole(place)
-  call('HSET', keys.model(model), 'b', place)
+  call('HSET', keys.model(model), 'turn', place)
   call('ZADD', keys.backlog(), 'XX', place, model)
 end
 
@@ -215,9 +215,9 @@ local function grant_next(model, grant)
       end
       if held then return nil, held < FOREVER and held or nil end
       local flow_stays, lane_stays = next_id ~= nil, next_id ~= nil or next_user ~= nil
-      local more = { 'n:' .. q, whole(lane.waiting - 1), 'D:' .. q, drain_after_grant(lane.drain) }
+      local more = { 'waiting:' .. q, whole(lane.waiting - 1), 'drain:' .. q, drain_after_grant(lane.drain) }
       call('ZREM', flow, id)
-      call('HINCRBY', keys.queue(q), 'n', '-1')
+      call('HINCRBY', keys.queue(q), 'waiting', '-1')
       count_waiting(t, '-1')
       if not flow_stays then
         call('ZREM', flows, u)

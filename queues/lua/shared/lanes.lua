@@ -74,7 +74,7 @@ end
 
 function note_failed(t)
   if num(t.granted_at) <= num(t.enqueued_at) then return end
-  local model, field = keys.model(t.model), 'X:' .. t.queue
+  local model, field = keys.model(t.model), 'failures:' .. t.queue
   local all, changes, user = failed_until_now(call('HGET', model, field))
   call('HSET', model, field, struct.pack('<ddd', all + 1, user ~= t.user and changes + 1 or changes, NOW) .. t.user)
 end
@@ -95,7 +95,7 @@ end
 -- the least tag, by their number.
 function flow_comes(q, m, u, from)
   local model, flows = keys.model(m), keys.flows(q, m)
-  local s = call('HMGET', model, 'v:' .. q, 'users')
+  local s = call('HMGET', model, 'lane_vtime:' .. q, 'users')
   local v, least = num(s[1]), least_of(flows)
   local tag = call('ZSCORE', from, u)
   if tag then call('ZREM', from, u) end
@@ -109,26 +109,26 @@ function flow_comes(q, m, u, from)
   call('ZADD', flows, whole(start), u)
   local users = whole(num(s[2]) + 1)
   if least then
-    call('HSET', model, 'v:' .. q, whole(v), 'users', users)
+    call('HSET', model, 'lane_vtime:' .. q, whole(v), 'users', users)
     return
   end
-  local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'D:' .. q, 'b')
+  local lane = call('HMGET', model, 'virtual_time', 'lane_tag:' .. q, 'lane_lifts:' .. q, 'drain:' .. q, 'turn')
   local V, lane_tag, lifts = num(lane[1]), num(lane[2]), num(lane[3])
   V = math.min(V, least_of(keys.lanes(m)) or V)
   call('ZADD', keys.lanes(m), whole(math.max(V, lane_tag)), q)
-  call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'D:' .. q, drain_resumes(lane[4]),
-    'L:' .. q, whole(lifts + math.max(V - lane_tag, 0)))
+  call('HSET', model, 'lane_vtime:' .. q, whole(v), 'users', users, 'drain:' .. q, drain_resumes(lane[4]),
+    'lane_lifts:' .. q, whole(lifts + math.max(V - lane_tag, 0)))
   call('ZADD', keys.backlog(), 'NX', lane[5] or '0', m)
 end
 
 -- Lift a waiting lane that had to stand back to the virtual time. Returns its tag, and the sum of its lifts.
 function lift_lane(q, m)
-  local s, tag = call('HMGET', keys.model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', keys.lanes(m), q))
+  local s, tag = call('HMGET', keys.model(m), 'virtual_time', 'lane_lifts:' .. q), tonumber(call('ZSCORE', keys.lanes(m), q))
   local lift = math.max(num(s[1]) - tag, 0)
   local lifts = num(s[2]) + lift
   if lift > 0 then
     call('ZADD', keys.lanes(m), whole(tag + lift), q)
-    call('HSET', keys.model(m), 'L:' .. q, whole(lifts))
+    call('HSET', keys.model(m), 'lane_lifts:' .. q, whole(lifts))
   end
   return tag + lift, lifts
 end
@@ -148,8 +148,8 @@ function enqueue(id, t)
   local flow = keys.flow(q, m, u)
   call('ZADD', flow, t.order, id)
   if call('ZCARD', flow) == 1 then flow_comes(q, m, u, keys.debts(q, m)) end
-  call('HINCRBY', keys.model(m), 'n:' .. q, '1')
-  call('HINCRBY', keys.queue(q), 'n', '1')
+  call('HINCRBY', keys.model(m), 'waiting:' .. q, '1')
+  call('HINCRBY', keys.queue(q), 'waiting', '1')
 end
 
 -- A lane without flows in line keeps its tag.
@@ -157,7 +157,7 @@ local function lane_idles(q, m, lane_tag)
   local lanes = keys.lanes(m)
   lane_tag = lane_tag or call('ZSCORE', lanes, q)
   call('ZREM', lanes, q)
-  call('HSET', keys.model(m), 'S:' .. q, lane_tag)
+  call('HSET', keys.model(m), 'lane_tag:' .. q, lane_tag)
   if call('EXISTS', lanes) == 0 then call('ZREM', keys.backlog(), m) end
 end
 
@@ -189,8 +189,8 @@ function dequeue(id, t)
   if not in_flow and call('ZREM', keys.aside(), id) == 0 then return end
   count_waiting(t, '-1')
   if t.fallbacks then call('ZREM', keys.falls(m), id) end
-  call('HINCRBY', keys.model(m), 'n:' .. q, '-1')
-  call('HINCRBY', keys.queue(q), 'n', '-1')
+  call('HINCRBY', keys.model(m), 'waiting:' .. q, '-1')
+  call('HINCRBY', keys.queue(q), 'waiting', '-1')
   if not in_flow then
     if call('HINCRBY', keys.aside_of(q), u, '-1') <= 0 then call('HDEL', keys.aside_of(q), u) end
     return
@@ -229,8 +229,8 @@ function stand_aside(id, t, until_ms)
   note_falls(id, t)
   call('ZADD', keys.aside(), whole(until_ms), id)
   call('HINCRBY', keys.aside_of(t.queue), t.user, '1')
-  call('HINCRBY', keys.model(t.model), 'n:' .. t.queue, '1')
-  call('HINCRBY', keys.queue(t.queue), 'n', '1')
+  call('HINCRBY', keys.model(t.model), 'waiting:' .. t.queue, '1')
+  call('HINCRBY', keys.queue(t.queue), 'waiting', '1')
 end
 
 -- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far, tokens
@@ -251,8 +251,9 @@ end
 -- it is charged by: its start `tag` (valid while it is idle), sum of `lifts`, cost `charged` so far.
 function read_books(m, q)
   local unit, users, mean_output, mean_ms, pace, v, tag, lifts, charged, top, ups, slow =
-    unpack(call('HMGET', keys.model(m), 'cost', 'users', 'out', 'ms', 'pace', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q, 'top',
-      'ups', 'breaker_slow_ms'))
+    unpack(call('HMGET', keys.model(m), 'cost', 'users', 'mean_output', 'mean_ms', 'mean_speed', 'lane_vtime:' .. q,
+      'lane_tag:' .. q, 'lane_lifts:' .. q, 'charged:' .. q, 'longest_output',
+      'upstream_state', 'breaker_slow_ms'))
   return {
     unit = unit, users = num(users), mean_output = mean_output, mean_ms = mean_ms, pace = pace, v = num(v), tag = num(tag),
     lifts = num(lifts), charged = num(charged), top = num(top), ups = ups, slow = slow,
@@ -279,11 +280,11 @@ function charge(t, more, account, flow_lifts, books)
   local q, m, u = t.queue, t.model, t.user
   local lane_step = beyond(tag_step(more, lane_weight(account.weight)), books.lifts - account.lane_lifts)
   local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - account.flow_lifts))
-  local changed, in_line = { 'c:' .. q, whole(books.charged + more) }, false
+  local changed, in_line = { 'charged:' .. q, whole(books.charged + more) }, false
   if books.users > 0 and move_in(keys.lanes(m), whole(lane_step), q) then
     in_line = move_in(keys.flows(q, m), flow_step, u)
   else
-    changed[3], changed[4] = 'S:' .. q, whole(books.tag + lane_step)
+    changed[3], changed[4] = 'lane_tag:' .. q, whole(books.tag + lane_step)
   end
   local debts = keys.debts(q, m)
   if not in_line and not move_in(debts, flow_step, u) and not move_in(keys.parked(q, m), flow_step, u) then

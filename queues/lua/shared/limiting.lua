@@ -8,29 +8,30 @@
 --
 -- What a task is charged at its submission stands in its record (`limits`): r, and how many tasks of its key and of its user may run (0:
 -- no limit), or - if there are no such limits; whose waiting tasks it is counted among (1: its key's, 2: its user's, 3: both), the
--- tokens that it is expected to use; and of each rate k or u and its name, the limit, and `tat` behind it. Its end settles the tokens
+-- tokens that it is expected to use; and of each rate k or u and its place in RATES, the limit, and `tat` behind it. Its end settles the tokens
 -- with those that it used, once: more than was expected may become a debt; less comes back, and all of a task that came to nothing, as far
 -- as time has not brought it back already.
 local subjects_of, left_of, standings_of, count_tokens, weigh, running_of, waits_too_many, what_is_left, charge_limits, settle_limits, count_waiting
 do
-local PERIODS = { rm = 60000000, rd = 86400000000, tm = 60000000, td = 86400000000 } -- requests and tokens; us
-local RATES = { 'rm', 'rd', 'tm', 'td' }
+local RATES = { 'requests_minute', 'requests_day', 'tokens_minute', 'tokens_day' }
+local PERIODS = { 60000000, 86400000000, 60000000, 86400000000 } -- us
 
 function subjects_of(u)
   local slash = string.find(u, '/', 1, true)
   return 'k:' .. (slash and string.sub(u, 1, slash - 1) or u), 'u:' .. u
 end
 
--- Limits as submit is given them, by name, and as `rates` {name, limit, …}.
+-- Limits as submit is given them, in their order, and as `rates` {name, limit, …}.
 local parse_limits = keeping(function(text)
-  local rm, rd, tm, td, waiting, running = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  local limits = { rm = rm + 0, rd = rd + 0, tm = tm + 0, td = td + 0, waiting = waiting + 0, running = running + 0 }
+  local limits = {}
+  for limit in string.gmatch(text, '%d+') do limits[#limits + 1] = limit + 0 end
+  limits.waiting, limits.running = limits[5], limits[6]
   limits.text, limits.rates = text, {}
   for at, name in ipairs(RATES) do
-    local limit = limits[name]
+    local limit = limits[at]
     if limit > 0 then
-      local mark = name .. ' ' .. whole(limit) .. ' '
-      local rate = { at = at, name = name, limit = limit, period = PERIODS[name], tokens = at > 2, mark = mark }
+      local mark = whole(at) .. ' ' .. whole(limit) .. ' '
+      local rate = { at = at, name = name, limit = limit, period = PERIODS[at], tokens = at > 2, mark = mark }
       limits.rates[#limits.rates + 1] = rate
       limits.in_tokens = rate.tokens
     end
@@ -40,7 +41,7 @@ end)
 
 -- How a subject stands with its limits (nil: with those by which it was reckoned last, if it was): `tats` in the order of their rates.
 local function read_tats(subject, limits)
-  local s = call('HMGET', keys.limit(subject), 'rm', 'rd', 'tm', 'td', 'of', 'ex')
+  local s = call('HMGET', keys.limit(subject), 'requests_minute', 'requests_day', 'tokens_minute', 'tokens_day', 'limits', 'expires_at')
   local of, tats = s[5], {}
   limits = limits or of and parse_limits(of)
   if not limits then return nil end
@@ -49,7 +50,7 @@ local function read_tats(subject, limits)
     if of and of ~= limits.text then
       local used = tat - US
       local most = used > rate.period and 2 * rate.period or rate.period
-      tat = US + math.min(math.floor(used * parse_limits(of)[rate.name] / rate.limit), most)
+      tat = US + math.min(math.floor(used * parse_limits(of)[rate.at] / rate.limit), most)
     end
     tats[i] = tat
   end
@@ -73,12 +74,12 @@ local function write_tats(stands)
   end
   if stands.of ~= stands.limits.text then
     stands.of = stands.limits.text
-    fields[#fields + 1], fields[#fields + 2] = 'of', stands.of
+    fields[#fields + 1], fields[#fields + 2] = 'limits', stands.of
   end
   local longer = last > stands.ends
   if longer then
     stands.ends = last + 60000000
-    fields[#fields + 1], fields[#fields + 2] = 'ex', whole(stands.ends)
+    fields[#fields + 1], fields[#fields + 2] = 'expires_at', whole(stands.ends)
   end
   call('HSET', key, unpack(fields))
   if longer then call('PEXPIRE', key, whole(math.ceil((stands.ends - US) / 1000))) end
@@ -187,11 +188,11 @@ end
 
 -- The limits over time of a key (k) or user (u) that a task was charged by.
 local function charged_by(lm, whose)
-  local limits = { rm = 0, rd = 0, tm = 0, td = 0 }
-  for letter, name, limit in string.gmatch(lm, ' (%l)(%l%l) (%d+)') do
-    if letter == whose then limits[name] = limit end
+  local limits = { 0, 0, 0, 0 }
+  for letter, at, limit in string.gmatch(lm, ' (%l)(%d) (%d+)') do
+    if letter == whose then limits[at + 0] = limit end
   end
-  return parse_limits(string.format('%d %d %d %d 0 0', limits.rm, limits.rd, limits.tm, limits.td))
+  return parse_limits(string.format('%d %d %d %d 0 0', unpack(limits)))
 end
 
 -- Take more of the rates that a task was charged by, or give back what is less than nothing: `more` tells how much of a rate, of
@@ -199,8 +200,8 @@ end
 local function take_more(t, more)
   local key, user = subjects_of(t.user)
   local standings = {}
-  for letter, name, limit, own in string.gmatch(t.limits, ' (%l)(%l%l) (%d+) (%d+)') do
-    local amount = more(name == 'tm' or name == 'td', limit + 0)
+  for letter, at, limit, own in string.gmatch(t.limits, ' (%l)(%d) (%d+) (%d+)') do
+    local amount = more(at + 0 > 2, limit + 0)
     if amount ~= 0 then
       local stands = standings[letter]
       if not stands then
@@ -209,7 +210,7 @@ local function take_more(t, more)
         standings[letter] = stands
       end
       for i, rate in ipairs(stands.limits.rates) do
-        if rate.name == name then
+        if rate.at == at + 0 then
           local tat, step = stands.tats[i], math.floor(math.abs(amount) * rate.period / rate.limit)
           if amount > 0 then
             stands.tats[i] = math.min(math.max(tat, US) + step, US + 2 * rate.period)
@@ -226,7 +227,7 @@ end
 -- Settle what a task with limits was charged: it used so many tokens. nil: it came to nothing, and takes no request either. `beside`:
 -- it used them beside what it was charged for, for an answer that is asked for again (repairing.lua).
 function settle_limits(t, used, beside)
-  if used and not string.find(t.limits, 't', 1, true) then return end -- no limit is one of tokens
+  if used and not string.find(t.limits, ' %l[34] ') then return end -- no limit is one of tokens
   local tokens = string.match(t.limits, '(%d+) %l') or 0
   take_more(t, function(of_tokens, limit)
     if beside then return of_tokens and used or 0 end

@@ -48,7 +48,8 @@ function cost_of(pc, input, output, cached, reasoning)
 end
 
 -- What a task may cost: its input, and all the output that it asks for; where it does not say how much, as much as the longest
--- answer of its model of late (`top`, 0: none is known), for each that it asks for. `pc`: its price, as in the record. An answer that
+-- answer of its model of late (`longest_output`, 0: none is known), for each that it asks for. `pc`: its price, as in the record. An
+-- answer that
 -- may be repaired may be written twice, and the second time the first is read, as far as it is told (repair.py).
 function most_cost_of(t, top, pc)
   local p, output = parse_price(pc), num(t.max_output)
@@ -67,7 +68,8 @@ local parse_quota = keeping(function(text)
   local quota = { whose = whose, budget = budget + 0, kind = kind, windows = {} }
   for i, ends in ipairs({ before, this, next }) do
     local name = kind .. ends
-    quota.windows[i] = { ends = ends + 0, name = name, s = 's' .. name, h = 'h' .. name, told = ' ' .. name .. ' ' .. budget .. ' ' }
+    quota.windows[i] = { ends = ends + 0, name = name, spent = 'spent:' .. name, reserved = 'reserved:' .. name,
+      told = ' ' .. name .. ' ' .. budget .. ' ' }
   end
   return quota
 end)
@@ -86,7 +88,7 @@ function funds_of(u, text)
   local windows, subject = quota.windows, payer(u, quota.whose)
   local balance, window = keys.balance(subject), windows[1]
   if not window.ends then
-    local s = call('HMGET', balance, 'b', 'h', 'gn')
+    local s = call('HMGET', balance, 'balance', 'reserved', 'generation')
     if not s[1] then return nil, subject, '' end
     local held = num(s[2])
     return {
@@ -98,7 +100,7 @@ function funds_of(u, text)
     number = number + 1
     window = windows[number]
   end
-  local s, begins = call('HMGET', balance, 'b', 'h', 'gn', 'w1', window.s, window.h), false
+  local s, begins = call('HMGET', balance, 'balance', 'reserved', 'generation', 'window_1', window.spent, window.reserved), false
   if not s[1] then return nil, subject, window.name end
   if not s[5] then
     local kind, ends = string.match(s[4] or '', '^(%l)(%d+)$')
@@ -114,13 +116,13 @@ end
 
 -- A window is the last one used: the one before the last before it is forgotten.
 function begin_window(balance, window, spent)
-  local last, before = unpack(call('HMGET', balance, 'w1', 'w2'))
+  local last, before = unpack(call('HMGET', balance, 'window_1', 'window_2'))
   if before then
-    call('HDEL', balance, 's' .. before)
-    if num(call('HGET', balance, 'h' .. before)) == 0 then call('HDEL', balance, 'h' .. before) end
+    call('HDEL', balance, 'spent:' .. before)
+    if num(call('HGET', balance, 'reserved:' .. before)) == 0 then call('HDEL', balance, 'reserved:' .. before) end
   end
-  if last then call('HSET', balance, 'w2', last) end
-  call('HSET', balance, 'w1', window, 's' .. window, spent)
+  if last then call('HSET', balance, 'window_2', last) end
+  call('HSET', balance, 'window_1', window, 'spent:' .. window, spent)
 end
 
 -- How much a task is held, by the field `reserved_credits` of its record; nil: it has no quota.
@@ -136,11 +138,11 @@ function hold_credits(funds, amount)
   local of_window = math.min(amount, funds.room)
   local of_granted = amount - of_window
   if of_window == 0 then
-    if of_granted > 0 then call('HSET', balance, 'h', whole(funds.held + of_granted)) end
+    if of_granted > 0 then call('HSET', balance, 'reserved', whole(funds.held + of_granted)) end
   elseif of_granted == 0 then
-    call('HSET', balance, window.h, whole(funds.window_held + of_window))
+    call('HSET', balance, window.reserved, whole(funds.window_held + of_window))
   else
-    call('HSET', balance, window.h, whole(funds.window_held + of_window), 'h', whole(funds.held + of_granted))
+    call('HSET', balance, window.reserved, whole(funds.window_held + of_window), 'reserved', whole(funds.held + of_granted))
   end
   local granted, windows = of_granted == 0 and '0' or whole(of_granted), of_window == 0 and '0' or whole(of_window)
   return funds.quota.whose .. ' ' .. granted .. ' ' .. windows .. window.told .. funds.generation
@@ -150,11 +152,12 @@ end
 local function move_hold(u, qt, by)
   local whose, granted, of_window, window, _, generation = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+) (%d+)$')
   local balance = keys.balance(payer(u, whose))
-  local known, its = unpack(call('HMGET', balance, 'b', 'gn'))
+  local known, its = unpack(call('HMGET', balance, 'balance', 'generation'))
   if not known or (its or '0') ~= generation then return end
-  if granted ~= '0' then call('HINCRBY', balance, 'h', whole(by * granted)) end
-  if of_window ~= '0' and call('HINCRBY', balance, 'h' .. window, whole(by * of_window)) == 0 and call('HEXISTS', balance, 's' .. window) == 0 then
-    call('HDEL', balance, 'h' .. window)
+  if granted ~= '0' then call('HINCRBY', balance, 'reserved', whole(by * granted)) end
+  if of_window ~= '0' and call('HINCRBY', balance, 'reserved:' .. window, whole(by * of_window)) == 0
+    and call('HEXISTS', balance, 'spent:' .. window) == 0 then
+    call('HDEL', balance, 'reserved:' .. window)
   end
 end
 
@@ -187,9 +190,9 @@ function settle_credits(u, qt, cost)
   local balance = keys.balance(payer(u, whose))
   local in_window, s = window ~= '-', nil
   if in_window then
-    s = call('HMGET', balance, 'b', 'h', 'gn', 'n', 's' .. window, 'h' .. window)
+    s = call('HMGET', balance, 'balance', 'reserved', 'generation', 'settled', 'spent:' .. window, 'reserved:' .. window)
   else
-    s = call('HMGET', balance, 'b', 'h', 'gn', 'n')
+    s = call('HMGET', balance, 'balance', 'reserved', 'generation', 'settled')
   end
   local by_window = math.min(cost, of_window)
   local by_granted, number = cost - by_window, 0
@@ -210,14 +213,19 @@ function settle_credits(u, qt, cost)
     local exact = #s[1] <= MOST_DIGITS
     local n, h, b = whole(number), whole(held), exact and whole(s[1] - by_granted) or s[1]
     if known then
-      call('HSET', balance, 'n', n, 'h', h, 'b', b, 'h' .. window, whole(window_held), 's' .. window, whole(used + by_window))
+      call('HSET', balance, 'settled', n, 'reserved', h, 'balance', b, 'reserved:' .. window, whole(window_held),
+        'spent:' .. window, whole(used + by_window))
     else
-      call('HSET', balance, 'n', n, 'h', h, 'b', b)
+      call('HSET', balance, 'settled', n, 'reserved', h, 'balance', b)
       if same and of_window > 0 then
-        if window_held > 0 then call('HSET', balance, 'h' .. window, whole(window_held)) else call('HDEL', balance, 'h' .. window) end
+        if window_held > 0 then
+          call('HSET', balance, 'reserved:' .. window, whole(window_held))
+        else
+          call('HDEL', balance, 'reserved:' .. window)
+        end
       end
     end
-    if not exact and by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
+    if not exact and by_granted > 0 then call('HINCRBY', balance, 'balance', whole(0 - by_granted)) end
   end
   return string.format('%s %d %d %d %d %d %s', whose, number, granted, by_granted, of_window, by_window, window)
 end
@@ -225,21 +233,21 @@ end
 -- Take so much, a text, from what was granted: sums may be beyond what numbers here hold exactly.
 function take_from(balance, amount)
   if amount == '0' then return end
-  call('HINCRBY', balance, 'b', string.sub(amount, 1, 1) == '-' and string.sub(amount, 2) or '-' .. amount)
+  call('HINCRBY', balance, 'balance', string.sub(amount, 1, 1) == '-' and string.sub(amount, 2) or '-' .. amount)
 end
 
 -- A mark of what SQL has said of a balance: another one each time.
 function mark(balance, before)
-  call('HSET', balance, 'tk', whole(math.max(num(before) + 1, US)))
+  call('HSET', balance, 'sql_mark', whole(math.max(num(before) + 1, US)))
 end
 
 -- So much was granted in all, with the last of so many grants; an older word changes nothing, but `anyhow`.
 function grant_credits(balance, granted, grants, anyhow)
-  local known, number, before = unpack(call('HMGET', balance, 'g', 'gs', 'tk'))
+  local known, number, before = unpack(call('HMGET', balance, 'granted', 'last_grant', 'sql_mark'))
   if granted == known and grants == number or num(grants) <= num(number) and not anyhow then return end
   take_from(balance, known)
-  call('HINCRBY', balance, 'b', granted)
-  call('HSET', balance, 'g', granted, 'gs', grants)
+  call('HINCRBY', balance, 'balance', granted)
+  call('HSET', balance, 'granted', granted, 'last_grant', grants)
   mark(balance, before)
 end
 end

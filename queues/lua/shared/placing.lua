@@ -92,7 +92,7 @@ function place(id, t)
   if not rank then
     local back = call('ZSCORE', keys.aside(), id)
     if not back then return NOWHERE end
-    local s = call('HMGET', keys.model(m), 'paused', 'concurrency', 'ups')
+    local s = call('HMGET', keys.model(m), 'paused', 'concurrency', 'upstream_state')
     if blocked_by(q, m, s[1], s[2], s[3]) then return { 1, UNKNOWN, UNKNOWN, UNKNOWN } end
     local wait = math.max(tonumber(back) - NOW, 0)
     return { 1, wait, wait, 2 * wait }
@@ -101,8 +101,8 @@ function place(id, t)
   local in_line = call('ZCARD', flows)
   local users = math.max(in_line, 1)
   local k = call('ZRANK', flows, t.user) or users
-  local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat',
-    'tokens_per_minute', 'ttat', 'out', 'paused', 'concurrency', 'ups', 'windows')
+  local s = call('HMGET', keys.model(m), 'waiting:' .. q, 'drain:' .. q, 'mean_ms', 'cooldown_until', 'requests_per_minute', 'requests_at',
+    'tokens_per_minute', 'tokens_at', 'mean_output', 'paused', 'concurrency', 'upstream_state', 'windows')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
   local held = num(s[4]) > NOW -- that long at least
   if blocked_by(q, m, s[10], s[11], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end

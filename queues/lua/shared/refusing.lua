@@ -58,7 +58,7 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
       local before, own = ahead()
-      local failed, changes = failed_until_now(call('HGET', keys.model(m), 'X:' .. q))
+      local failed, changes = failed_until_now(call('HGET', keys.model(m), 'failures:' .. q))
       pace = pace * (departed + 1) / (math.max(departed - (own > 0 and failed or changes), 0) + 1)
       local wait = math.max((before + 1) * pace + math.max(lane.held - NOW, 0), in_windows(before + 1))
       if wait > longest then return { 'too_long', math.floor(wait), longest, in_ms(wait - longest) } end

@@ -9,7 +9,7 @@ end
 
 -- Whether nothing of a model starts, as the breakers of its upstreams are open: who waits for a task that failed is not kept waiting.
 local function is_broken(m)
-  if call('HGET', keys.model(m), 'ups') ~= '2' then return false end
+  if call('HGET', keys.model(m), 'upstream_state') ~= '2' then return false end
   local at, why = upstreams.barred(m)
   return at > 0 and why == 'open'
 end

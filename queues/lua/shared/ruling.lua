@@ -13,19 +13,21 @@ local function begin_anew(model)
   local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
 
   level(keys.lanes(model))
-  call('HDEL', hash, 'V')
+  call('HDEL', hash, 'virtual_time')
   for _, q in ipairs(call('SMEMBERS', keys.queues())) do
     level(keys.flows(q, model))
     level(keys.parked(q, model))
     level(keys.debts(q, model))
     call('DEL', keys.lifts(q, model))
-    if call('HEXISTS', hash, 'v:' .. q) == 1 then call('HSET', hash, 'v:' .. q, '0', 'S:' .. q, '0', 'L:' .. q, '0') end
+    if call('HEXISTS', hash, 'lane_vtime:' .. q) == 1 then
+      call('HSET', hash, 'lane_vtime:' .. q, '0', 'lane_tag:' .. q, '0', 'lane_lifts:' .. q, '0')
+    end
   end
   for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
     local q, ac = unpack(call('HMGET', keys.task(id), 'queue', 'account'))
     if ac then
       local account = read_account(ac)
-      call('HINCRBY', hash, 'c:' .. q, whole(0 - account.cost))
+      call('HINCRBY', hash, 'charged:' .. q, whole(0 - account.cost))
       call('HSET', keys.task(id), 'account', open_account(0, account.weight, 0, 0, account.tokens, account.counted))
     end
   end
@@ -33,7 +35,7 @@ end
 
 -- Write a setting; nil: it is not set any more. With a new pace, what is left of the wait for the next start lasts as long as
 -- it does at that pace.
-local PACED = { requests_per_minute = 'tat', tokens_per_minute = 'ttat' }
+local PACED = { requests_per_minute = 'requests_at', tokens_per_minute = 'tokens_at' }
 function set(kind, name, setting, value)
   local hash = hash_of(kind, name)
   if setting == 'cost' and (call('HGET', hash, 'cost') or 'tokens') ~= (value or 'tokens') then begin_anew(name) end
@@ -86,7 +88,7 @@ local function apply_rules(model, queues, strict)
   if rules or strict then count_running(model) end
   local more = false
   for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
-    if call('HDEL', hash, 'h:' .. q) == 1 and call('ZSCORE', keys.lanes(model), q) then lift_lane(q, model) end
+    if call('HDEL', hash, 'lane_skipped:' .. q) == 1 and call('ZSCORE', keys.lanes(model), q) then lift_lane(q, model) end
     local parked = keys.parked(q, model)
     local users = call('ZRANGE', parked, '0', MOST_UNPARKED - 1)
     for _, u in ipairs(users) do unpark(model, u) end

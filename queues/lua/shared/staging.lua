@@ -38,7 +38,7 @@ end
 -- there is none. Nothing refuses a stage of a chain that has begun, so none begins until then.
 function chains.full_later(start, m, u, default_length)
   for q in string.gmatch(start.queues, '[^\n]+') do
-    local n, most = unpack(call('HMGET', keys.queue(q), 'n', 'max_length'))
+    local n, most = unpack(call('HMGET', keys.queue(q), 'waiting', 'max_length'))
     most = num(most) > 0 and num(most) or default_length
     if num(n) >= most then
       local own = own_in_queue(q, m, u)
@@ -175,7 +175,7 @@ function chains.admit(t, entry, spent)
   local s, offered = plan_entry(entry)
   if not offered and t.waiting == '1' then return nil, { 'no_worker' } end
   if entry.quota == '' then return t.reserved_credits end
-  local most = chains.most_cost(s, entry.parts, num(call('HGET', keys.model(s.model), 'top')), costs_of(entry.fields))
+  local most = chains.most_cost(s, entry.parts, num(call('HGET', keys.model(s.model), 'longest_output')), costs_of(entry.fields))
   entry.max_cost = most
   local needed = spent + most + entry.reserve
   if needed <= (held_by(t.reserved_credits) or 0) then return t.reserved_credits end

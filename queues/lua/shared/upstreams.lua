@@ -28,7 +28,7 @@ local function mark(m, up, bars)
     if call('ZCARD', keys.upstreams()) >= MOST or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MOST_OF_MODEL then return false end
     call('ZADD', keys.upstreams(), '0', member)
   end
-  if bars then call('HSET', keys.model(m), 'ups', '2') else call('HSETNX', keys.model(m), 'ups', '1') end
+  if bars then call('HSET', keys.model(m), 'upstream_state', '2') else call('HSETNX', keys.model(m), 'upstream_state', '1') end
   return true
 end
 
@@ -51,7 +51,7 @@ local function probes_of(m, up) return call('SCARD', keys.probes(m, up)) end
 -- Until when (ms) nothing of a model starts through an upstream, and why: 'held' its provider said so, 'open', or 'probing': as many
 -- probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
 function upstreams.through(m, up)
-  local s = call('HMGET', keys.upstream(m, up), 'held', 'till', 'forced')
+  local s = call('HMGET', keys.upstream(m, up), 'cooldown_until', 'till', 'forced')
   local held, till, forced = num(s[1]), num(s[2]), s[3]
   if forced == 'open' then return FOREVER, 'open' end
   if forced ~= 'closed' and till > NOW then return math.max(held, till), 'open' end
@@ -187,8 +187,8 @@ function upstreams.end_probe(id, t) call('SREM', keys.probes(t.model, t.upstream
 -- Nothing of a model starts through an upstream for so many ms: its provider said so. False: there are too many of them.
 function upstreams.hold(m, up, ms)
   if not mark(m, up, true) then return false end
-  local held = num(call('HGET', keys.upstream(m, up), 'held'))
-  call('HSET', keys.upstream(m, up), 'held', whole(math.max(held, NOW + math.min(ms, MOST_HELD))))
+  local held = num(call('HGET', keys.upstream(m, up), 'cooldown_until'))
+  call('HSET', keys.upstream(m, up), 'cooldown_until', whole(math.max(held, NOW + math.min(ms, MOST_HELD))))
   return true
 end
 
@@ -198,7 +198,7 @@ function upstreams.force(m, up, state, by)
   local hash = keys.upstream(m, up)
   local before = call('HGET', hash, 'forced') or 'auto'
   if not mark(m, up, true) then return nil end
-  call('HDEL', hash, 'till', 'since', 'number', 'why', 'held')
+  call('HDEL', hash, 'till', 'since', 'number', 'why', 'cooldown_until')
   call('DEL', keys.outcomes(m, up))
   if state == 'auto' then
     call('HDEL', hash, 'forced')
@@ -216,9 +216,9 @@ local function mark_anew(m)
     bars = bars or call('EXISTS', keys.upstream(m, string.sub(member, #m + 2))) == 1
   end
   if not known[1] then
-    call('HDEL', keys.model(m), 'ups')
+    call('HDEL', keys.model(m), 'upstream_state')
   elseif not bars then
-    call('HSET', keys.model(m), 'ups', '1')
+    call('HSET', keys.model(m), 'upstream_state', '1')
   end
 end
 
@@ -228,11 +228,11 @@ function upstreams.tidy()
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
     local m, up = string.match(member, '^([^\n]*)\n(.*)$')
     local hash = keys.upstream(m, up)
-    local s = call('HMGET', hash, 'held', 'till')
+    local s = call('HMGET', hash, 'cooldown_until', 'till')
     if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up) == 0 then
       call('HDEL', hash, 'till', 'since', 'number', 'why')
     end
-    if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'held') end
+    if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'cooldown_until') end
     local list = keys.outcomes(m, up)
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
     local window = call('HGET', keys.model(m), 'breaker_window_ms')

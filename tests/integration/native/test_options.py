@@ -88,7 +88,7 @@ async def test_poll_after_grows_with_the_estimated_wait(gateway: Start) -> None:
         task = await worker.take()
         first = await talk.submit()
         await talk.served.gateway.link.command(
-            "HSET", talk.served.gateway.keys("model", model="*"), "ms", 6000
+            "HSET", talk.served.gateway.keys("model", model="*"), "mean_ms", 6000
         )
         last = [await talk.submit() for _ in range(29)][-1]
         near, far = await talk.poll(first), await talk.poll(last)

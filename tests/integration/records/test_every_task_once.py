@@ -84,7 +84,7 @@ def as_caller(key_id: str, user: str = "") -> dict[str, str]:
 
 def granted_in(store: redis.Redis) -> dict[str, int]:
     """The same, as Redis knows them."""
-    return {subject: int(store.hget(KEYS("balance", subject=subject), "g") or 0) for subject in GRANTED}
+    return {subject: int(store.hget(KEYS("balance", subject=subject), "granted") or 0) for subject in GRANTED}
 
 
 class Crowd:

@@ -36,7 +36,7 @@ async def test_it_shows_what_the_gateway_and_redis_say(talk: Talk, open_browser:
         state = await talk.state()
         keys, command = talk.served.gateway.keys, talk.served.gateway.link.command
         held = await command("ZCARD", keys("slots", model="m"))
-        waiting = int(await command("HGET", keys("queue", queue="paid_batch"), "n"))
+        waiting = int(await command("HGET", keys("queue", queue="paid_batch"), "waiting"))
         assert (held, waiting) == (1, 3) == (state["counts"]["executing"], state["counts"]["queued"])
 
         await expect(page.locator("[data-figure=waiting]")).to_have_text("3")

@@ -12,7 +12,7 @@ def lane_tag(pool: Pool, queue: str = "free", model: str = "m") -> int:
     """Start tag of a lane, waiting or idle, in units of cost / weight."""
     call, keys = pool.world.call, pool.world.keys
     tag = call("ZSCORE", keys("lanes", model=model), queue)
-    return int(tag or call("HGET", keys("model", model=model), f"S:{queue}") or 0) // 4096
+    return int(tag or call("HGET", keys("model", model=model), f"lane_tag:{queue}") or 0) // 4096
 
 
 def flow_tag(pool: Pool, user: str = "u", queue: str = "free", model: str = "m") -> int:

@@ -18,10 +18,14 @@ def test_only_what_has_changed_is_told() -> None:
     presence.changed("a")
     presence.changed("b")
     presence.changed("gone before it was told")
-    assert presence.news(describe) == ({"a": b'{"workerId":"a"}', "b": b'{"workerId":"b"}'}, [], False)
+    assert presence.news(describe) == (
+        {"worker:a": b'{"workerId":"a"}', "worker:b": b'{"workerId":"b"}'},
+        [],
+        False,
+    )
     assert not presence
     presence.changed("b")
-    assert presence.news(lambda _: None) == ({}, ["b"], False)
+    assert presence.news(lambda _: None) == ({}, ["worker:b"], False)
     assert presence.fields == 1
 
 
@@ -31,7 +35,7 @@ def test_a_message_is_bounded_and_the_rest_follows() -> None:
         presence.changed(f"w{number}")
     assert len(presence.news(describe).told) == AT_ONCE
     assert presence
-    assert list(presence.news(describe).told) == [f"w{AT_ONCE}"]
+    assert list(presence.news(describe).told) == [f"worker:w{AT_ONCE}"]
     assert not presence
 
 
@@ -44,7 +48,7 @@ def test_a_store_that_may_have_lost_something_is_told_everything_anew() -> None:
     presence.forget(["a", "b"])
     assert presence
     news = presence.news(describe)
-    assert (set(news.told), news.gone, news.anew) == ({"a", "b"}, [], True)
+    assert (set(news.told), news.gone, news.anew) == ({"worker:a", "worker:b"}, [], True)
     assert presence.fields == 2, "what moves is told with the next renewal"
 
 

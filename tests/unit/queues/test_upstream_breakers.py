@@ -281,11 +281,11 @@ def test_names_that_callers_choose_have_no_breaker(world: World) -> None:
 def test_what_tells_nothing_any_more_is_forgotten(world: World) -> None:
     pool = Through(world)
     pool.fail()
-    assert world.call("HGET", world.keys("model", model="m"), "ups") == b"1"
+    assert world.call("HGET", world.keys("model", model="m"), "upstream_state") == b"1"
     pool.audit()
     pool.pass_time(62_000)
     assert world.call("ZCARD", world.keys("upstreams")) == 0
-    assert world.call("HGET", world.keys("model", model="m"), "ups") is None
+    assert world.call("HGET", world.keys("model", model="m"), "upstream_state") is None
     pool.audit()
     pool.open()
     world.advance(3_700_000)
