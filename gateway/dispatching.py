@@ -24,6 +24,10 @@ ENDS = Ends(
         fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),
 )
+TIGHTENS_BY = 4
+"""How often the tightest of adaptive limits fits into what is configured."""
+TIGHTENS_MS = (2000, 20_000)
+"""The waits of new tasks between which adaptive limits tighten."""
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -39,12 +43,14 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def _output_limits(model: ModelSettings) -> OutputLimits:
+    if not model.adaptive_timeouts:
+        return OutputLimits(model.first_output_ms, model.silence_ms)
+    first, silence = model.first_output_ms, model.silence_ms
     return OutputLimits(
-        model.first_output_ms,
-        model.silence_ms,
-        model.first_output_least_ms,
-        model.silence_least_ms,
-        *model.tightens_ms,
+        *(first, silence),
+        first and max(first // TIGHTENS_BY, 1),
+        silence and max(silence // TIGHTENS_BY, 1),
+        *TIGHTENS_MS,
     )
 
 

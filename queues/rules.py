@@ -33,9 +33,7 @@ MODEL_SETTINGS: Mapping[str, type[str] | type[int] | type[float] | type[bool]] =
     "max_running_per_user": int,
     "max_waiting_per_user": int,
     "breaker_failures": int,
-    "breaker_window_ms": int,
     "breaker_open_ms": int,
-    "breaker_slow_ms": int,
     "paused": bool,
 }
 

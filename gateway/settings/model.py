@@ -546,7 +546,6 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
     if s.tuning.grant_ack_ms > s.lease_ms:
         refuse(f"lease_ms ({s.lease_ms}) must be {s.tuning.grant_ack_ms} at least", ("lease_ms",))
     _check_queues(settings, refuse)
-    _check_models(settings, refuse)
     _check_routes(settings, refuse)
     _check_templates(settings, refuse)
     _check_chains(settings, refuse)
@@ -615,33 +614,6 @@ def _check_queues(settings: Settings, refuse: Refuse) -> None:
             example = next(name for name, queue in settings.queues.items() if queue.tier == tier)
             refuse(
                 f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one", ("queues", example)
-            )
-
-
-def _check_models(settings: Settings, refuse: Refuse) -> None:
-    for name, model in settings.models.items():
-        limits = (
-            ("first_output_least_ms", model.first_output_least_ms, "first_output_ms", model.first_output_ms),
-            ("silence_least_ms", model.silence_least_ms, "silence_ms", model.silence_ms),
-        )
-        for least_name, least, most_name, most in limits:
-            if least is not None and most is None:
-                refuse(
-                    f"{least_name} needs {most_name}: the limit that it tightens",
-                    ("models", name, least_name),
-                )
-            elif least is not None and most is not None and least > most:
-                refuse(
-                    f"{least_name} ({least}) is above {most_name} ({most})",
-                    ("models", name, least_name),
-                    ("models", name, most_name),
-                )
-        begin, end = model.tightens_ms
-        if begin >= end:
-            refuse(
-                f"tightens_from_ms ({begin}) must be below tightens_to_ms ({end})",
-                ("models", name, "tightens_from_ms"),
-                ("models", name, "tightens_to_ms"),
             )
 
 
@@ -734,7 +706,6 @@ def unusable_routes(settings: Settings) -> list[str]:
     def refuse(message: str, *locs: Loc) -> None:
         found.extend(f"{'.'.join(map(str, loc))}: {message}" for loc in locs[:1])
 
-    _check_models(settings, refuse)
     _check_routes(settings, refuse)
     return found
 

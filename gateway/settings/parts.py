@@ -88,8 +88,6 @@ Networks = Annotated[list[str], Field(max_length=64), AfterValidator(_networks)]
 """Of private addresses, which may be called although they are none of the public internet."""
 
 MOST_FALLBACKS = 8
-TIGHTENS_FROM_MS = 2 * SECOND_MS
-TIGHTENS_TO_MS = 20 * SECOND_MS
 MOST_OF_A_PRICE = 100_000_000
 """Credits of a million tokens, or of a task: what one task costs then is a number that Redis's scripts can count with."""
 
@@ -189,21 +187,13 @@ class ModelSettings(SettingsPart):
     """
 
     breaker_failures: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Failures of an upstream (a server behind workers) within `breaker_window_ms` that open its breaker for this model, if they
+    """Failures of an upstream (a server behind workers) within a minute that open its breaker for this model, if they
     are half of what ended in that time. Then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
     """
-
-    breaker_window_ms: Annotated[int, Field(ge=1000, le=3_600_000)] | None = None
-    """Milliseconds after which an outcome does not count any more for a breaker. Not set: 60000."""
 
     breaker_open_ms: Annotated[int, Field(ge=100, le=3_600_000)] | None = None
     """Milliseconds for which a breaker is open at first; then a few tasks probe the upstream, and after each probe that fails
     it is open for twice as long, up to a minute. Not set: 5000.
-    """
-
-    breaker_slow_ms: MsOrZero | None = None
-    """A first output that comes later than so many milliseconds after the task was granted counts as a failure of its
-    upstream; the task itself goes on. Not set, or 0: slow answers do not count.
     """
 
     first_output_ms: Ms | None = None
@@ -214,22 +204,10 @@ class ModelSettings(SettingsPart):
     silence_ms: Ms | None = None
     """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
 
-    first_output_least_ms: Ms | None = None
-    """How far `first_output_ms` tightens while the model's queue is long, so that slots come back sooner; it relaxes as the queue
-    drains, and stays above what answers take. Not set: it stays as it is. Below what a good answer takes when the model is busy,
-    a few of these end, too.
+    adaptive_timeouts: bool = False
+    """Whether `first_output_ms` and `silence_ms` tighten, down to a quarter, while the model's queue makes new tasks wait for 2
+    to 20 s, so that slots come back sooner. They relax as the queue drains, and stay above what answers take.
     """
-
-    silence_least_ms: Ms | None = None
-    """The same for `silence_ms`. Not set: it stays as it is."""
-
-    tightens_from_ms: MsOrZero | None = None
-    """Both limits begin to tighten when the model's queue makes those who come wait for longer than so many milliseconds. Not
-    set: 2 s. Means nothing without a least limit.
-    """
-
-    tightens_to_ms: Ms | None = None
-    """They are as tight as they may be when it makes them wait for so many; more than `tightens_from_ms`. Not set: 20 s."""
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MOST_FALLBACKS)] = []
     """Models to which a task of this one goes on, in this order, that it could not answer: before anybody saw output, at
@@ -239,12 +217,6 @@ class ModelSettings(SettingsPart):
     fallback_after_ms: MsOrZero | None = None
     """A task goes on to the next model while this one is held or paced for longer than so many milliseconds. Not set: 10 s.
     """
-
-    @property
-    def tightens_ms(self) -> tuple[int, int]:
-        """The waits between which limits tighten."""
-        begin, end = self.tightens_from_ms, self.tightens_to_ms
-        return TIGHTENS_FROM_MS if begin is None else begin, TIGHTENS_TO_MS if end is None else end
 
 
 class QueueSettings(SettingsPart):

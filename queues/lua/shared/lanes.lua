@@ -250,13 +250,13 @@ end
 -- What settling needs of a lane and its model: `unit` of cost, `users` in line, what is learned (means), `v` of the lane, and what
 -- it is charged by: its start `tag` (valid while it is idle), sum of `lifts`, cost `charged` so far.
 function read_books(m, q)
-  local unit, users, mean_output, mean_ms, pace, v, tag, lifts, charged, top, ups, slow =
+  local unit, users, mean_output, mean_ms, pace, v, tag, lifts, charged, top, ups =
     unpack(call('HMGET', keys.model(m), 'cost', 'users', 'mean_output', 'mean_ms', 'mean_speed', 'lane_vtime:' .. q,
       'lane_tag:' .. q, 'lane_lifts:' .. q, 'charged:' .. q, 'longest_output',
-      'upstream_state', 'breaker_slow_ms'))
+      'upstream_state'))
   return {
     unit = unit, users = num(users), mean_output = mean_output, mean_ms = mean_ms, pace = pace, v = num(v), tag = num(tag),
-    lifts = num(lifts), charged = num(charged), top = num(top), ups = ups, slow = slow,
+    lifts = num(lifts), charged = num(charged), top = num(top), ups = ups,
   }
 end
 

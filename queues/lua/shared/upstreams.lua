@@ -4,7 +4,7 @@
 -- A breaker is closed, open, or half-open. Closed, the outcomes of attempts are remembered from a failure on, for a window of time;
 -- where enough of them are failures, and half of all, it opens: nothing of the model starts through the upstream for a while. When
 -- that is over it is half-open: a few tasks at a time may start, its probes. As many that go well close it; one that fails opens it
--- again, for twice as long. Only failures that an upstream is to blame for count (OF_UPSTREAM), and slow answers, if they are to.
+-- again, for twice as long. Only failures that an upstream is to blame for count (OF_UPSTREAM).
 -- What began before it opened counts for nothing, whatever it comes to.
 -- (Nygard, Release It!, 2007, has the pattern; the bounds are near those of resilience4j and Finagle.)
 local upstreams = {}
@@ -99,12 +99,12 @@ function upstreams.given_up(m)
   return all[1] ~= nil
 end
 
--- How many outcomes a time has, and how many of them are failures.
-local function count_outcomes(list, window)
+-- How many outcomes WINDOW has, and how many of them are failures.
+local function count_outcomes(list)
   local number, failures = 0, 0
   for _, entry in ipairs(call('LRANGE', list, '0', '-1')) do
     local at, good = string.match(entry, '^(%d+) ([01])$')
-    if tonumber(at) > NOW - window then
+    if tonumber(at) > NOW - WINDOW then
       number = number + 1
       if good == '0' then failures = failures + 1 end
     end
@@ -125,11 +125,7 @@ end
 -- where something went well: most of the time there is nothing to remember then.
 function upstreams.note(t, good, why, books)
   local m, up = t.model, t.upstream or ''
-  if good and books then
-    local slow = num(books.slow)
-    if slow > 0 and (t.first_output_at and num(t.first_output_at) or NOW) - num(t.granted_at) > slow then good, why = false, 'SLOW' end
-    if good and not books.ups and not t.probe then return end
-  end
+  if good and books and not books.ups and not t.probe then return end
   if m == '*' then return end
   local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
@@ -139,13 +135,13 @@ function upstreams.note(t, good, why, books)
     if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
     return
   end
-  local s = call('HMGET', keys.model(m), 'breaker_failures', 'breaker_window_ms', 'breaker_open_ms')
-  local most, window, open_ms = s[1] and num(s[1]) or FAILURES, s[2] and num(s[2]) or WINDOW, s[3] and num(s[3]) or OPEN
+  local s = call('HMGET', keys.model(m), 'breaker_failures', 'breaker_open_ms')
+  local most, open_ms = s[1] and num(s[1]) or FAILURES, s[2] and num(s[2]) or OPEN
   if most == 0 or not mark(m, up) then return end
   call('LPUSH', list, entry)
   call('LTRIM', list, '0', whole(KEPT - 1))
-  call('PEXPIRE', list, whole(window))
-  local counted, failures = count_outcomes(list, window)
+  call('PEXPIRE', list, whole(WINDOW))
+  local counted, failures = count_outcomes(list)
   local bad = failures * 2 >= counted
   if till and not bad and counted - failures >= PROBES then
     call('HDEL', hash, 'till', 'since', 'number', 'why')
@@ -168,8 +164,6 @@ end
 -- Returns the model of which another may start now, if so.
 function upstreams.answers(id)
   local t = load(id)
-  local slow = num(call('HGET', keys.model(t.model), 'breaker_slow_ms'))
-  if slow > 0 and NOW - num(t.granted_at) > slow then return end
   upstreams.note(t, true, '')
   call('HSET', keys.task(id), 'probe', '2')
   upstreams.end_probe(id, t)
@@ -235,8 +229,7 @@ function upstreams.tidy()
     if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'cooldown_until') end
     local list = keys.outcomes(m, up)
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
-    local window = call('HGET', keys.model(m), 'breaker_window_ms')
-    if last and tonumber(last) <= NOW - (window and num(window) or WINDOW) then call('DEL', list) end
+    if last and tonumber(last) <= NOW - WINDOW then call('DEL', list) end
     if call('EXISTS', hash, list) == 0 then call('ZREM', keys.upstreams(), member) end
     if call('EXISTS', hash) == 0 then anew[m] = true end
   end

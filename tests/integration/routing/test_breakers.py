@@ -230,16 +230,3 @@ async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Star
             assert f"{before} → {state}" in done.stdout
             await fail(talk, worker, 2 * FAILURES if state == "closed" else FAILURES)
         assert (await talk.http.post("/api/openai", json=CHAT)).json()["code"] == "MODEL_UNAVAILABLE"
-
-
-async def test_answers_that_begin_late_open_a_breaker_where_a_model_says_so(gateway: Start) -> None:
-    async with gateway(models={"m": {"breaker_slow_ms": 1, **LONG}}) as talk, talk.worker2(["m"]) as worker:
-        for _ in range(FAILURES):
-            call = talk.later(talk.http.post("/api/openai", json=CHAT))
-            task = await worker.take()
-            await passes(talk, 0.005)
-            await worker.answer(task, {"content": "late"})
-            assert (await call).status_code == 200
-        found = await breaker(talk)
-        assert found is not None
-        assert (found["breaker"], found["why"]) == ("open", "SLOW")

@@ -36,8 +36,7 @@ def change(kind: Kind, name: str, fields: Values, overrides: Values | None = Non
 def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_scheduler() -> None:
     assert set(changeable("queue")) == set(QueueSettings.model_fields) - {"tier", "mode"}
     assert set(changeable("model")) == set(ModelSettings.model_fields) - {
-        *("first_output_ms", "silence_ms", "first_output_least_ms", "silence_least_ms"),
-        *("tightens_from_ms", "tightens_to_ms", "fallbacks", "fallback_after_ms"),
+        *("first_output_ms", "silence_ms", "adaptive_timeouts", "fallbacks", "fallback_after_ms")
     }
     queues, models = configured(SETTINGS)
     assert queues.keys() == SETTINGS.queues.keys()
@@ -61,9 +60,7 @@ def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_sched
             "max_running_per_user": None,
             "max_waiting_per_user": None,
             "breaker_failures": None,
-            "breaker_window_ms": None,
             "breaker_open_ms": None,
-            "breaker_slow_ms": None,
         }
     }
 

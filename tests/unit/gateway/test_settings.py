@@ -134,15 +134,6 @@ def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
         ({"queues": {"x": {"tier": "vip", "mode": "stream"}}}, "no queue of mode batch and vision"),
         ({"queues": {"paid_stream": {"lendable": 1}}}, "above reserved"),
         ({"queues": {"paid_stream": {"borrow": 0}}}, "nothing reserved"),
-        ({"models": {"m": {"first_output_least_ms": 5}}}, "first_output_least_ms needs first_output_ms"),
-        (
-            {"models": {"m": {"silence_ms": 4, "silence_least_ms": 5}}},
-            r"silence_least_ms \(5\) is above silence_ms \(4\)",
-        ),
-        (
-            {"models": {"m": {"tightens_from_ms": 20_000}}},
-            r"tightens_from_ms \(20000\) must be below tightens_to_ms",
-        ),
         ({"keys": [{"id": "a", "sha256": SHA, "tier": "gold"}]}, "no queue has the tier 'gold'"),
         ({"keys": [{"id": "a", "sha256": SHA}, {"id": "a", "sha256": "b" * 64}]}, "used more than once"),
         ({"keys": [{"id": "a", "sha256": SHA}], "workers": [{"id": "w", "sha256": "A" * 64}]}, "sha256"),

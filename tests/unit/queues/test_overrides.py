@@ -34,9 +34,7 @@ MODEL_VALUES: dict[str, Value] = {
     "max_running_per_user": 2,
     "max_waiting_per_user": 4,
     "breaker_failures": 9,
-    "breaker_window_ms": 30_000,
     "breaker_open_ms": 2000,
-    "breaker_slow_ms": 8000,
     "paused": True,
 }
 

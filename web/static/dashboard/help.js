@@ -18,10 +18,8 @@ export const CHINESE = {
   windows: "模型的目标在任意一段时间内可收到的请求数，无论从何时算起，所有副本与工作进程合计：50/1s，或至多三个窗口，50/1s, 1000/1m（ms、s、m 或 h）。",
   max_running_per_user: "一个用户在此模型上可同时运行的任务数；其余任务等待，队列中后面的任务先行。",
   max_waiting_per_user: "一个用户可为此模型等待的任务数，所有队列合计；超出的以 429 拒绝。",
-  breaker_failures: "breaker_window_ms 内上游（工作进程背后的服务器）失败多少次，且占已结束任务的一半时，为此模型打开其熔断器；0 表示不用熔断器。",
-  breaker_window_ms: "超过这么多毫秒的结果不再计入熔断器。",
+  breaker_failures: "一分钟内上游（工作进程背后的服务器）失败多少次，且占已结束任务的一半时，为此模型打开其熔断器；0 表示不用熔断器。",
   breaker_open_ms: "熔断器首次打开的毫秒数；之后放行少量任务试探，每次试探失败则时长加倍，最多一分钟。",
-  breaker_slow_ms: "首个输出晚于开始后这么多毫秒，即计为上游的一次失败；任务本身继续。",
 };
 
 /** What a setting is for, in the reader's language. */

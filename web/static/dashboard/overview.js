@@ -504,7 +504,7 @@ const upstreamTable = () =>
       },
       { name: "upstream.since", class: "num", sign: row => (row.since === null ? "–" : t("ago", { time: about(Math.max(row.now - row.since, 0)) })) },
       { name: "upstream.openings", class: "num", sign: row => (row.openings ? number(row.openings) : "–") },
-      { name: "upstream.why", sign: row => (row.why === "SLOW" ? t("upstream.slow") : (row.why ?? "–")) },
+      { name: "upstream.why", sign: row => ((row.why ?? "–")) },
       { name: "upstream.probes", class: "num", sign: row => (row.probes ? number(row.probes) : "–"), draw: row => h("span", { title: t("upstream.probes.long") }, row.probes ? number(row.probes) : "–") },
       { name: "upstream.workers", class: "num", sign: row => number(row.workers) },
       {
