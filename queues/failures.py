@@ -113,7 +113,6 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(502, "UPSTREAM_QUOTA", Category.UPSTREAM, worker=True, upstream=True),
     # the endpoint: what it led to may not be, and its caller alone cannot change that
     FailureRow(502, "ADDRESS_REFUSED", Category.UPSTREAM, worker=True),
-    FailureRow(502, "REDIRECT_REFUSED", Category.UPSTREAM, worker=True),
     FailureRow(502, "RESPONSE_TOO_LARGE", Category.UPSTREAM, worker=True),
     # the worker
     FailureRow(500, "WORKER_ERROR", Category.WORKER, worker=True),

@@ -1,5 +1,5 @@
 """URLs of other people's interfaces, parsed so strictly that every parser agrees, and the patterns that they
-must match. Pure; the gateway looks at a URL with it when a task comes, and the worker at each redirect.
+must match. Pure; the gateway looks at a URL with it when a task comes, and the worker before it calls.
 """
 
 import ipaddress

@@ -130,75 +130,6 @@ async def test_a_name_without_an_address_is_a_failure(make: Make) -> None:
     assert failed.message.startswith("The endpoint cannot be reached: ")
 
 
-# ---- redirects ------------------------------------------------------------------------------------------------------
-
-
-def leads_to(location: str, *headers: str) -> object:
-    async def say(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        first = asked.line.split()[1].startswith("/a")
-        there = location.format(port=writer.get_extra_info("sockname")[1])
-        writer.write(
-            answer(b"go there", "302 Found", f"Location: {there}", *headers) if first else answer(b"there")
-        )
-        await writer.drain()
-
-    return say
-
-
-REDIRECTS = {**ALLOWED, "followRedirects": 3}
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        METADATA,
-        "http://127.0.0.1:{port}/b",
-        "http://localhost:{port}/b",
-        "http://[::ffff:127.0.0.1]:{port}/b",
-        "https://127.0.0.2:{port}/b",
-        "//127.0.0.1:{port}/b",
-        "gopher://127.0.0.2:{port}/b",
-    ],
-)
-async def test_a_redirect_elsewhere_is_refused_and_nobody_is_called(location: str, make: Make) -> None:
-    async with two(leads_to(location)) as (outside, inside):
-        refused = await fails(make(), payload(outside.url("/a", OUTSIDE), rules=REDIRECTS))
-        assert (refused.code, refused.retryable) == ("REDIRECT_REFUSED", False)
-        told = await call(make(), payload(outside.url("/a", OUTSIDE), rules=ALLOWED))
-    assert told["status"] == 302  # where none are followed, it is the answer
-    assert inside.connections == 0
-    assert len(outside.asked) == 2
-
-
-async def test_a_redirect_within_the_pattern_is_followed_with_its_credentials(adapter: HttpAdapter) -> None:
-    async with two(leads_to("/b?c=d")) as (outside, _):
-        headers = [["authorization", "Bearer x"], ["content-type", "text/plain"]]
-        asked = payload(outside.url("/a", OUTSIDE), "POST", headers=headers, body="b", rules=REDIRECTS)
-        told = await call(adapter, asked)
-    assert told["body"] == "there"
-    assert [one.line for one in outside.asked] == ["POST /a HTTP/1.1", "GET /b?c=d HTTP/1.1"]
-    there = outside.asked[1]
-    assert there.header("authorization") == ["Bearer x"]
-    assert there.header("content-type") == there.header("content-length") == []
-    assert outside.connections == 1
-
-
-async def test_the_address_is_checked_at_each_hop(make: Make) -> None:
-    """The name leads outside first, and inside when the redirect is followed."""
-    adapter = make(resolve=Names(a_example=[[OUTSIDE], [INSIDE]]))
-    async with two(leads_to("/b", "Connection: close")) as (outside, inside):
-        refused = await fails(adapter, payload(outside.url("/a", "a.example"), rules=REDIRECTS))
-    assert refused.code == "ADDRESS_REFUSED"
-    assert (outside.connections, inside.connections) == (1, 0)
-
-
-async def test_redirects_in_a_circle_end(adapter: HttpAdapter) -> None:
-    async with two(leads_to("/a")) as (outside, _):
-        refused = await fails(adapter, payload(outside.url("/a", OUTSIDE), rules=REDIRECTS))
-    assert refused.code == "REDIRECT_REFUSED"
-    assert len(outside.asked) == 4
-
-
 # ---- TLS ------------------------------------------------------------------------------------------------------------
 
 
@@ -300,17 +231,6 @@ async def test_a_request_that_is_not_taken_has_not_left(
     goes_on.set()
     assert (await calling)["body"] == "x"
     server.close()
-
-
-async def test_of_requests_that_may_be_redirected_nobody_tells_that_they_have_left(
-    adapter: HttpAdapter,
-) -> None:
-    told: list[str] = []
-    async with two(leads_to("/b")) as (outside, _):
-        await call(
-            adapter, payload(outside.url("/a", OUTSIDE), rules=REDIRECTS), sent=lambda: told.append("left")
-        )
-    assert told == []
 
 
 async def test_an_answer_that_somebody_has_cut_is_no_answer(certificates: Certificates, make: Make) -> None:

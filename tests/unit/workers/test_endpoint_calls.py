@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fairlane.workers.adapters.endpoints.calls import Call, read_call
+from fairlane.workers.adapters.endpoints.calls import read_call
 from fairlane.workers.adapters.endpoints.client import Answer
 from fairlane.workers.adapters.endpoints.decoding import MOST_MEMBERS, TooLargeError, decode, readable
 from fairlane.workers.adapters.endpoints.headers import MOST_HEADERS, incoming, outgoing
-from fairlane.workers.adapters.endpoints.outcomes import redirected, result
+from fairlane.workers.adapters.endpoints.outcomes import result
 from fairlane.workers.sdk import TaskError
 
 RULES: dict[str, Any] = {"pattern": "https://a.example/v1/*", "timeoutMs": 1000, "maxResponseBytes": 1000}
@@ -64,7 +64,6 @@ def test_a_call_is_what_the_payload_says() -> None:
         ({"bodyBase64": "Y!Q=="}, "base64"),
         ({"body": 1}, "payload"),
         ({"rules": {"maxResponseBytes": 1 << 30}}, "payload"),
-        ({"rules": {"followRedirects": 6}}, "payload"),
         ({"rules": {"allowPrivate": ["10.0.0.0/33"]}}, "10.0.0.0/33"),
     ],
 )  # fmt: skip
@@ -224,77 +223,3 @@ def test_nor_a_part_of_one(name: str, value: str, repeated: str) -> None:
         result(call, said(500, json.dumps({"error": {"message": repeated}}).encode()))
     assert failed.value.message.endswith("***")
     assert "s3cr3t" not in failed.value.message
-
-
-def follow(call: Call, status: int, location: str) -> Call | None:
-    return redirected(call, said(status, location=location))
-
-
-def test_redirects_are_answers_where_none_are_followed() -> None:
-    assert follow(read_call(payload()), 302, "https://a.example/v1/y") is None
-
-
-@pytest.mark.parametrize(
-    ("status", "method", "as_method", "keeps_body"),
-    [
-        *((301, "GET", "GET", True), (302, "HEAD", "HEAD", True), (303, "HEAD", "HEAD", True)),
-        *((301, "POST", "GET", False), (302, "POST", "GET", False), (303, "POST", "GET", False)),
-        *((303, "PUT", "GET", False), (303, "DELETE", "GET", False)),
-        *((301, "PUT", "PUT", True), (302, "DELETE", "DELETE", True), (302, "PATCH", "PATCH", True)),
-        *((307, "POST", "POST", True), (308, "POST", "POST", True), (307, "GET", "GET", True)),
-    ],
-)
-def test_a_redirect_keeps_the_method_or_becomes_a_get(
-    status: int, method: str, as_method: str, keeps_body: bool
-) -> None:
-    headers = [["content-type", "text/plain"], ["content-digest", "x"], ["authorization", "Bearer x"]]
-    call = read_call(payload(method=method, headers=headers, body="b", rules={"followRedirects": 2}))
-    there = follow(call, status, "y?z=1")
-    assert there is not None
-    assert (there.method, there.target.url, there.redirects) == (as_method, "https://a.example/v1/y?z=1", 1)
-    assert there.body == (b"b" if keeps_body else b"")
-    assert [name for name, _ in there.headers] == (
-        ["content-type", "content-digest", "authorization"] if keeps_body else ["authorization"]
-    )
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "https://b.example/v1/x",
-        "http://a.example/v1/x",
-        "https://a.example:444/v1/x",
-        "//169.254.169.254/latest/meta-data",
-        "http://169.254.169.254/",
-        "/v2/x",
-        "../admin",
-        "/v1/../admin",
-        "/v1/%2e%2e/admin",
-        "https://u:p@a.example/v1/x",
-        "https://a.example\\@b.example/v1/x",
-        "javascript:alert(1)",
-        "file:///etc/passwd",
-        "/v1/x y",
-        "/v1/gr\u00fcn",
-        "https://a.example./v1/x",
-        "https://[::1]/v1/x",
-    ],
-)
-def test_a_redirect_off_the_pattern_is_refused(location: str) -> None:
-    call = read_call(payload(rules={"followRedirects": 5}))
-    with pytest.raises(TaskError) as refused:
-        follow(call, 302, location)
-    assert (refused.value.code, refused.value.retryable) == ("REDIRECT_REFUSED", False)
-    assert "admin" not in refused.value.message
-
-
-def test_redirects_are_followed_so_often_and_no_more() -> None:
-    call = read_call(payload(rules={"followRedirects": 1}))
-    there = follow(call, 302, "/v1/y#part")
-    assert there is not None
-    assert there.target.url == "https://a.example/v1/y"
-    with pytest.raises(TaskError, match="more often"):
-        follow(there, 302, "/v1/z")
-    for status in (300, 304, 305, 306, 200):
-        assert follow(call, status, "/v1/y") is None
-    assert redirected(call, said(302)) is None

@@ -3,19 +3,18 @@
 import base64
 import binascii
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from fairlane.workers.adapters.endpoints.addresses import Network, read_networks
-from fairlane.workers.adapters.endpoints.headers import Header, outgoing, without_body
+from fairlane.workers.adapters.endpoints.headers import Header, outgoing
 from fairlane.workers.adapters.targets import BadTarget, Pattern, Target, read_target
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """A call by one of these may be made twice (RFC 9110, 9.2.2)."""
-MOST_REDIRECTS = 5
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 WITH_BODIES = frozenset({"POST", "PUT", "PATCH"})
 """Servers know that their requests have a body (RFC 9110, 9.3)."""
@@ -31,7 +30,6 @@ class _Rules(msgspec.Struct, rename="camel"):
     timeout_ms: Annotated[int, Meta(ge=1, le=24 * 3600 * 1000)]
     max_response_bytes: Annotated[int, Meta(ge=0, le=MAX_RESPONSE_BYTES)]
     allow_private: Annotated[list[_Text], Meta(max_length=64)] = []
-    follow_redirects: Annotated[int, Meta(ge=0, le=MOST_REDIRECTS)] = 0
 
 
 class _Payload(msgspec.Struct, rename="camel"):
@@ -56,15 +54,10 @@ class Call:
     target: Target
     headers: tuple[Header, ...]
     body: bytes
-    pattern: Pattern
     timeout_s: float
     max_response_bytes: int
     allowed: tuple[Network, ...]
     """Networks in which private addresses may be connected to."""
-    follows: bool
-    """Whether redirects are followed, and are no answers."""
-    redirects: int
-    """How many more may be."""
 
     @property
     def idempotent(self) -> bool:
@@ -76,15 +69,6 @@ class Call:
         looks for none would read it as the next request, which nobody has checked.
         """
         return bool(self.body) and self.method not in WITH_BODIES
-
-    def moved(self, target: Target, *, as_get: bool) -> "Call":
-        """The call that a redirect asks for; `as_get`: without its method and body."""
-        there = replace(self, target=target, redirects=self.redirects - 1)
-        return (
-            replace(there, method="GET", headers=tuple(without_body(self.headers)), body=b"")
-            if as_get
-            else there
-        )
 
 
 def read_call(payload: bytes) -> Call:
@@ -107,12 +91,9 @@ def read_call(payload: bytes) -> Call:
         target,
         tuple(outgoing(asked.headers)),
         _body(asked),
-        pattern,
         rules.timeout_ms / 1000,
         rules.max_response_bytes,
         read_networks(rules.allow_private),
-        rules.follow_redirects > 0,
-        rules.follow_redirects,
     )
 
 

@@ -17,10 +17,6 @@ HOP_BY_HOP = frozenset(
 """They are about one connection (RFC 9110, 7.6.1). `Expect` goes with them: a body is sent at once."""
 OURS = frozenset({"host", "content-length", "accept-encoding"})
 """They follow from the call itself: where it goes, what its body is, and what we can read."""
-OF_A_BODY = frozenset(
-    {"content-type", "content-encoding", "content-language", "content-location", "content-md5", "digest"}
-)
-"""They go where a redirect drops the body. Besides: `Content-Digest`, `Repr-Digest`."""
 CREDENTIALS_OF_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
 """They are for whoever made the call, which is this worker with the operator's credentials, and not for callers."""
 
@@ -44,13 +40,6 @@ def outgoing(headers: Iterable[Header]) -> list[Header]:
             raise ValueError(f"The header {name} is not one line of Latin-1 text")
     stays = HOP_BY_HOP | OURS | _named_by_connection(given)
     return [(name, value) for name, value in given if name not in stays and not name.startswith("proxy-")]
-
-
-def without_body(headers: Iterable[Header]) -> list[Header]:
-    """What is left of a call's headers when a redirect drops its body."""
-    return [
-        (name, value) for name, value in headers if name not in OF_A_BODY and not name.endswith("-digest")
-    ]
 
 
 def incoming(headers: Sequence[tuple[bytes, bytes]], *, decoded: bool) -> list[Header]:

@@ -18,7 +18,7 @@ from fairlane.workers.adapters.endpoints.client import (
     public_authorities,
 )
 from fairlane.workers.adapters.endpoints.headers import first
-from fairlane.workers.adapters.endpoints.outcomes import redirected, result
+from fairlane.workers.adapters.endpoints.outcomes import result
 from fairlane.workers.sdk import Context, Task, TaskError, Worker
 
 AGENT = "fairlane"
@@ -29,7 +29,7 @@ LARGE_BYTES = 256 * 1024
 class HttpAdapter:
     """A handler of the calls of all endpoints.
 
-    It retries nothing and follows redirects only within the endpoint's pattern. `resolve` tells a host's addresses, `tls` makes
+    It retries nothing and follows no redirects. `resolve` tells a host's addresses, `tls` makes
     what decides whose certificates are believed. Proxies that the environment names are not used: they would connect to
     addresses that nobody here has checked.
     """
@@ -68,32 +68,20 @@ class HttpAdapter:
             raise
 
     async def _answer(self, call: Call, context: Context, task: Task) -> Answer:
-        """The answer behind all redirects. Raises TaskError."""
+        """Send the request and return the answer. Raise TaskError."""
         loop = asyncio.get_running_loop()
         remaining = context.remaining()
         of_task = remaining <= call.timeout_s
-        until = loop.time() + min(call.timeout_s, remaining)
-        has_last = not call.follows  # of a call that may be redirected nobody knows which request is the last
-        progress = Progress()
-        try:
-            async with asyncio.timeout_at(until):
-                while True:
-                    progress = Progress(context.sent if task.tell_sent and has_last else None)
-                    answer = await self._once(call, task.traceparent, progress)
-                    further = redirected(call, answer)
-                    if further is None:
-                        return answer
-                    call = further
-        except TimeoutError as error:
-            raise _late(call, progress, of_task=of_task) from error
-
-    async def _once(self, call: Call, traceparent: str | None, progress: Progress) -> Answer:
-        """One hop: its address is checked, and the one that is connected to. Raises TaskError."""
-        headers = _headers(call, traceparent)
+        progress = Progress(context.sent if task.tell_sent else None)
+        headers = _headers(call, task.traceparent)
         request = Request(
             call.method, call.target, headers, call.body, call.allowed, call.max_response_bytes, progress
         )
-        return await self._client.send(request, call.endpoint)
+        try:
+            async with asyncio.timeout_at(loop.time() + min(call.timeout_s, remaining)):
+                return await self._client.send(request, call.endpoint)
+        except TimeoutError as error:
+            raise _late(call, progress, of_task=of_task) from error
 
 
 def _late(call: Call, progress: Progress, *, of_task: bool) -> TaskError:

@@ -12,7 +12,7 @@
 | an answer that does not end in time                 | TOTAL_TIMEOUT                     | likewise                       |
 | the time of the task is over                        | TOTAL_TIMEOUT                     | no                             |
 | an answer that cannot be read                       | JSON_PARSE_FAILED                 | no                             |
-| an address, a redirect or a size that may not be    | ADDRESS_REFUSED, REDIRECT_REFUSED, RESPONSE_TOO_LARGE | no         |
+| an address or a size that may not be                | ADDRESS_REFUSED, RESPONSE_TOO_LARGE | no                           |
 
 A refusal for a time (429, 503) holds the endpoint's line for all who call it, so the failure names no other status: with one, the
 worker would rest, which has other endpoints to call.
@@ -23,14 +23,12 @@ import binascii
 import contextlib
 import re
 from typing import Any
-from urllib.parse import urldefrag, urljoin
 
 from fairlane.workers.adapters.endpoints.calls import Call
 from fairlane.workers.adapters.endpoints.client import Answer, too_large
 from fairlane.workers.adapters.endpoints.decoding import TooLargeError, decode, readable
-from fairlane.workers.adapters.endpoints.headers import first, incoming, values
+from fairlane.workers.adapters.endpoints.headers import incoming, values
 from fairlane.workers.adapters.failures import DEFAULT_PAUSE_S, TIMEOUT_STATUSES, read_error
-from fairlane.workers.adapters.targets import read_target
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import TaskError, shorten
 
@@ -39,36 +37,8 @@ MAX_SAID_BYTES = 64 * 1024
 SECRET_CHARS = 8
 """Words of headers that are so long may be secrets, and are kept out of sentences."""
 _SIGNS = re.compile(r"[\s=;,:\"']+")
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NO_BODY = frozenset({204, 206, 304})
 """Answers without a body, and parts of one, which cannot be made readable by themselves."""
-
-
-def redirected(call: Call, answer: Answer) -> Call | None:
-    """The call that an answer asks for instead; None where it is the answer, or no redirects are followed.
-
-    Raises TaskError for one that may not be followed: off the endpoint's pattern, to another scheme, host or port above all; or
-    after as many as may be.
-    """
-    location = first(answer.headers, b"location")
-    if answer.status not in _REDIRECTS or location is None or not call.follows:
-        return None
-    if call.redirects == 0:
-        raise TaskError("REDIRECT_REFUSED", "The endpoint redirects more often than may be followed.")
-    try:
-        target = read_target(urldefrag(urljoin(call.target.url, location)).url)
-    except ValueError as error:
-        raise TaskError(
-            "REDIRECT_REFUSED", "The endpoint redirects to what is no URL that may be called."
-        ) from error
-    if not call.pattern.matches(
-        target
-    ):  # whose origin is literal: headers that prove who calls never go anywhere else
-        raise TaskError("REDIRECT_REFUSED", "The endpoint redirects to a URL that is not of its pattern.")
-    as_get = (answer.status == 303 and call.method not in ("GET", "HEAD")) or (
-        answer.status in (301, 302) and call.method == "POST"
-    )
-    return call.moved(target, as_get=as_get)
 
 
 def result(call: Call, answer: Answer) -> dict[str, Any]:

@@ -36,10 +36,7 @@ FAILS_ALL = 10
 MAX_CHARS = 200
 """Of a task's failure, where it says what is wrong with its worker."""
 PROOFS = frozenset(
-    {
-        *("BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"),
-        *("ADDRESS_REFUSED", "REDIRECT_REFUSED", "RESPONSE_TOO_LARGE"),
-    }
+    {*("BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"), *("ADDRESS_REFUSED", "RESPONSE_TOO_LARGE")}
 )
 """Failures that say that the worker works: they are the callers', or the endpoint's."""
 OTHERS_FAULTS = frozenset({"NO_WORKER", "STORE_LOST", "OUTPUT_TOO_LARGE", "WORKER_LOST"})
