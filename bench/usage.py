@@ -18,8 +18,8 @@ from tests.support.records import NOON, entry
 
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.reports import UsageReports, Wanted
+from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 
 PAGE = 500
@@ -79,7 +79,7 @@ async def fill(database: Database, rows: int) -> None:
 
 async def ask(database: Database) -> None:
     """Ask, three times each; the fastest counts."""
-    reports = UsageReports(Reading(database))
+    reports = UsageReports(ReportSlots(database))
     questions: list[tuple[Sequence[str], int, dict[str, str]]] = [
         *((["model"], days, {}) for days in (30, 365)),
         *((["key"], days, {}) for days in (30, 365)),

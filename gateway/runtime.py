@@ -237,7 +237,7 @@ class Gateway:
             checker,
         )
         self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
-        audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
+        audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
         poll = Poll(self.scheduler, results, records.archived.find, lambda: current.archives)
@@ -273,7 +273,7 @@ class Gateway:
             replica,
             now_ms,
         )
-        self.webhooks = Webhooks(self.database, records.reading, lambda: current.settings.webhooks, now_ms)
+        self.webhooks = Webhooks(self.database, records.slots, lambda: current.settings.webhooks, now_ms)
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
         background = self.dispatcher.background
@@ -360,7 +360,7 @@ class Gateway:
                 self._of_itself,
                 [overrides_now(self.overrides, current), endpoints.layer],
             ),
-            webhooks=WebhookAdmin(self.database, records.reading, audit, now_ms),
+            webhooks=WebhookAdmin(self.database, records.slots, audit, now_ms),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -480,7 +480,7 @@ class Gateway:
 
     async def _take_endpoints(self, known: Known) -> None:
         """Let the endpoints hold that were added; their limits first, without which nothing of them starts."""
-        added = {one.name: one.settings for one in known.endpoints.values() if one.settings is not None}
+        added = {one.name: one.settings for one in known.endpoints.values()}
         self.current.take_endpoints(added, known.changed_ms)
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
         with contextlib.suppress(StoreError):  # brought when it is back
@@ -559,7 +559,7 @@ class Gateway:
 
     def _begin_anew(self) -> None:
         self.dispatcher.store_is_back()
-        self.records.reckoning.look_at_everybody()
+        self.records.reconciler.reconcile_all()
         self.hub.check_soon(store_lost=True)
 
     def _channel_changed(self, up: bool) -> None:

@@ -187,7 +187,6 @@ class EndpointShown(Schema, kw_only=True):
     name: str
     model: Annotated[str, says("as which it is scheduled")]
     source: Literal["configuration", "database"]
-    state: Annotated[Literal["active", "unreadable"], says("unreadable: a newer release wrote it")]
     settings: dict[str, Any]
     note: str
     created: Ms | None
@@ -411,7 +410,7 @@ class TopUsers(Schema, kw_only=True):
     complete: bool
 
 
-class Forgotten(Schema, kw_only=True):
+class ErasedUsers(Schema, kw_only=True):
     """Of how many rows, each once."""
 
     usage: int

@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from fairlane.gateway.api.answers import Forgotten
+from fairlane.gateway.api.answers import ErasedUsers
 from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, described, keyed_router
 from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.forget import ForgottenUser
@@ -11,7 +11,8 @@ router = keyed_router("operators")
 
 
 @router.post(
-    "/api/admin/users/forget", **described("admin.users.erase", "Erase a user", Forgotten, body=ForgottenUser)
+    "/api/admin/users/forget",
+    **described("admin.users.erase", "Erase a user", ErasedUsers, body=ForgottenUser),
 )
 async def forget(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
     """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids

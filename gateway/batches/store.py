@@ -20,7 +20,7 @@ from fairlane.gateway.database.inserting import insert_and_tell, insert_new
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.files.rows import keep_until
 from fairlane.gateway.records.batches import forget_oldest, forget_results
-from fairlane.gateway.records.forgetting import FORGOTTEN, Forgotten
+from fairlane.gateway.records.erasure import FORGOTTEN, ErasedUsers
 from fairlane.gateway.webhooks.enqueue import enqueue
 from fairlane.gateway.webhooks.store import one_at_a_time
 from fairlane.streaming.views.usage import Counts
@@ -62,7 +62,7 @@ class BatchStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._forgotten = Forgotten(database)
+        self._forgotten = ErasedUsers(database)
 
     # ---- callers ----------
 

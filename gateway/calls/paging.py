@@ -1,4 +1,4 @@
-"""How OpenAI's and Anthropic's clients ask for a page of a list. Pure."""
+"""How clients ask for a page of a list. Pure."""
 
 from fairlane.gateway.errors import bad_request
 
@@ -17,3 +17,12 @@ def read_newest_first(text: str | None) -> bool:
     if text not in (None, "asc", "desc"):
         raise bad_request("order must be asc or desc", "order")
     return text != "asc"
+
+
+def read_place(after: str, *, dots: int = 0) -> tuple[int, str]:
+    """Return the time (ms) and the rest of the `next` of a page, `<time>.<rest>`; `dots`: how many the rest has at least.
+    Raise ApiError(400)."""
+    at, _, rest = after.partition(".")
+    if not (at.isascii() and at.isdigit() and len(at) <= 15 and rest and rest.count(".") >= dots):
+        raise bad_request("after must be the `next` of a page before", "after")
+    return int(at), rest

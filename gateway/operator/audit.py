@@ -10,8 +10,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.records import refusals
 from fairlane.gateway.records.audit import Values, WantedActs, read_page
-from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.refusals import WantedRefusals
+from fairlane.gateway.records.slots import ReportSlots
 from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
 from fairlane.queues.rules import Kind, decode, settings_of
@@ -32,11 +32,11 @@ class AuditRecord:
     """Entries, newest first. What Redis has taken is SQL's as soon as the outbox is carried there."""
 
     def __init__(
-        self, scheduler: Scheduler, reading: Reading, catch_up: Callable[[], Awaitable[None]]
+        self, scheduler: Scheduler, slots: ReportSlots, catch_up: Callable[[], Awaitable[None]]
     ) -> None:
         """`catch_up`: `Outbox.catch_up`."""
         self._scheduler = scheduler
-        self._reading = reading
+        self._slots = slots
         self._catch_up = catch_up
 
     async def note(
@@ -81,13 +81,13 @@ class AuditRecord:
         unless SQL is slow. `who` asks: the id of a key. Raises DatabaseUnavailable and ApiError."""
         if after is None:
             await self._catch_up()
-        async with self._reading(who) as connection:
+        async with self._slots(who) as connection:
             entries, more = await read_page(connection, wanted, after, limit)
         return {"entries": entries, "next": more}
 
     async def refusals(self, wanted: WantedRefusals, after: str, limit: int, who: str) -> dict[str, Any]:
         """Refused calls by minute, key and code, the newest minute first. Raises as `read` does."""
-        async with self._reading(who) as connection:
+        async with self._slots(who) as connection:
             rows, more = await refusals.read_page(connection, wanted, after, limit)
         return {"refusals": rows, "next": more}
 

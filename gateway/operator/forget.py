@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.records.forgetting import FORGOTTEN, PARTS, Forgotten
+from fairlane.gateway.records.erasure import FORGOTTEN, PARTS, ErasedUsers
 from fairlane.gateway.records.ledger import rows_of_user
 from fairlane.queues.actor import Actor
 from fairlane.queues.scheduler import Scheduler
@@ -41,7 +41,7 @@ class Forget:
     def __init__(
         self,
         database: Database,
-        forgotten: Forgotten,
+        forgotten: ErasedUsers,
         scheduler: Scheduler,
         end_batches: Callable[[str, int], Awaitable[tuple[int, int]]],
         audit: AuditRecord,

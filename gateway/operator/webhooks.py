@@ -6,7 +6,7 @@ from typing import Any
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.records.reading import Reading
+from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.store import Cursor
 from fairlane.gateway.webhooks.webhooks import next_of, shown, shown_delivery
@@ -19,16 +19,16 @@ class WebhookAdmin:
     """Use cases. All raise ApiError and DatabaseUnavailable."""
 
     def __init__(
-        self, database: Database, reading: Reading, audit: AuditRecord, now_ms: Callable[[], int]
+        self, database: Database, slots: ReportSlots, audit: AuditRecord, now_ms: Callable[[], int]
     ) -> None:
         self._database = database
-        self._reading = reading
+        self._slots = slots
         self._audit = audit
         self._now_ms = now_ms
 
     async def page(self, key: str | None, after: str, limit: int, who: str) -> dict[str, Any]:
         """Everybody's webhooks, or a key's, by id. Of their URLs the query is not told: it may hold a secret."""
-        async with self._reading(who) as connection:
+        async with self._slots(who) as connection:
             found = await store.all_webhooks(connection, key, after, limit + 1)
         rows = [_of_somebody(row) for row in found[:limit]]
         return {"webhooks": rows, "next": rows[-1]["id"] if len(found) > limit else None}
@@ -43,7 +43,7 @@ class WebhookAdmin:
         who: str,
     ) -> dict[str, Any]:
         """What webhooks have told and are to tell, the newest first."""
-        async with self._reading(who) as connection:
+        async with self._slots(who) as connection:
             found = await store.all_deliveries(connection, key, webhook, state, after, limit + 1)
         rows = [
             shown_delivery(row, row.not_before)

@@ -19,7 +19,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MOST_OF_A_VALUE, archive
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
 from fairlane.gateway.tasks.poll import Archived, Poll
 from fairlane.queues.errors import StoreError
@@ -53,7 +53,7 @@ class Archive(Outbox):
         replica: str,
         scheduler: Scheduler,
         poll: Poll,
-        forgotten: Forgotten,
+        forgotten: ErasedUsers,
         keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> None:
         """`keep_logs`: `ResponseEnds.keep`, of tasks that ask for it."""

@@ -1,8 +1,7 @@
 """What keys and users with a quota can pay with: grants, and what Redis is told of SQL.
 
 SQL is the truth; Redis holds what each submission decides by. Whoever is not known there is read from SQL when the first task
-comes. A grant is written to SQL first; a gateway that dies before Redis hears of it is made up for by the reckoning
-(reckoning.py).
+comes. A grant is written to SQL first; if a gateway dies before Redis has it, reconciliation.py adds it.
 """
 
 import asyncio
@@ -244,10 +243,7 @@ class Balances:
     ) -> LedgerPage:
         """Rows of a subject, or of all (None), the newest first, behind `after`: `next` of the page before. Those of a kind
         (grant, task), from one instant to before another."""
-        try:
-            query = page_of(subject, after, limit + 1, kind, since, until)
-        except ValueError:
-            raise bad_request("after must be the `next` of a page before", "after") from None
+        query = page_of(subject, after, limit + 1, kind, since, until)
         async with self._database.reporting(CHANGE_S) as connection:
             rows = [LedgerRow(*row) for row in await connection.execute(query)]
         return LedgerPage(rows[:limit], place(rows[limit - 1]) if len(rows) > limit else "")

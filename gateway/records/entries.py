@@ -116,7 +116,7 @@ class UsageRow(NamedTuple):
 def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     """The row of an entry. Raises ValueError for what is none.
 
-    What a newer release adds behind is ignored. `tier_of`: of a queue.
+    `tier_of`: of a queue.
     """
     entry = _entry(packed)
     if not entry.task or not entry.ended:

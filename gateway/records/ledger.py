@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, collate, delete, desc, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.records.entries import Charge, read_charge
@@ -188,7 +189,7 @@ def page_of(
 ) -> Select[Any]:
     """The newest rows first, of a subject or of all, at most `limit`.
 
-    `after`: as `place` tells of the last row of the page before. Raises ValueError for what is no place.
+    `after`: as `place` tells of the last row of the page before. Raise ApiError(400).
     """
     order = (ledger.c.at, ledger.c.id, ledger.c.fund)
     query = select(ledger).order_by(*map(desc, order)).limit(limit)
@@ -201,11 +202,9 @@ def page_of(
     if until is not None:
         query = query.where(ledger.c.at < until)
     if after:
-        at, _, rest = after.partition(".")
-        name, dot, fund = rest.rpartition(".")
-        if not (dot and at.isascii() and at.isdigit() and len(at) <= 15):
-            raise ValueError(after)
-        query = query.where(tuple_(*order) < (int(at), name, fund))
+        at, rest = read_place(after, dots=1)
+        name, _, fund = rest.rpartition(".")
+        query = query.where(tuple_(*order) < (at, name, fund))
     return query
 
 

@@ -12,16 +12,16 @@ from fairlane.gateway.records.audit import AuditTable, Values
 from fairlane.gateway.records.audit import purge as purge_audit
 from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.batches import purge as purge_batches
-from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
+from fairlane.gateway.records.erasure import AnonymizingTable, AuditKind, ErasedUsers, UsageKind
 from fairlane.gateway.records.ledger import PaidUsage
 from fairlane.gateway.records.ledger import purge as purge_ledger
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.reading import Reading
-from fairlane.gateway.records.reckoning import Reckoning
+from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.refusals import Refusals, RefusalTable
 from fairlane.gateway.records.refusals import purge as purge_refusals
 from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Kept, Retention
+from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.records.usage import purge as purge_usage
 from fairlane.gateway.responses.store import purge as purge_responses
@@ -52,18 +52,18 @@ class Records:
         as_shown: Callable[[str, Values], Values],
     ) -> None:
         """`as_shown`: see `AuditTable`."""
-        self.reading = Reading(database)
-        self.forgotten = Forgotten(database)
+        self.slots = ReportSlots(database)
+        self.forgotten = ErasedUsers(database)
         self.balances = Balances(database, scheduler)
-        self.reckoning = Reckoning(database, scheduler, link, keys, metrics)
+        self.reconciler = BalanceReconciler(database, scheduler, link, keys, metrics)
         self.refusals = Refusals(link, keys, replica)
-        self.usage = UsageReports(self.reading)
+        self.usage = UsageReports(self.slots)
         self.archived = ArchiveReader(database)
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
-            "usage": PaidUsage(Careful(Announced(used), self.forgotten, UsageKind())),
-            "charge": PaidUsage(Careful(Announced(), self.forgotten, UsageKind())),
-            "audit": Careful(AuditTable(as_shown), self.forgotten, AuditKind()),
+            "usage": PaidUsage(AnonymizingTable(Announced(used), self.forgotten, UsageKind())),
+            "charge": PaidUsage(AnonymizingTable(Announced(), self.forgotten, UsageKind())),
+            "audit": AnonymizingTable(AuditTable(as_shown), self.forgotten, AuditKind()),
             "refusals": RefusalTable(),
         }
         self.outbox = Outbox(link, keys, database, tables, metrics, replica)
@@ -80,4 +80,4 @@ class Records:
                 Kept(purge_responses, lambda: 0),
             ],
         )
-        self.parts: list[Part] = [self.outbox, self.reckoning, self.balances, self.refusals, retention]
+        self.parts: list[Part] = [self.outbox, self.reconciler, self.balances, self.refusals, retention]

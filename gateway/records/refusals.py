@@ -15,9 +15,9 @@ import structlog
 from sqlalchemy import delete, desc, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import refusals
-from fairlane.gateway.errors import bad_request
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
@@ -132,11 +132,9 @@ async def read_page(
         if value:
             found = found.where(column == value)
     if after:
-        minute, _, rest = after.partition(".")
+        minute, rest = read_place(after, dots=1)
         code, _, key = rest.partition(".")  # (a key may hold dots)
-        if not (minute.isascii() and minute.isdigit() and len(minute) <= 15 and code):
-            raise bad_request("after must be the `next` of a page before", "after")
-        found = found.where(tuple_(*order) < tuple_(int(minute), key, code))
+        found = found.where(tuple_(*order) < tuple_(minute, key, code))
     found = found.group_by(*order).order_by(*map(desc, order)).limit(limit + 1)
     rows = (await connection.execute(found)).all()
     shown = [

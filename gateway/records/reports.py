@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Select, Table, and_, desc, func, literal_column, or_, select
 
+from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.errors import bad_request
-from fairlane.gateway.records.reading import Reading
+from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
 from fairlane.queues.failures import category_of, codes_of
 
@@ -106,8 +107,8 @@ class Report(NamedTuple):
 class UsageReports:
     """Use cases. All raise DatabaseUnavailable, and ApiError for what cannot be told, or not now. `who` asks: the id of a key."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, slots: ReportSlots) -> None:
+        self._slots = slots
 
     async def sums(self, by: Sequence[str], wanted: Wanted, limit: int, who: str = "") -> Report:
         """Tasks added up: those with most tokens first, times in their order."""
@@ -118,7 +119,7 @@ class UsageReports:
         order = [table.c.began] if set(by) & set(SPANS) else []
         found = select(*columns, *sums).where(where).group_by(*columns)
         found = found.order_by(*order, *most, *columns).limit(limit + 1)
-        async with self._reading(who) as connection:
+        async with self._slots(who) as connection:
             rows = (await connection.execute(found)).all()
             total = (await connection.execute(_total([name for name in by if name != "user"], wanted))).one()
         shown = await in_pieces(rows[:limit], lambda row: _shown(by, row))
@@ -132,13 +133,11 @@ class UsageReports:
             usage.c.ended >= wanted.since, usage.c.ended < wanted.until, *_filters(usage, wanted)
         )
         if after:
-            at, _, task = after.partition(".")
-            if not (at.isascii() and at.isdigit() and len(at) <= 15 and task):
-                raise bad_request("after must be the `next` of a page before", "after")
-            behind = and_(usage.c.ended == int(at), usage.c.task < task)
-            found = found.where(usage.c.ended <= int(at), or_(usage.c.ended < int(at), behind))
+            at, task = read_place(after)
+            behind = and_(usage.c.ended == at, usage.c.task < task)
+            found = found.where(usage.c.ended <= at, or_(usage.c.ended < at, behind))
         found = found.order_by(desc(usage.c.ended), desc(usage.c.task)).limit(limit + 1)
-        async with self._reading(who) as connection:
+        async with self._slots(who) as connection:
             rows = (await connection.execute(found)).mappings().all()
         page = await in_pieces(rows[:limit], _task)
         last = rows[limit - 1] if len(rows) > limit else None

@@ -53,7 +53,7 @@ class Keeping:
         wrote: Callable[[Owner], None],
         told: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`forgotten`: `Forgotten.of`. `wrote`: `StorageQuota.wrote`;
+        """`forgotten`: `ErasedUsers.of`. `wrote`: `StorageQuota.wrote`;
         `told` counts responses by their size, 0 if one could not be stored."""
         self._database = database
         self._forgotten = forgotten

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, String, bindparam, delete, desc, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import response_logs, responses
-from fairlane.gateway.errors import bad_request
 from fairlane.gateway.responses.rows import Row, Turn
 
 PURGED_AT_ONCE = 50
@@ -141,10 +141,7 @@ def _page(wanted: Wanted, after: str, limit: int, now_ms: int) -> Select[Any]:
     elif wanted.status:
         where.append(_c.status == wanted.status)
     if after:
-        created, _, task = after.partition(".")
-        if not (created.isascii() and created.isdigit() and len(created) <= 15 and task):
-            raise bad_request("after must be the `next` of a page before", "after")
-        where.append(tuple_(_c.created, _c.task) < tuple_(int(created), task))
+        where.append(tuple_(_c.created, _c.task) < tuple_(*read_place(after)))
     return select(*_BARE).where(*where).order_by(desc(_c.created), desc(_c.task)).limit(limit + 1)
 
 

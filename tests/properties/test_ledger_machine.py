@@ -32,12 +32,12 @@ from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import ledger
 from fairlane.gateway.records import outbox as outbox_module
-from fairlane.gateway.records import reckoning as reckoning_module
+from fairlane.gateway.records import reconciliation as reconciliation_module
 from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow, PaidUsage, rows_of
 from fairlane.gateway.records.outbox import GROUP, Outbox
-from fairlane.gateway.records.reckoning import Reckoning
+from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import Recorder
@@ -89,7 +89,7 @@ class LedgerMachine(RuleBasedStateMachine):
         link: Any = self.world.link
         scheduler = self.replicas[0].scheduler
         self.balances = Balances(self.database, scheduler)
-        self.reckoning = Reckoning(self.database, scheduler, link, self.world.keys, Recorder())
+        self.reconciler = BalanceReconciler(self.database, scheduler, link, self.world.keys, Recorder())
         tables = {"usage": PaidUsage(UsageTable(tier_of))}
         self.outboxes = [
             Outbox(link, self.world.keys, self.database, tables, Recorder(), name) for name in ("r1", "r2")
@@ -377,9 +377,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """Balances are compared, whatever is under way: nothing that was right is made wrong."""
-        self.reckoning.look_at_everybody()
+        self.reconciler.reconcile_all()
         with capture_logs() as logs:
-            self.runner.run(self.reckoning.look())
+            self.runner.run(self.reconciler.reconcile())
         assert self.wrong or not logs, logs
 
     @rule()
@@ -392,8 +392,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 while await outbox.carry():
                     pass
             for _ in range(4):
-                self.reckoning.look_at_everybody()
-                await self.reckoning.look()
+                self.reconciler.reconcile_all()
+                await self.reconciler.reconcile()
 
         with capture_logs() as logs:
             self.runner.run(go())
@@ -471,7 +471,7 @@ class LedgerMachine(RuleBasedStateMachine):
 @pytest.fixture
 def machine(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> type[LedgerMachine]:
     monkeypatch.setattr(outbox_module, "LEFT_MS", 0)
-    monkeypatch.setattr(reckoning_module, "CARRIED_S", 0)
+    monkeypatch.setattr(reconciliation_module, "CARRIED_S", 0)
     return type("LedgerHere", (LedgerMachine,), {"server": redis_server, "seen": set()})
 
 

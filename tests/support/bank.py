@@ -17,7 +17,7 @@ from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.ledger import GRANTED, Charges, LedgerRow, PaidUsage, rows_of
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.reckoning import Reckoning
+from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
 from fairlane.queues.metrics import Recorder
@@ -41,7 +41,7 @@ class Bank:
         tables: dict[str, Table] = {"usage": PaidUsage(UsageTable(tier_of)), "charge": Charges()}
         self.outbox = Outbox(link, KEYS, database, tables, Recorder(), replica)
         self.metrics = Recorder()
-        self.reckoning = Reckoning(database, self.scheduler, link, KEYS, self.metrics)
+        self.reconciler = BalanceReconciler(database, self.scheduler, link, KEYS, self.metrics)
         self._numbers = itertools.count(1)
 
     async def set_up(self) -> None:
@@ -96,8 +96,8 @@ class Bank:
     async def reckon(self, times: int = 3) -> None:
         """Compare everybody, until nothing changes any more."""
         for _ in range(times):
-            self.reckoning.look_at_everybody()
-            await self.reckoning.look()
+            self.reconciler.reconcile_all()
+            await self.reconciler.reconcile()
 
     async def rows(self) -> list[LedgerRow]:
         async with self.database.reading() as connection:

@@ -128,20 +128,12 @@ class EndpointAdmin:
         row: dict[str, Any] = {"name": name, "model": ENDPOINT + name}
         if configured is not None:
             times = dict.fromkeys(("created", "changed", "who"))
-            row |= {
-                "source": _CONFIGURATION,
-                "state": "active",
-                "settings": _dumped(configured),
-                "note": "",
-                **times,
-            }
+            row |= {"source": _CONFIGURATION, "settings": _dumped(configured), "note": "", **times}
         else:
             assert stored is not None
-            readable = stored.settings is not None
             row |= {
                 "source": _DATABASE,
-                "state": "active" if readable else "unreadable",
-                "settings": _dumped(stored.settings) if stored.settings else shown(stored.said),
+                "settings": _dumped(stored.settings),
                 "note": stored.note,
                 "created": stored.created_ms,
                 "changed": stored.changed_ms,
@@ -229,7 +221,7 @@ class EndpointAdmin:
             settings = EndpointSettings.model_validate_json(msgspec.json.encode(said), strict=True)
         except ValidationError as error:
             raise refusal(error, EndpointSettings, secret=True) from None
-        others = {one.name: one.settings for one in known.values() if one.settings is not None}
+        others = {one.name: one.settings for one in known.values()}
         others |= self._current.configured_endpoints
         found = unusable_endpoint(name, settings, others, self._current.settings.tiers)
         if found:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -31,8 +30,7 @@ class StoredEndpoint:
     created_ms: int
     changed_ms: int
     who: str
-    settings: EndpointSettings | None
-    """None: this release cannot read them."""
+    settings: EndpointSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +103,9 @@ class EndpointChange:
 
 
 def _read(row: Mapping[str, Any]) -> StoredEndpoint:
-    """The endpoint of a row. One that a newer release wrote may be none of ours."""
+    """Return the endpoint of a row."""
     said = msgspec.json.decode(row["settings"])
-    try:
-        settings = EndpointSettings.model_validate_json(row["settings"], strict=True)
-    except ValidationError:
-        settings = None
+    settings = EndpointSettings.model_validate_json(row["settings"], strict=True)
     times = row["created"], row["changed"]
     return StoredEndpoint(row["name"], said, row["note"], *times, row["who"], settings)
 

@@ -8,13 +8,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
 from fairlane.queues.loops import end_tasks, run_periodically
-
-log = structlog.get_logger("fairlane.gateway")
 
 LOOK_S = 0.3
 LAST_S = 1.0
@@ -32,7 +28,6 @@ class EndpointsWatch:
         """As they hold here."""
         self._turn = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
-        self._unreadable: frozenset[str] = frozenset()
 
     async def start(self) -> None:
         """Read them, and begin to look. Raises DatabaseUnavailable."""
@@ -53,16 +48,9 @@ class EndpointsWatch:
         async with self._turn:  # so that no older answer comes behind a newer one
             if not self.known.version or await self._store.version() != self.known.version:
                 known = await self._store.all()
-                self._tell_unreadable(known)
                 await self._take(known)
                 self.known = known  # not before: what broke off is taken again
             return self.known
-
-    def _tell_unreadable(self, known: Known) -> None:
-        found = frozenset(one.name for one in known.endpoints.values() if one.settings is None)
-        for name in sorted(found - self._unreadable):
-            log.warning("an endpoint that was added does not hold: a newer release wrote it", endpoint=name)
-        self._unreadable = found
 
     async def _look(self) -> None:
         await self.read()

@@ -30,7 +30,7 @@ async def test_an_endpoint_is_added_changed_and_removed_without_a_restart(here: 
         refused = await here.http.post("/api/submitTask", json={"target_url": URL})
         assert (refused.status_code, refused.json()["code"]) == (404, "ENDPOINT_NOT_FOUND")
         made = await add(here, name="image", url=PATTERN, concurrency=2, note="the new one")
-        assert (made["model"], made["source"], made["state"]) == ("http:image", "database", "active")
+        assert (made["model"], made["source"]) == ("http:image", "database")
         await offers(here, "http:image")
         told = await submit(here)
         assert (await worker.take())["payload"]["url"] == URL
@@ -74,12 +74,7 @@ async def test_what_was_done_is_told_also_where_the_database_goes_away_then(
     with monkeypatch.context() as patch:
         patch.setattr(EndpointStore, "version", away)
         made = await add(here, name="image", url=PATTERN, note="new")
-        assert (made["source"], made["state"], made["note"], made["line"]) == (
-            "database",
-            "active",
-            "new",
-            None,
-        )
+        assert (made["source"], made["note"], made["line"]) == ("database", "new", None)
         answer = await here.http.patch(f"{ENDPOINTS}/image", json={"concurrency": 3})
         assert answer.status_code == 200, answer.text
         assert (answer.json()["settings"]["concurrency"], answer.json()["note"]) == (3, "new")

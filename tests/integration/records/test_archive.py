@@ -20,7 +20,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import archive
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.archive import Archive, purge, write
-from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.ends import ResponseEnds
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.settings import load_settings
@@ -55,7 +55,7 @@ def another_of(talk: Talk) -> Archive:
     gateway = talk.served.gateway
     parts = gateway.metrics, "r2", gateway.scheduler, gateway.tasks.poll
     ends = ResponseEnds(gateway.database, ResponseStore(gateway.database), gateway.hub.page, lambda *_: None)
-    return Archive(gateway.link, KEYS, gateway.database, *parts, Forgotten(gateway.database), ends.keep)
+    return Archive(gateway.link, KEYS, gateway.database, *parts, ErasedUsers(gateway.database), ends.keep)
 
 
 async def number(database: Database) -> int:
@@ -196,20 +196,6 @@ async def test_metrics_tell_how_many_wait_for_it(talk: Talk) -> None:
             await worker.answer(await worker.take(), result={})
     async with talk.client(secret("ops")) as ops:
         await scrape_when(ops, 2, "fairlane_archive_entries")
-
-
-async def test_taken_and_not_written_it_is_taken_again(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEFT_MS", 0)
-    part, gateway = archive_of(talk), talk.served.gateway
-    await part.close()
-    async with talk.worker2(["m"]) as worker:
-        task_id = await talk.submit(model="m")
-        await worker.answer(await worker.take(), result={"content": "x"})
-        await talk.reaches(task_id, "completed")
-        assert len(await part._take() or await part._take()) == 1  # and dies
-        another = another_of(talk)
-        await another.carry()
-        assert await number(gateway.database) == 1
 
 
 async def test_what_waits_for_the_archive_outlives_redis_and_gateway(

@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import delete
@@ -12,19 +10,15 @@ from tests.support.bank import Bank, banking
 from tests.support.databases import running_postgres
 from tests.support.records import KEYS, entry, put
 from tests.support.servers import Server
-from tests.support.talk import talking
 
-from fairlane.gateway.credits.quota import Budgets, Quota
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records import outbox as outbox_module
-from fairlane.gateway.records import reckoning as reckoning_module
+from fairlane.gateway.records import reconciliation as reconciliation_module
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow, add_rows, purge
-from fairlane.gateway.records.retention import Retention
-from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED
-from fairlane.queues.tasks import Refused, Short, State, Submitted
+from fairlane.queues.tasks import Refused, State, Submitted
 
 pytestmark = pytest.mark.anyio
 ACME = "k:acme"
@@ -34,49 +28,14 @@ DAY_MS = 86_400_000
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for entries that nobody carries."""
-    monkeypatch.setattr(reckoning_module, "CARRIED_S", 0)
+    monkeypatch.setattr(reconciliation_module, "CARRIED_S", 0)
     monkeypatch.setattr(outbox_module, "LEFT_MS", 0)
-
-
-async def save(bank: Bank) -> dict[bytes, bytes]:
-    """All that Redis holds."""
-    names = await bank.link.command("KEYS", "*")
-    return {name: await bank.link.command("DUMP", name) for name in names}
-
-
-async def restore(bank: Bank, saved: dict[bytes, bytes]) -> None:
-    """Redis has lost what happened since."""
-    await bank.link.command("FLUSHALL")
-    for name, value in saved.items():
-        await bank.link.command("RESTORE", name, 0, value)
 
 
 async def stands(bank: Bank, subject: str = ACME, quota: str = "") -> tuple[int, int, int]:
     """What was granted, spent, and is held."""
     found = await bank.balances.show(subject, quota)
     return found.granted, found.spent, found.held
-
-
-async def test_what_is_granted_is_spent_and_what_is_over_comes_back(
-    redis_url: str, database_url: str
-) -> None:
-    async with banking(redis_url, database_url) as bank:
-        assert await bank.submit() == Refused("quota", short=Short(100, 0))
-        made = await bank.balances.grant(ACME, 1000, grant_id="g1", who="ops", note="first")
-        assert (made.new, made.standing.available) == (True, 1000)
-        await bank.pay(60)
-        await bank.submit("waits")
-        assert await stands(bank) == (1000, 60, 100)
-        await bank.check(ACME)
-        await bank.carry()
-        await bank.check(ACME)
-        page = await bank.balances.ledger_page(ACME)
-        assert [(row.kind, row.amount, row.held, row.who, row.note) for row in page.rows] == [
-            ("task", -60, 100, "", ""),
-            ("grant", 1000, 0, "ops", "first"),
-        ]
-        assert page.rows[0].id == "r1-2"
-        assert page.next == ""
 
 
 async def test_a_grant_is_made_once_and_an_id_names_one_alone(redis_url: str, database_url: str) -> None:
@@ -125,62 +84,6 @@ async def test_two_hundred_callers_at_once_against_what_twenty_can_use(
         await bank.check(ACME)
 
 
-async def test_after_an_empty_redis_balances_are_those_of_the_ledger(
-    redis_url: str, database_url: str
-) -> None:
-    budget = Budgets().text(Quota(of_user=False, budget=300, per="day"), time.time() * 1000)
-    async with banking(redis_url, database_url) as bank:
-        await bank.balances.grant(ACME, 1000, grant_id="g", who="ops")
-        await bank.pay(90, quota=budget)
-        await bank.pay(250, quota=budget)
-        await bank.carry()
-        before = await bank.balances.show(ACME, budget)
-        assert (before.spent, before.budget.used) == (40, 300)  # type: ignore[union-attr]
-        await bank.link.command("FLUSHALL")
-        assert await bank.balances.show(ACME, budget) == before
-        await bank.set_up()
-        assert isinstance(await bank.submit(quota=budget), Submitted)
-        assert (await bank.balances.show(ACME, budget)).held == 100
-        await bank.check(ACME)
-
-
-async def test_a_redis_that_lost_its_last_second_is_put_right_and_the_log_says_by_how_much(
-    redis_url: str, database_url: str
-) -> None:
-    budget = Budgets().text(Quota(of_user=False, budget=200, per="month"), time.time() * 1000)
-    async with banking(redis_url, database_url) as bank:
-        await bank.balances.grant(ACME, 1_000_000, grant_id="g", who="ops")
-        await bank.pay(10)
-        await bank.submit("again")
-        saved = await save(bank)
-        (grant,) = await bank.take()
-        await bank.finish(grant, 333)
-        await bank.pay(500)
-        await bank.pay(50, quota=budget)
-        await bank.carry()
-        await bank.check(ACME)
-        await restore(bank, saved)
-        assert await stands(bank) == (1_000_000, 10, 100)
-        (grant,) = await bank.take()  # it ends again, otherwise
-        await bank.finish(grant, 7)
-        with capture_logs() as logs:
-            await bank.carry()
-            await bank.reckon()
-        (told,) = [line for line in logs if line["log_level"] == "warning"]
-        assert (told["subject"], told["credits"]) == (ACME, "-0.000826")
-        assert await stands(bank) == (1_000_000, 10 + 333 + 500, 0)
-        await bank.check(ACME)
-        with capture_logs() as logs:
-            await bank.pay(5, quota=budget)
-            await bank.pay(6)
-            await bank.reckon()
-            await bank.carry()
-            await bank.reckon()
-        assert logs == []
-        await bank.check(ACME)
-        assert (await bank.balances.show(ACME, budget)).budget.used == 55  # type: ignore[union-attr]
-
-
 async def test_what_is_compared_while_tasks_end_is_not_taken_for_wrong(
     redis_url: str, database_url: str
 ) -> None:
@@ -200,8 +103,8 @@ async def test_what_is_compared_while_tasks_end_is_not_taken_for_wrong(
 
         async def compare(which: Bank) -> None:
             while not over.is_set():
-                which.reckoning.look_at_everybody()
-                await which.reckoning.look()
+                which.reconciler.reconcile_all()
+                await which.reconciler.reconcile()
 
         with capture_logs() as logs:
             await asyncio.gather(
@@ -210,56 +113,6 @@ async def test_what_is_compared_while_tasks_end_is_not_taken_for_wrong(
         assert [line for line in logs if "balance" in line["event"]] == []
         await bank.carry()
         await bank.check(ACME)
-
-
-async def test_a_gateway_that_died_between_sql_and_redis_is_made_up_for(
-    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with banking(redis_url, database_url) as bank:
-        await bank.balances.grant(ACME, 100, grant_id="a", who="ops")
-
-        async def die(*_: Any) -> None:
-            raise StoreUnavailable("killed", sent=True)
-
-        for grant, amount, before, after in (("b", 50, 100, 150), ("c", -70, 150, 80)):
-            with monkeypatch.context() as patch:
-                patch.setattr(bank.scheduler, "fund", die)
-                made = await bank.balances.grant(ACME, amount, grant_id=grant, who="ops")
-            assert (made.new, made.standing.granted) == (True, after)
-            assert await stands(bank) == (before, 0, 0)
-            with capture_logs() as logs:
-                await bank.reckon()
-            assert logs == [], "nothing was wrong"
-            assert await stands(bank) == (after, 0, 0)
-            await bank.check(ACME)
-
-
-async def test_a_consumer_that_is_killed_charges_nobody_twice(
-    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with banking(redis_url, database_url) as bank, banking(redis_url, database_url, "r2") as other:
-        await bank.balances.grant(ACME, 10_000, grant_id="g", who="ops")
-        await bank.carry()
-        for tokens in (10, 20, 30):
-            await bank.pay(tokens)
-
-        async def die(*_: Any) -> None:
-            raise StoreUnavailable("killed", sent=True)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(bank.link, "run", die)
-            with pytest.raises(StoreUnavailable):
-                await bank.outbox.carry()
-        assert len(await bank.rows()) == 4
-        await bank.check(ACME)
-        with capture_logs() as logs:
-            await other.reckon()
-        assert logs == [], "what SQL has and Redis not yet forgotten is no difference"
-        await other.carry()
-        await bank.carry()
-        assert await bank.on_the_way() == []
-        await bank.check(ACME)
-        assert await stands(bank) == (10_000, 60, 0)
 
 
 async def test_a_database_that_was_brought_back_is_right(redis_url: str, database_url: str) -> None:
@@ -303,22 +156,16 @@ async def test_entries_that_stay_in_the_outbox_keep_back_those_whom_they_are_of_
         counted = bank.metrics.values[BALANCES_CORRECTED.name], bank.metrics.values[CREDITS_CORRECTED.name]
         assert counted == ({(): 1}, {(): 0.00003})
 
-        monkeypatch.setattr(reckoning_module, "MOST_LEFT", 1000)
+        monkeypatch.setattr(reconciliation_module, "MAX_LEFT", 1000)
         with capture_logs() as logs:
             await bank.reckon()
-        (told,) = logs
-        assert told["event"].startswith("balances are not compared with the ledger: too many records wait")
-        assert (told["waiting"], told["most"]) == (1204, 1000)
+        assert logs == [], "there are too many of them"
 
         with capture_logs() as logs:
             await bank.carry()
             await bank.reckon()
         assert [(line["subject"], line["credits"]) for line in logs] == [(ACME, "-0.00003")]
         await bank.check(ACME)
-        await put(bank.link, *(entry(f"later-{n:04}") for n in range(1000)))
-        with capture_logs() as logs:
-            await bank.reckon()
-        assert len(logs) == 1, "it is told anew"
 
 
 async def test_what_was_not_used_for_a_day_is_forgotten_in_redis_and_known_again(
@@ -328,7 +175,7 @@ async def test_what_was_not_used_for_a_day_is_forgotten_in_redis_and_known_again
         await bank.balances.grant(ACME, 1000, grant_id="a", who="ops")
         await bank.pay(40)
         await bank.submit("held")
-        monkeypatch.setattr(reckoning_module, "DAY_MS", -1)
+        monkeypatch.setattr(reconciliation_module, "DAY_MS", -1)
         await bank.carry()
         await bank.reckon()
         assert await bank.scheduler.balance(ACME) is not None, "a task holds some of it"
@@ -378,24 +225,6 @@ async def test_the_ledger_is_read_by_pages_and_old_rows_of_tasks_go_while_balanc
         with capture_logs() as logs:
             await bank.reckon()
         assert logs == []
-
-
-async def test_a_gateway_forgets_what_tasks_cost_when_its_time_is_over(
-    redis_url: str, database_url: str, tmp_path: Path
-) -> None:
-    async with banking(redis_url, database_url) as bank:
-        await bank.balances.grant(ACME, 10_000, grant_id="a", who="ops")
-        await bank.pay(7)
-        await bank.carry()
-        settings = {"database_url": database_url, "ledger_retention_days": 2}
-        async with talking(redis_url, tmp_path, **settings) as talk:
-            (retention,) = [part for part in talk.served.gateway._parts if isinstance(part, Retention)]
-            now_ms = int(time.time() * 1000)
-            await retention.forget(now_ms + DAY_MS)
-            assert len(await bank.rows()) == 2
-            await retention.forget(now_ms + 3 * DAY_MS)
-        assert [row.id for row in await bank.rows()] == ["a"]
-        assert await stands(bank) == (10_000, 7, 0)
 
 
 async def test_without_the_database_nothing_is_let_through_by_guess(own_redis: Server) -> None:

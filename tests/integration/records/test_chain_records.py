@@ -5,8 +5,8 @@ from sqlalchemy import select
 from tests.support.bank import PRICE, Bank, banking
 
 from fairlane.gateway.database.tables import usage, usage_sums
-from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.reports import UsageReports, Wanted
+from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.records.usage import DAY_MS
 from fairlane.queues.chains import ChainEnd, ChainStart, Part, Stage, StageEntry
 from fairlane.queues.tasks import Grant, State, Submitted, TaskSpec
@@ -91,7 +91,7 @@ async def test_the_rows_of_a_chain_are_found_by_its_id_page_by_page(
             await bank.advance(grant, 10, END)
         await bank.pay(5, task="other")
         await bank.carry()
-        reports = UsageReports(Reading(bank.database))
+        reports = UsageReports(ReportSlots(bank.database))
         found, after = [], ""
         for _ in range(3):
             page, more = await reports.tasks(

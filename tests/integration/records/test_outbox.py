@@ -16,7 +16,6 @@ from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.outbox import Outbox
 from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, purge
-from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.store.link import RedisLink
 
 pytestmark = pytest.mark.anyio
@@ -125,43 +124,6 @@ async def test_pages_are_carried_one_after_the_other(redis_url: str, database_ur
         assert await outbox.carry() is False  # it made the group
         assert [await outbox.carry() for _ in range(4)] == [True, True, False, False]
         assert len(await tasks_in(database)) == 1203
-        assert await left_in(link) == 0
-
-
-async def test_killed_between_commit_and_forgetting_no_row_comes_twice(
-    redis_url: str, database_url: str, at_once: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with carrying(redis_url, database_url) as (outbox, database, link):
-        await put(link, *(entry(f"{n}") for n in range(10)))
-        await outbox.carry()
-
-        def die(*_: Any) -> None:
-            raise StoreUnavailable("killed", sent=True)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(link, "run", die)
-            with pytest.raises(StoreUnavailable):
-                await outbox.carry()
-        assert len(await tasks_in(database)) == 10
-        assert await left_in(link) == 10
-        async with carrying(redis_url, database_url) as (another, _, _):
-            await carry_all(another)
-        await carry_all(outbox)  # it lived after all, and goes on where it was
-        assert len(await tasks_in(database)) == 10
-        assert await left_in(link) == 0
-
-
-async def test_killed_before_the_commit_no_row_is_lost(
-    redis_url: str, database_url: str, at_once: None
-) -> None:
-    async with carrying(redis_url, database_url) as (outbox, database, link):
-        await put(link, *(entry(f"{n}") for n in range(10)))
-        await outbox.carry()
-        assert len(await outbox._take()) == 10  # and dies
-        assert await tasks_in(database) == []
-        async with carrying(redis_url, database_url) as (another, _, _):
-            await carry_all(another)
-        assert len(await tasks_in(database)) == 10
         assert await left_in(link) == 0
 
 

@@ -23,7 +23,7 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.records import reading
+from fairlane.gateway.records import slots
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.runtime import Gateway
 
@@ -413,8 +413,8 @@ async def test_while_the_database_is_away_it_is_503(redis_url: str, tmp_path: Pa
 async def test_reports_that_hang_hold_up_neither_keys_nor_records(
     redis_url: str, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "WAIT_S", 0.2)
-    monkeypatch.setattr(reading, "REPORT_S", 4.0)
+    monkeypatch.setattr(slots, "WAIT_S", 0.2)
+    monkeypatch.setattr(slots, "REPORT_S", 4.0)
     url = postgres.new("usage")
     async with talking(redis_url, tmp_path, keys=KEYS, database_url=url) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
@@ -472,7 +472,7 @@ async def test_a_key_has_one_report_at_a_time(talk: Talk, monkeypatch: pytest.Mo
         answers += await asyncio.gather(*(client.get("/api/usage") for client in (acme, site, talk.http) * 4))
         assert max(seen) <= 2
     assert {answer.status_code for answer in answers} == {200}
-    assert not list(talk.served.gateway.records.reading._of_key)
+    assert not list(talk.served.gateway.records.slots._of_key)
 
 
 async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.support.serving import until
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import response_logs, responses
-from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses import keeping as module
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.rows import New, Row
@@ -44,7 +44,7 @@ def new(task: str, *, size: int = 20, **other: Any) -> New:
 
 @pytest.fixture
 async def keeping(database: Database) -> AsyncIterator[Keeping]:
-    keeping = Keeping(database, Forgotten(database).of, lambda *_: None)
+    keeping = Keeping(database, ErasedUsers(database).of, lambda *_: None)
     keeping.start()
     yield keeping
     await keeping.close()
@@ -226,7 +226,7 @@ async def test_while_sql_is_away_callers_are_told_in_time(
 
 async def test_a_forgotten_user_leaves_nothing(keeping: Keeping, database: Database) -> None:
     await asyncio.gather(*(keeping.keep(new(f"{n}", user="ann")) for n in range(3)), keeping.keep(new("x")))
-    forgotten = Forgotten(database)
+    forgotten = ErasedUsers(database)
     await forgotten.mark("ann", NOON)
     async with database.writing() as connection:
         assert await forget_user(connection, "ann", NOON) == 3

@@ -7,7 +7,7 @@ import pytest
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.quota import StorageQuota
 
@@ -23,7 +23,7 @@ def of(owner: Owner, n: int, size: int = 1000) -> Any:
 
 async def test_a_caller_above_the_limit_loses_the_oldest(database: Database) -> None:
     quota = StorageQuota(database, lambda: 3500)
-    keeping = Keeping(database, Forgotten(database).of, quota.wrote)
+    keeping = Keeping(database, ErasedUsers(database).of, quota.wrote)
     keeping.start()
     await asyncio.gather(*(keeping.keep(of(ANN, n)) for n in range(200)))
     for n in range(5):

@@ -1,4 +1,4 @@
-"""Connections for those who read records: what takes long waits in line, and holds up nobody else."""
+"""Slots for reports: long queries of one key wait in line and delay no others."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ WAIT_S = 5.0
 """How long a report waits for others."""
 
 
-class Reading:
-    """REPORTS at the same time, one of a key; others wait in line."""
+class ReportSlots:
+    """REPORTS at the same time, one for each key; others wait in line."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,7 +27,7 @@ class Reading:
 
     @contextlib.asynccontextmanager
     async def __call__(self, who: str) -> AsyncIterator[AsyncConnection]:
-        """A connection, when it is the turn of `who` asks, the id of a key. Raises DatabaseUnavailable, and ApiError."""
+        """Open a connection when it is the turn of `who`, the id of a key. Raise DatabaseUnavailable and ApiError."""
         async with contextlib.AsyncExitStack() as turn:
             try:
                 async with asyncio.timeout(WAIT_S):

@@ -1,8 +1,8 @@
-"""Forgetting a user: their archived content goes, and their records go on without their name.
+"""Erases a user: deletes the archived content, and keeps the records without the name.
 
-First it is written down that the user was forgotten, and when: a hash, no name. From then on whatever arrives of tasks that were
-submitted before is written without the name, in the transaction that looks there. Then the rows that are there are changed,
-a part at a time (PARTS). So nothing is left over, whatever is on its way meanwhile; what the user does later is new.
+The table `forgotten` gets a hash of the name and the time first. From then on entries of tasks that were submitted before are
+written without the name: the transaction that writes them reads that table. Then the rows in the database are changed, a part at
+a time (PARTS). Later actions of the user are new.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -32,8 +32,8 @@ _ENQUEUED, _USER, _REQUEST, _TRACE = 1, 8, 15, 16
 """Places in an entry of the kind `usage` (recording.lua)."""
 
 
-class Forgotten:
-    """Who was forgotten, and when."""
+class ErasedUsers:
+    """Who was erased, and when."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -75,20 +75,20 @@ class Forgotten:
         return sha256(f"{self._database.identifier}\0{user}".encode()).hexdigest()
 
 
-class Careful:
+class AnonymizingTable:
     """A table of the outbox that is given entries without the names of those who were forgotten."""
 
-    def __init__(self, table: Table, forgotten: Forgotten, kind: "Kind") -> None:
+    def __init__(self, table: Table, erased: ErasedUsers, kind: "Kind") -> None:
         self._table = table
-        self._forgotten = forgotten
+        self._erased = erased
         self._kind = kind
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`."""
-        if await self._forgotten.any(connection):
+        if await self._erased.any(connection):
             entries = [_unpack(entry) for entry in packed]
             users = {user for entry in entries for user in self._kind.users(entry)}
-            known = await self._forgotten.known(connection, users)
+            known = await self._erased.known(connection, users)
             if known:
                 packed = [msgspec.msgpack.encode(self._kind.without(entry, known)) for entry in entries]
         return await self._table.write(connection, packed)

@@ -14,7 +14,7 @@ from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.tables import archive, usage, usage_users, webhook_deliveries
-from fairlane.gateway.records.forgetting import FORGOTTEN
+from fairlane.gateway.records.erasure import FORGOTTEN
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import KeyQuota, PriceSettings
 from fairlane.queues.actor import Actor
