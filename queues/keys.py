@@ -357,17 +357,17 @@ CHANNEL = "c:"
 """Behind the prefix, before the replica: its pub/sub channel. What is published there: see MESSAGES."""
 
 MESSAGES = {
-    "w": "model: something of it can start, and this replica alone was told",
-    "r": "model: the same, told to all who have workers for it",
-    "p": "model of an endpoint: a permit of it can be given out, and this replica alone was told",
-    "s": "task, epoch, why: stop the worker that runs it",
-    "d": "worker: drain it, an operator wants it to go",
-    "i": "task, event id: an event of a task that is read here; it is large, so read it from the log",
-    "e": "task, event id, type, data: an event of a task that is read here",
-    "n": "task, type, data: the same, of an event that is not logged (`progress`)",
-    "b": "a breaker: open, probing or closed; for how long, ms; replica that logs it, failure code, model, upstream",
+    "wake": "model: something of it can start, and this replica alone was told",
+    "wake_all": "model: the same, told to all who have workers for it",
+    "permit": "model of an endpoint: a permit of it can be given out, and this replica alone was told",
+    "stop": "task, epoch, why: stop the worker that runs it",
+    "drain": "worker: drain it, an operator wants it to go",
+    "event_id": "task, event id: an event of a task that is read here; it is large, so read it from the log",
+    "event": "task, event id, type, data: an event of a task that is read here",
+    "ephemeral": "task, type, data: the same, of an event that is not logged (`progress`)",
+    "breaker": "a breaker: open, probing or closed; for how long, ms; replica that logs it, failure code, model, upstream",
 }
-"""Messages of a replica's channel: a letter, and what follows it, each behind a line feed."""
+"""Messages of a replica's channel: a word, and what follows it, each behind a line feed."""
 
 _PART = re.compile(r"\{(#?\w+)\}")
 

@@ -482,14 +482,14 @@ class Hub:
             feed.accept(events)
 
     def on_event(self, message: bytes) -> None:
-        """A message of the channel: `e` an event, `i` one too large to publish, `n` one that is not logged."""
-        if message[:1] == b"e":
+        """A message of the channel: `event`, `event_id` of one too large to publish, or `ephemeral`: not logged."""
+        if message.startswith(b"event\n"):
             _, task, event_id, kind, data = message.split(b"\n", 4)
             feed = self._feeds.get(task.decode())
             if feed is not None:
                 epoch, _, seq = event_id.partition(b"-")
                 feed.accept([Event(int(epoch), int(seq), kind.decode(), data)])
-        elif message[:1] == b"n":
+        elif message.startswith(b"ephemeral\n"):
             _, task, kind, data = message.split(b"\n", 3)
             self.show(task.decode(), Event(0, 0, kind.decode(), data))
         else:

@@ -60,7 +60,7 @@ class Drain:
         worker_id, replica = worker["workerId"], worker["replica"]
         if self._here(worker_id):
             return True, True
-        channel, message = self._keys.channel(replica), b"d\n" + worker_id.encode()
+        channel, message = self._keys.channel(replica), b"drain\n" + worker_id.encode()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + CONFIRM_S
         told = False

@@ -37,19 +37,19 @@ class Inbox:
             log.exception("cannot handle a message of the channel")
 
     def _handle(self, message: bytes) -> None:
-        kind = message[:1]
-        if kind in (b"e", b"i", b"n"):
+        kind = message[: message.find(b"\n")]
+        if kind in (b"event", b"event_id", b"ephemeral"):
             self._hub.on_event(message)
-        elif kind in (b"w", b"r"):
-            self._dispatcher.slots.on_wake(message[2:].decode(), targeted=kind == b"w")
-        elif kind == b"p":
-            self._holder.on_wake(message[2:].decode())
-        elif kind == b"s":
+        elif kind in (b"wake", b"wake_all"):
+            self._dispatcher.slots.on_wake(message[len(kind) + 1 :].decode(), targeted=kind == b"wake")
+        elif kind == b"permit":
+            self._holder.on_wake(message[len(kind) + 1 :].decode())
+        elif kind == b"stop":
             _, task_id, epoch, why = message.decode().split("\n", 3)
             self._dispatcher.stops.on_stop(task_id, int(epoch), why)
-        elif kind == b"d":
-            self._drain_worker(message[2:].decode())
-        elif kind == b"b":
+        elif kind == b"drain":
+            self._drain_worker(message[len(kind) + 1 :].decode())
+        elif kind == b"breaker":
             _, what, ms, by, why, model, upstream = message.decode().split("\n", 6)
             self._breakers.became(model, upstream, what, why, int(ms), by)
             if what == "closed":

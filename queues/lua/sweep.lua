@@ -198,7 +198,7 @@ script('sweep', 'allow-oom', function(ARGV)
       elseif lane and not at then
         for _, offered in ipairs(offered_as(model)) do
           for _, other in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
-            tell(other, 'r\n' .. model)
+            tell(other, 'wake_all\n' .. model)
           end
         end
       end

@@ -496,8 +496,8 @@ class Life(RuleBasedStateMachine):
             self.ask(replica, replica.free)
             if not replica.is_shut(model, self.world.now_ms):
                 return
-            kind = "w"
-        if kind == "w":
+            kind = "wake"
+        if kind == "wake":
             scheduler = replica.scheduler
             answer = scheduler.taken(scheduler.take([model], 0, scheduler.nonce()).result())
             assert answer.grants == []
@@ -995,13 +995,13 @@ class Life(RuleBasedStateMachine):
         for replica in self.replicas:
             for message in replica.ears.drain():
                 kind, _, rest = message.decode().partition("\n")
-                if kind in ("w", "r"):
+                if kind in ("wake", "wake_all"):
                     replica.wakes.append((kind, rest))
-                if kind == "b" and rest.startswith("closed\n"):
-                    replica.wakes.append(("r", rest.split("\n")[4]))
+                if kind == "breaker" and rest.startswith("closed\n"):
+                    replica.wakes.append(("wake_all", rest.split("\n")[4]))
                     if rest.split("\n")[5] == replica.upstream:
                         replica.shut.pop(rest.split("\n")[4], None)
-                if kind == "w":
+                if kind == "wake":
                     replica.idle_for.discard(rest if rest in replica.idle_for else ANY_MODEL)
             if self.world.now_ms - replica.offered_ms > 60_000:
                 replica.idle_for.clear()  # it counts as dead
@@ -1161,7 +1161,7 @@ class Life(RuleBasedStateMachine):
         for replica in self.replicas:
             if replica.timers.get(model, self.world.now_ms + 1) <= self.world.now_ms:
                 del replica.timers[model]
-                replica.wakes.append(("w", model))
+                replica.wakes.append(("wake", model))
                 self.only_time.discard(model)
         if model in self.only_time:
             self.unwatched.add(model)

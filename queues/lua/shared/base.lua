@@ -92,9 +92,9 @@ local function publish_event(readers, id, event_id, kind, data, except)
     if replica ~= except then
       if not message then
         if #data > 65536 then
-          message = 'i\n' .. id .. '\n' .. event_id
+          message = 'event_id\n' .. id .. '\n' .. event_id
         else
-          message = 'e\n' .. id .. '\n' .. event_id .. '\n' .. kind .. '\n' .. data
+          message = 'event\n' .. id .. '\n' .. event_id .. '\n' .. kind .. '\n' .. data
         end
       end
       tell(replica, message)

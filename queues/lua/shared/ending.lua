@@ -242,6 +242,6 @@ end
 
 -- Ask the owner of a running task to stop its worker.
 function tell_owner(id, t, why)
-  if t.owner then tell(t.owner, 's\n' .. id .. '\n' .. t.epoch .. '\n' .. why) end
+  if t.owner then tell(t.owner, 'stop\n' .. id .. '\n' .. t.epoch .. '\n' .. why) end
 end
 end

@@ -34,7 +34,7 @@ end
 
 -- Tell the replicas with workers for the model what became of a breaker; `by` is the one that writes it into its log.
 local function announce(m, up, what, why, ms, by)
-  local message = 'b\n' .. table.concat({ what, whole(ms), by or '', why, m, up }, '\n')
+  local message = 'breaker\n' .. table.concat({ what, whole(ms), by or '', why, m, up }, '\n')
   local told = {}
   for _, offered in ipairs(offered_as(m)) do
     for _, replica in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', '64')) do

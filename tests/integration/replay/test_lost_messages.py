@@ -141,7 +141,7 @@ def lossy(talk: Talk, rng: random.Random, share: float) -> Callable[[], int]:
     def on_message(message: bytes) -> None:
         nonlocal touched
         draw = rng.random()
-        if message[:1] not in b"ei" or draw > share:
+        if not message.startswith(b"event") or draw > share:
             deliver(message)
             return
         touched += 1
@@ -300,7 +300,7 @@ async def test_what_follows_a_log_that_was_written_anew_is_not_taken_for_its_con
                 b.served.gateway.hub.silent_s = 3600.0
                 write_anew(store, task_id, 5)
                 channel = KEYS.channel(b.served.gateway.replica)
-                store.publish(channel, f"e\n{task_id}\n{EPOCH}-5\nchunk\n{chunk(task_id)}")
+                store.publish(channel, f"event\n{task_id}\n{EPOCH}-5\nchunk\n{chunk(task_id)}")
             else:
                 hasten(b)
             farewell = [await stream.frame() for _ in range(3)]

@@ -99,7 +99,7 @@ def test_a_part_that_fails_for_good_ends_the_chain_and_the_other_parts(
     ears = pool.ears(any_server.socket_path)
     finished = pool.finish(grants[1], state=State.FAILED, code="UPSTREAM_ERROR")
     assert finished.outcome == "ok"
-    assert b"s\n" + grants[2].task_id.encode() in b"".join(ears.drain())
+    assert b"stop\n" + grants[2].task_id.encode() in b"".join(ears.drain())
     ears.close()
     assert (pool.state("c"), pool.code("c")) == ("failed", "UPSTREAM_ERROR")
     audit(world, "c")

@@ -42,8 +42,8 @@ def test_a_running_task_ends_at_once_and_its_owner_is_told(world: World, any_ser
         end = other.cancel("a").event_id
         assert end == owner.last_id("a")
         told = ears.drain()
-        assert told[0].startswith(f"e\na\n{end}\ncancelled\n".encode())
-        assert told[1] == f"s\na\n{grant.epoch}\nclient".encode()
+        assert told[0].startswith(f"event\na\n{end}\ncancelled\n".encode())
+        assert told[1] == f"stop\na\n{grant.epoch}\nclient".encode()
     finally:
         ears.close()
     assert owner.slots() == {"a": GRACE}, "the model is still busy"
@@ -96,7 +96,7 @@ def test_a_running_task_ends_at_its_deadline_and_its_worker_is_stopped(
         assert pool.state("a") == "executing"
         pool.pass_time(1)
         assert (pool.state("a"), pool.code("a")) == ("failed", "TOTAL_TIMEOUT")
-        assert ears.drain() == [f"s\na\n{grant.epoch}\ntimeout".encode()]
+        assert ears.drain() == [f"stop\na\n{grant.epoch}\ntimeout".encode()]
         assert pool.slots() == {"a": GRACE}
     finally:
         ears.close()

@@ -123,7 +123,7 @@ def test_one_replica_that_lives_is_told_of_a_permit(line: Line, ear: Subscriptio
     for number in range(10):
         line.world.advance(0.001)
         line.ask_for(f"a{number}")
-        assert ear.drain() == [b"p\nhttp:image"]
+        assert ear.drain() == [b"permit\nhttp:image"]
 
 
 def test_whoever_frees_a_slot_tells_the_right_one(line: Line, ear: Subscription) -> None:
@@ -134,7 +134,7 @@ def test_whoever_frees_a_slot_tells_the_right_one(line: Line, ear: Subscription)
     line.ask_for("permit")
     assert ear.drain() == []
     line.finish(first, want=1, models=(IMAGE,))
-    assert ear.drain() == [b"p\nhttp:image"]
+    assert ear.drain() == [b"permit\nhttp:image"]
     (grant,) = line.hold()
     line.give_out(grant)
     line.submit("later", IMAGE, task_type="http")
@@ -142,7 +142,7 @@ def test_whoever_frees_a_slot_tells_the_right_one(line: Line, ear: Subscription)
     ear.drain()
     assert line.enter(grant) is Admitted.IN
     assert line.leave(grant) is Left.ENDED
-    assert ear.drain() == [b"w\nhttp:image"]
+    assert ear.drain() == [b"wake\nhttp:image"]
     line.audit()
 
 
@@ -242,7 +242,7 @@ def test_the_end_is_told_to_readers_and_counted(line: Line, ear: Subscription) -
     line.enter(grant)
     ear.drain()
     line.leave(grant)
-    assert any(message.startswith(b"e\na\n") and b"\ndone\n" in message for message in ear.drain())
+    assert any(message.startswith(b"event\na\n") and b"\ndone\n" in message for message in ear.drain())
     assert line.recorded()["a"].state == "completed"
 
 
@@ -353,7 +353,7 @@ def test_cancelling_an_unused_permit_frees_its_slot_at_once(line: Line, ear: Sub
     line.ask_for("b")
     ear.drain()
     assert line.cancel("a").outcome == "ended"
-    assert b"p\nhttp:image" in ear.drain()
+    assert b"permit\nhttp:image" in ear.drain()
     assert line.enter(grant) is Admitted.OVER
     assert [grant.task_id for grant in line.hold()] == ["b"]
     line.audit()

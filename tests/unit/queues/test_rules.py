@@ -63,7 +63,7 @@ def test_resuming_wakes_an_idle_replica_and_pausing_nobody(
     pool.submit("a")
     assert hears.drain() == []
     change(name, paused=None)
-    assert hears.drain() == [b"w\nm"]
+    assert hears.drain() == [b"wake\nm"]
     assert other.taken() == ["a"]
 
 
@@ -129,7 +129,7 @@ def test_a_slot_that_ends_lets_its_queue_start_on_another_model_at_once(
     assert other.take("m2") == []
     assert hears.drain() == []
     pool.finish(grant, want=1)
-    assert hears.drain() == [b"w\nm2"]
+    assert hears.drain() == [b"wake\nm2"]
 
 
 def test_a_queue_at_its_cap_saves_no_turns(world: World) -> None:
@@ -241,7 +241,7 @@ def test_raising_a_limit_wakes_for_every_rule(world: World, ears: Callable[[Pool
         assert other.take() == [], lowered
         assert hears.drain() == [], lowered
         change(name, **raised)
-        assert hears.drain() == [b"w\nm"], raised
+        assert hears.drain() == [b"wake\nm"], raised
         pool.finish(grant)
         pool.finish(*other.take())
         change(name, **dict.fromkeys([*lowered, *raised]))

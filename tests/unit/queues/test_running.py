@@ -88,9 +88,9 @@ def test_readers_elsewhere_hear_events_and_large_ones_by_id_only(world: World, a
         pool.finish(grant, 5)
         heard = theirs.drain()
         second, third, fourth, fifth = (id_of(grant, seq).encode() for seq in (2, 3, 4, 5))
-        assert heard[0] == b"e\na\n%b\nchunk\nsmall" % second
-        assert heard[1].startswith(b"e\na\n%b\nchunk\nxxx" % third)
-        assert heard[2:] == [b"i\na\n" + fourth, b'e\na\n%b\ndone\n{"end":1}' % fifth]
+        assert heard[0] == b"event\na\n%b\nchunk\nsmall" % second
+        assert heard[1].startswith(b"event\na\n%b\nchunk\nxxx" % third)
+        assert heard[2:] == [b"event_id\na\n" + fourth, b'event\na\n%b\ndone\n{"end":1}' % fifth]
         assert mine.drain() == [], "the writer's replica delivers to its own readers itself"
     finally:
         mine.close()

@@ -197,12 +197,12 @@ def test_a_task_that_cannot_start_here_wakes_one_idle_replica(
         assert pool.take(want=2) == []
         world.advance(1)
     here.submit("a")
-    assert (there_hears.drain(), third_hears.drain()) == ([b"w\nm"], [])
+    assert (there_hears.drain(), third_hears.drain()) == ([b"wake\nm"], [])
     assert there.take("m", want=0) == [], "it has no slot after all and hands the wake-up on"
-    assert (there_hears.drain(), third_hears.drain()) == ([], [b"w\nm"])
+    assert (there_hears.drain(), third_hears.drain()) == ([], [b"wake\nm"])
     assert [grant.task_id for grant in third.take(want=2)] == ["a"]
     here.submit("b")
-    assert third_hears.drain() == [b"w\nm"], "it was left with a free slot"
+    assert third_hears.drain() == [b"wake\nm"], "it was left with a free slot"
 
 
 def test_a_filled_take_wakes_the_next_for_what_is_left(
@@ -218,7 +218,7 @@ def test_a_filled_take_wakes_the_next_for_what_is_left(
     other.take("m2", want=2)
     hears.drain()
     here.submit("e", "m2")
-    assert hears.drain() == [b"w\nm2"]
+    assert hears.drain() == [b"wake\nm2"]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_whatever_frees_a_slot_wakes_an_idle_replica(
         for _ in range(70 if how == "stop over" else 3):
             world.call("HSET", world.keys("pool"), "woke", world.now_ms + 1000)
             here.pass_time(1000)
-    assert b"w\nm" in hears.drain()
+    assert b"wake\nm" in hears.drain()
 
 
 def test_the_sweep_repeats_wake_ups_to_everybody_once_a_second(
@@ -259,13 +259,13 @@ def test_the_sweep_repeats_wake_ups_to_everybody_once_a_second(
     wild.offer(ANY_MODEL)
     here.submit("a")
     here.sweep()
-    assert (hears.drain(), wild_hears.drain()) == ([b"r\nm"], [b"r\nm"])
+    assert (hears.drain(), wild_hears.drain()) == ([b"wake_all\nm"], [b"wake_all\nm"])
     world.advance(500)
     here.sweep()
     assert hears.drain() == []
     world.advance(500)
     here.sweep()
-    assert hears.drain() == [b"r\nm"]
+    assert hears.drain() == [b"wake_all\nm"]
 
 
 # ---- presence ----------
