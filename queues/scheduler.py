@@ -709,7 +709,7 @@ class Scheduler:
         """Remove what is kept of this user's tasks that were submitted until then and have ended; how many, and how many more
         their workers have not let go yet: these are to be forgotten later. Whoever ends all the while is not among them."""
         removed = stopping = 0
-        for line in ("endings", "ended", "look"):
+        for line in ("endings", "ended", "due"):
             cursor = b"0"
             while True:
                 reply = await self._link.run("forget", line, cursor, FORGOTTEN_AT_ONCE, user, until_ms)

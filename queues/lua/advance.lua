@@ -106,7 +106,7 @@ script('advance', 'allow-oom', function(ARGV)
       local state, code, kind, data = unpack(ARGV, then_at + 1, then_at + 4)
       local number, name, model, queue = unpack(ARGV, then_at + 5, then_at + 8)
       if part then
-        call('ZREM', keys.look(), chain_id)
+        call('ZREM', keys.due(), chain_id)
         settle_over(chain_id, chain)
       end
       if number ~= '-1' then

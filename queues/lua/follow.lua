@@ -22,7 +22,7 @@ script('follow', 'allow-oom', function(ARGV)
       t.linger_at = whole(NOW + num(t.linger)) -- text, as a record's fields are
       call('HSET', keys.task(id), 'linger_at', t.linger_at)
       local instant = t.state == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', keys.slots(t.model), id)))
-      call('ZADD', keys.look(), instant, id)
+      call('ZADD', keys.due(), instant, id)
     end
     if t.state == 'queued' then where = place(id, t) end
   end

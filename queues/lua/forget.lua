@@ -1,6 +1,6 @@
 -- forget: remove what is kept of a user's tasks that have ended: a part of one line at a time
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  'endings': those of the last second | 'ended': those before | 'look': those whose workers have not let go of them yet, which
+-- ARGV[1]  'endings': those of the last second | 'ended': those before | 'due': those whose workers have not let go of them yet, which
 --          stay there to be found again
 -- ARGV[2]  where to go on; '0' = at the beginning
 -- ARGV[3]  how many to look at, about
@@ -19,7 +19,7 @@ script('forget', 'allow-oom', function(ARGV)
   for i = 1, #members, step do
     local id, bytes = string.match(members[i], '^(%S+) ?(%d*)')
     local u, en, ik, ed = unpack(call('HMGET', keys.task(id), 'user', 'enqueued_at', 'idempotency', 'ended_at'))
-    if u == user and num(en) <= at and which == 'look' then
+    if u == user and num(en) <= at and which == 'due' then
       if ed then stopping = stopping + 1 end
     elseif u == user and num(en) <= at then
       removed = removed + 1

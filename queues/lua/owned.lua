@@ -7,7 +7,7 @@
 script('owned', 'no-writes', function(ARGV)
   local wanted = {}
   for i = 3, #ARGV do wanted[ARGV[i]] = true end
-  local part = call('ZSCAN', keys.look(), ARGV[1], 'COUNT', ARGV[2])
+  local part = call('ZSCAN', keys.due(), ARGV[1], 'COUNT', ARGV[2])
   local reply = { part[1] }
   for i = 1, #part[2], 2 do
     local id = part[2][i]

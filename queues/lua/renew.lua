@@ -47,7 +47,7 @@ script('renew', 'allow-oom', function(ARGV)
       local deadline = num(xd)
       if deadline > 0 then lease_end = math.min(lease_end, deadline + grace) end
       call('ZADD', keys.slots(m), whole(lease_end), id)
-      call('ZADD', keys.look(), run_instant(t, lease_end), id)
+      call('ZADD', keys.due(), run_instant(t, lease_end), id)
       if not begun then
         call('HSET', key, 'worker', ARGV[at + 3])
         if ARGV[at + 4] == '1' then
@@ -76,7 +76,7 @@ script('renew', 'allow-oom', function(ARGV)
       else
         instant = run_instant({ attempt_deadline = xd, linger_at = leave }, num(call('ZSCORE', keys.slots(m), id)))
       end
-      call('ZADD', keys.look(), instant, id)
+      call('ZADD', keys.due(), instant, id)
     end
   end
   return replies

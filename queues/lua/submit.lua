@@ -56,7 +56,7 @@ script('submit', nil, function(ARGV)
   local named, name_key = ARGV[23], nil
   if named ~= '' then
     local name, fingerprint = string.match(named, '^(%S+) (%S+) ')
-    name_key = keys.named(name)
+    name_key = keys.idempotency(name)
     local of, first = string.match(call('GET', name_key) or '', '^(%S+) (%S+)$')
     if of and of ~= fingerprint then return refusal({ 'other' }) end
     local known = first and load(first)
@@ -214,7 +214,7 @@ script('submit', nil, function(ARGV)
   end
 
   call('HSET', key, 'state', 'queued', unpack(fields))
-  call('ZADD', keys.look(), wait_instant(t), id)
+  call('ZADD', keys.due(), wait_instant(t), id)
   if parts[1] then chains.queue_parts(id, t, parts, wait_over) else enqueue(id, t) end
   local grants, ids, later = {}, {}, {}
   if want > 0 then

@@ -20,7 +20,7 @@ script('sweep', 'allow-oom', function(ARGV)
   local unavailable = { rest = ARGV[14], code = ARGV[15] }
   local left_unreported, unused = { rest = ARGV[16] }, { rest = ARGV[17], code = ARGV[18] }
   local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
-  local look, pool = keys.look(), keys.pool()
+  local look, pool = keys.due(), keys.pool()
   local before = call('HMGET', pool, 'swept', 'moving', 'away')
   local last, moving, away = num(before[1]), before[2], before[3]
   call('HSET', pool, 'swept', NOW)
@@ -230,7 +230,7 @@ script('sweep', 'allow-oom', function(ARGV)
       if call('HGET', keys.model(model), 'upstream_state') == '2' then end_those_who_wait(model) end
     end
 
-    for _, subject in ipairs(call('ZRANDMEMBER', keys.holding(), '100')) do let_on(subject) end
+    for _, subject in ipairs(call('ZRANDMEMBER', keys.at_limit(), '100')) do let_on(subject) end
     upstreams.tidy()
 
     local excess = math.min(call('ZCARD', keys.recent()) - 10000, 10000)

@@ -23,7 +23,7 @@ FULL_RUN = 100_000
 QUIET_S = 60.0
 """Tasks, results and sockets are gone so long after the last attacker."""
 MEMORY_S = 30.0
-OF_A_TASK = frozenset(["t", "p", "e", "f", "u", "s", "l", "x", "k"])
+OF_A_TASK = frozenset(["task", "payload", "log", "flow", "busy", "slots", "flows", "due", "taken"])
 """Kinds of keys that a task leaves when it is over for longer than its result is kept: none."""
 MOST_MODELS = 20
 MOST_FILES = 8
@@ -145,7 +145,7 @@ def _keys(outcome: Outcome, scene: Stage, start: Start) -> None:
     left = scene.keys()
     tasks = {kind: number for kind, number in left.items() if kind in OF_A_TASK}
     outcome.check("tasks left nothing in Redis", not tasks, tasks or "nothing")
-    grown = left["m"] - start.keys["m"]
+    grown = left["model"] - start.keys["model"]
     outcome.check(
         "invented names left nothing in Redis", grown <= MOST_MODELS, f"{grown} models more than before"
     )

@@ -80,9 +80,9 @@ class Stage:
         for name in self._store.scan_iter(count=1000):
             prefix, _, rest = name.partition(b"}:")
             kind, _, task = rest.partition(b":")
-            if kind in (b"t", b"e"):
+            if kind in (b"task", b"log"):
                 state, ended, by_key, of = self._store.hmget(
-                    prefix + b"}:t:" + task, "state", "ended_at", "idempotency", "type"
+                    prefix + b"}:task:" + task, "state", "ended_at", "idempotency", "type"
                 )
                 over = ended or state == b"gone"
                 if over and 0 < self._store.pttl(name) <= _longest_kept(state, by_key, of):

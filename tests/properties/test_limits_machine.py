@@ -210,7 +210,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def expected(self, model: str, user: str, tokens: tuple[int, int]) -> int:
         """Output that a task of a user is expected to write: as the scripts learn it."""
         world = self.world
-        of_user = world.call("GET", world.keys("mean", model=model, user=user))
+        of_user = world.call("GET", world.keys("mean_output", model=model, user=user))
         of_model = world.call("HGET", world.keys("model", model=model), "mean_output")
         mean = float(of_user or of_model or tokens[1])
         return int(min(mean, tokens[1]) + tokens[0] + 0.5) - tokens[0]

@@ -1189,7 +1189,7 @@ class Life(RuleBasedStateMachine):
             replica.scheduler.offer([], replica.models, 1000, 0)
         self.sweep_for(100, scheduler)
         shot = audit(self.world, self.accepted)
-        assert not [kind for kind in ("slots", "look", "busy") if shot.by_kind[kind]]
+        assert not [kind for kind in ("slots", "due", "busy") if shot.by_kind[kind]]
         self.pass_ms(3_700_000)
         self.sweep_for(100, scheduler)
         shot = audit(self.world, self.accepted)

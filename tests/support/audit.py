@@ -125,12 +125,12 @@ def audit(
         if task in in_slots:
             holding[place].add(task)
         live = state not in TERMINAL or task in in_slots
-        assert (task in shot.one("look")) == live, (task, record)
+        assert (task in shot.one("due")) == live, (task, record)
         live = live or task in stored_parts
         assert (shot.ttl("task", task) == -1) == live, (task, record, shot.ttl("task", task))
         if log:
             assert (shot.ttl("log", task) == -1) == live, (task, record)
-    assert set(in_flow) | set(in_slots) | set(aside) | set(shot.one("look")) <= set(tasks)
+    assert set(in_flow) | set(in_slots) | set(aside) | set(shot.one("due")) <= set(tasks)
     assert {parts[0] for parts in shot.by_kind["payload"]} <= set(tasks)
 
     pool = shot.one("pool")
@@ -154,9 +154,9 @@ def audit(
     fall = {
         task for task, record in tasks.items() if "fallbacks" in record and (task in in_flow or task in aside)
     }
-    lines = {(task, model) for (model,), members in shot.by_kind["falls"].items() for task in members}
+    lines = {(task, model) for (model,), members in shot.by_kind["fallbacks"].items() for task in members}
     assert lines == {(task, tasks[task]["model"]) for task in fall}
-    assert {model for _, model in lines} <= set(shot.one("falling") or ())
+    assert {model for _, model in lines} <= set(shot.one("fallback_models") or ())
     asides = Counter((tasks[task]["queue"], tasks[task]["user"]) for task in aside)
     counted = {
         (queue, user): int(count)
@@ -318,9 +318,9 @@ def check_windows(shot: Snapshot) -> None:
 
 def check_names(shot: Snapshot, tasks: dict[str, dict[str, str]]) -> None:
     """An idempotency key names the one task that was accepted with it, as long as that has not ended, and if it is completed."""
-    named = {parts[0]: value.decode().split()[1] for parts, value in shot.by_kind["named"].items()}
+    named = {parts[0]: value.decode().split()[1] for parts, value in shot.by_kind["idempotency"].items()}
     for name, task in named.items():
-        assert shot.ttl("named", name) > 0, name
+        assert shot.ttl("idempotency", name) > 0, name
         assert tasks[task]["idempotency"].split()[0] == name
     for task, record in tasks.items():
         if "idempotency" in record and record["state"] not in TERMINAL - {"completed"}:
@@ -392,15 +392,15 @@ def check_limits(shot: Snapshot, waiting: set[str], holding: set[str]) -> None:
         assert set(fields) <= set(LIMIT)
         assert shot.ttl("limit", subject) > 0
     lanes = defaultdict[str, set[str]](set)
-    for (queue, _, model, subject), users in shot.by_kind["held"].items():
+    for (queue, _, model, subject), users in shot.by_kind["at_limit_flows"].items():
         lanes[subject].add(f"{queue}:{model}")
         assert set(users) <= set(shot.one("parked", queue, model)), "who is held is parked"
         assert all(subject in subjects_of(user) for user in users)
-    assert {parts[0]: set(found) for parts, found in shot.by_kind["held_lanes"].items()} == dict(lanes)
-    assert set(shot.one("holding")) == set(lanes)
-    for subject, limit in shot.one("holding").items():
+    assert {parts[0]: set(found) for parts, found in shot.by_kind["at_limit_lanes"].items()} == dict(lanes)
+    assert set(shot.one("at_limit")) == set(lanes)
+    for subject, limit in shot.one("at_limit").items():
         if len(runs[subject]) < limit:
-            for lane, user in shot.one("held_lanes", subject).items():
+            for lane, user in shot.one("at_limit_lanes", subject).items():
                 assert user in shot.one("flows", *lane.split(":", 1)), (subject, lane, "one more may run")
 
 
@@ -436,7 +436,9 @@ def check_credits(shot: Snapshot, live: set[str], lost: bool) -> None:
 def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
     """Whether a flow is held for its key's or user's limit of running tasks."""
     return any(
-        user in users for (q, _, m, _), users in shot.by_kind["held"].items() if (q, m) == (queue, model)
+        user in users
+        for (q, _, m, _), users in shot.by_kind["at_limit_flows"].items()
+        if (q, m) == (queue, model)
     )
 
 

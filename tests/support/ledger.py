@@ -32,9 +32,9 @@ def leftovers(store: Any) -> list[str]:
     """What is still taken or queued: empty when every task has ended and every worker has answered."""
     prefix = pool_prefix()
     found = []
-    for sort in ("s:", "u:", "f:", "l:", "a:", "p:"):
+    for sort in ("slots:", "busy:", "flow:", "flows:", "lanes:", "payload:"):
         found += [key.decode() for key in store.scan_iter(f"{prefix}{sort}*")]
-    for name in ("look", "backlog"):
+    for name in ("due", "backlog"):
         if store.exists(KEYS(name)):
             found.append(f"{name}: {store.zrange(KEYS(name), 0, -1)!r}")
     if queued := int(store.hget(KEYS("pool"), "bytes") or 0):
@@ -50,7 +50,7 @@ async def nothing_left(store: Any, deadline_s: float = DEADLINE_S) -> None:
     try:
         await until(lambda: leftovers(store) == [], "everything to be given back", deadline_s)
     except AssertionError as error:
-        tasks = [key.decode() for key in store.scan_iter(f"{pool_prefix()}s:*")]
+        tasks = [key.decode() for key in store.scan_iter(f"{pool_prefix()}slots:*")]
         for key in tasks:
             for task_id, end in store.zrange(key, 0, -1, withscores=True):
                 record = store.hgetall(KEYS("task", id=task_id.decode()))

@@ -158,7 +158,7 @@ async def end_all(*replicas: Served) -> None:
     one = gateways[0]
 
     async def ended() -> bool:
-        tasks = await one.link.command("ZRANGE", one.keys("look"), 0, -1)
+        tasks = await one.link.command("ZRANGE", one.keys("due"), 0, -1)
         for task in tasks:
             await one.tasks.cancel.end(task.decode(), "admin")
         return not tasks

@@ -79,7 +79,7 @@ end
 -- `refund`. `used`: what its worker says, of a task that has ended before, as `record_usage` wants it.
 function release(id, t, used)
   local held = call('ZREM', keys.slots(t.model), id) == 1
-  call('ZREM', keys.look(), id)
+  call('ZREM', keys.due(), id)
   if not held then return false end
   call('SREM', keys.busy(t.queue, t.model, t.user), id)
   if t.probe then upstreams.end_probe(id, t) end
@@ -156,7 +156,7 @@ function settle(t, input, output, completed, goes_on, idle_ms)
       end
     end
     if known and (unit ~= 'requests' or paced) then
-      local mean = keys.mean(m, t.user)
+      local mean = keys.mean_output(m, t.user)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
       changed[#changed + 1] = 'mean_output'
       changed[#changed + 1] = mean_after(books.mean_output, output, 0.05)
@@ -164,7 +164,7 @@ function settle(t, input, output, completed, goes_on, idle_ms)
       changed[#changed + 1] = mean_after(books.pace, math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
     end
     if unit == 'slot_seconds' then
-      local span = keys.span(m, t.user)
+      local span = keys.mean_ms(m, t.user)
       call('SET', span, mean_after(call('GET', span), ran_ms, 0.3), 'EX', '3600')
     end
     changed[#changed + 1] = 'mean_ms'
@@ -211,7 +211,7 @@ function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epo
   local parts_run = t.parts and chains.end_parts(id, t)
   if stop_until then
     call('ZADD', keys.slots(t.model), whole(stop_until), id)
-    call('ZADD', keys.look(), whole(stop_until), id)
+    call('ZADD', keys.due(), whole(stop_until), id)
     if used and (num(used[1]) >= 0 or num(used[2]) >= 0) then call('HSET', keys.task(id), 'usage', table.concat(used, ' ')) end
   elseif not parts_run then
     close(id, t, used)
@@ -233,7 +233,7 @@ end
 
 -- End a task that waits.
 function end_waiting(id, t, state, kind, data, code)
-  call('ZREM', keys.look(), id)
+  call('ZREM', keys.due(), id)
   dequeue(id, t)
   settle_over(id, t)
   let_others_on(t)

@@ -136,12 +136,12 @@ function let_fall(most, told)
     if not known[name] then known[name] = barred_until(name) end
     return known[name]
   end
-  for _, m in ipairs(call('SRANDMEMBER', keys.falling(), '16') or {}) do
-    local line = keys.falls(m)
+  for _, m in ipairs(call('SRANDMEMBER', keys.fallback_models(), '16') or {}) do
+    local line = keys.fallbacks(m)
     local cursor = call('HGET', keys.model(m), 'fallback_cursor') or '-inf'
     local ids, room, before = {}, most - moved, moved
     if call('EXISTS', line) == 0 then
-      call('SREM', keys.falling(), m)
+      call('SREM', keys.fallback_models(), m)
     elseif m == '*' or barred(m) > NOW then
       ids = call('ZRANGEBYSCORE', line, cursor, '+inf', 'WITHSCORES', 'LIMIT', '0', whole(room))
     end

@@ -17,7 +17,7 @@ end
 
 -- The user's running mean of output, in tokens; 0: none is known.
 local function mean_of(t)
-  if not t.mean then t.mean = num(call('GET', keys.mean(t.model, t.user))) end
+  if not t.mean then t.mean = num(call('GET', keys.mean_output(t.model, t.user))) end
   return t.mean
 end
 
@@ -52,7 +52,7 @@ end
 
 -- How long a task is expected to hold its slot, ms: by the user's running mean, else the model's, else 50 tokens a second.
 local function expected_ms(t, model_ms)
-  local ms = num(call('GET', keys.span(t.model, t.user)))
+  local ms = num(call('GET', keys.mean_ms(t.model, t.user)))
   if ms == 0 then ms = num(model_ms) end
   if ms == 0 then ms = expected_output(t) * 20 end
   return ms
@@ -74,7 +74,7 @@ end
 function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local q, m, u = lane.q, t.model, t.user
   local cost, tokens, counted = first_charge(t, lane), 0, '0'
-  if t.fallbacks then call('ZREM', keys.falls(m), id) end
+  if t.fallbacks then call('ZREM', keys.fallbacks(m), id) end
   if lane.rules then
     counted = '1'
     tokens = num(lane.rules[6]) > 0 and math.floor(num(t.input_tokens) + expected_output(t, lane.mean_output) + 0.5) or 0
@@ -120,7 +120,7 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local lease_end = NOW + grant.ms
   call('ZADD', keys.slots(m), whole(lease_end), id)
   call('SADD', keys.busy(q, m, u), id)
-  call('ZADD', keys.look(), run_instant(t, lease_end), id)
+  call('ZADD', keys.due(), run_instant(t, lease_end), id)
   local event_id = t.epoch .. '-' .. t.top_seq
   local repair = t.repair and t.repair ~= '1' and ',"repair":true' or ''
   local stage = t.stage and chains.in_event(t.stage) or ''

@@ -31,23 +31,23 @@ end
 function hold(q, m, u, tag, of)
   local subject, limit = of[1], of[2]
   park(q, m, u, tag)
-  call('ZADD', keys.held(q, m, subject), tag, u)
-  call('HSETNX', keys.held_lanes(subject), q .. ':' .. m, '')
-  call('ZADD', keys.holding(), limit, subject)
+  call('ZADD', keys.at_limit_flows(q, m, subject), tag, u)
+  call('HSETNX', keys.at_limit_lanes(subject), q .. ':' .. m, '')
+  call('ZADD', keys.at_limit(), limit, subject)
 end
 
 -- One more of a subject may run: of each lane where flows of it are held, the first comes back, unless another one is due before it.
 -- `here`: a model that the caller wakes.
 function let_on(subject, here)
-  local limit = call('ZSCORE', keys.holding(), subject)
+  local limit = call('ZSCORE', keys.at_limit(), subject)
   if not limit or call('SCARD', keys.runs(subject)) >= tonumber(limit) then return end
-  local lanes = call('HRANDFIELD', keys.held_lanes(subject), MOST_LANES, 'WITHVALUES')
+  local lanes = call('HRANDFIELD', keys.at_limit_lanes(subject), MOST_LANES, 'WITHVALUES')
   for i = 1, #lanes, 2 do
     local q, m = string.match(lanes[i], '^([^:]*):(.*)$')
-    local u, tag = unpack(call('ZRANGE', keys.held(q, m, subject), '0', '0', 'WITHSCORES'))
+    local u, tag = unpack(call('ZRANGE', keys.at_limit_flows(q, m, subject), '0', '0', 'WITHSCORES'))
     local before = lanes[i + 1] ~= '' and call('ZSCORE', keys.flows(q, m), lanes[i + 1])
     if not before or tonumber(tag) <= tonumber(before) then
-      call('HSET', keys.held_lanes(subject), lanes[i], u)
+      call('HSET', keys.at_limit_lanes(subject), lanes[i], u)
       forget_held(q, m, u)
       flow_comes(q, m, u, keys.parked(q, m))
       if m ~= here then wake(m) end

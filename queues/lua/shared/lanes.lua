@@ -136,8 +136,8 @@ end
 -- A waiting task that may go on to another model is in a line of these (falling.lua).
 local function note_falls(id, t)
   if not t.fallbacks then return end
-  call('ZADD', keys.falls(t.model), t.order, id)
-  call('SADD', keys.falling(), t.model)
+  call('ZADD', keys.fallbacks(t.model), t.order, id)
+  call('SADD', keys.fallback_models(), t.model)
 end
 
 -- Put a task into its flow, and wake up flow and lane if they were idle.
@@ -174,9 +174,9 @@ end
 function forget_held(q, m, u)
   local key, user = subjects_of(u)
   for _, subject in ipairs({ key, user }) do
-    if call('ZREM', keys.held(q, m, subject), u) == 1 and call('EXISTS', keys.held(q, m, subject)) == 0 then
-      call('HDEL', keys.held_lanes(subject), q .. ':' .. m)
-      if call('EXISTS', keys.held_lanes(subject)) == 0 then call('ZREM', keys.holding(), subject) end
+    if call('ZREM', keys.at_limit_flows(q, m, subject), u) == 1 and call('EXISTS', keys.at_limit_flows(q, m, subject)) == 0 then
+      call('HDEL', keys.at_limit_lanes(subject), q .. ':' .. m)
+      if call('EXISTS', keys.at_limit_lanes(subject)) == 0 then call('ZREM', keys.at_limit(), subject) end
     end
   end
 end
@@ -188,7 +188,7 @@ function dequeue(id, t)
   local in_flow = call('ZREM', flow, id) == 1
   if not in_flow and call('ZREM', keys.aside(), id) == 0 then return end
   count_waiting(t, '-1')
-  if t.fallbacks then call('ZREM', keys.falls(m), id) end
+  if t.fallbacks then call('ZREM', keys.fallbacks(m), id) end
   call('HINCRBY', keys.model(m), 'waiting:' .. q, '-1')
   call('HINCRBY', keys.queue(q), 'waiting', '-1')
   if not in_flow then
@@ -213,13 +213,13 @@ end
 -- The provider of one of the names that share the line of '*' wants no request for a while. That holds for this name alone: its
 -- tasks stand aside, out of their flows but counted among those that wait, and the sweep brings them back.
 function hold_name(name, ms)
-  local until_ms = math.max(num(call('GET', keys.held_name(name))), NOW + ms)
-  call('SET', keys.held_name(name), whole(until_ms), 'PX', whole(until_ms - NOW))
+  local until_ms = math.max(num(call('GET', keys.name_cooldown(name))), NOW + ms)
+  call('SET', keys.name_cooldown(name), whole(until_ms), 'PX', whole(until_ms - NOW))
 end
 
 -- The instant (ms) until which the name of a task is held; nil: it is not.
 function name_held_until(t)
-  local until_ms = t.requested_model and num(call('GET', keys.held_name(t.requested_model))) or 0
+  local until_ms = t.requested_model and num(call('GET', keys.name_cooldown(t.requested_model))) or 0
   return until_ms > NOW and until_ms or nil
 end
 

@@ -19,7 +19,7 @@ local function standing(u, named)
   local each, period = string.match(named, ' (%d+) (%d+)$')
   each, period = num(each), num(period) * 1000
   if each == 0 then return end
-  return math.min(math.max(num(call('GET', keys.names(u))), US), US + period), each, period
+  return math.min(math.max(num(call('GET', keys.idempotency_keys(u))), US), US + period), each, period
 end
 
 -- Whether a user may have one key more: nil, or in how many ms.
@@ -34,21 +34,21 @@ end
 function give_name(key, named, id, u)
   local name, fingerprint, ms = string.match(named, '^(%S+) (%S+) (%d+) ')
   local over, each = standing(u, named)
-  if over then call('SET', keys.names(u), whole(over + each), 'PX', whole(math.ceil((over + each - US) / 1000))) end
+  if over then call('SET', keys.idempotency_keys(u), whole(over + each), 'PX', whole(math.ceil((over + each - US) / 1000))) end
   call('SET', key, fingerprint .. ' ' .. id, 'PX', whole(num(ms) + BACKSTOP))
   return name .. ' ' .. whole(NOW + num(ms))
 end
 
 -- The key names nothing any more: who comes with it now begins anew.
 function let_name_go(id, t)
-  local key = keys.named(string.match(t.idempotency, '^%S+'))
+  local key = keys.idempotency(string.match(t.idempotency, '^%S+'))
   if names(key, id) then call('DEL', key) end
 end
 
 -- The task has ended, and holds no slot. Returns for how long, ms, its key goes on naming it; 0: it does not.
 function keep_name(id, t)
   local name, till = string.match(t.idempotency, '^(%S+) (%d+)$')
-  local key = keys.named(name)
+  local key = keys.idempotency(name)
   if not names(key, id) then return 0 end
   local left = math.max(num(till) - NOW, BEHIND_END)
   call('PEXPIRE', key, whole(left))

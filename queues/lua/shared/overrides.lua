@@ -39,16 +39,16 @@ end
 function overrides.write(override)
   call('HSET', keys.overrides(), override.id, cmsgpack.pack(override))
   if override['until'] > 0 then
-    call('ZADD', keys.due(), whole(override['until']), override.id)
+    call('ZADD', keys.override_ends(), whole(override['until']), override.id)
   else
-    call('ZREM', keys.due(), override.id)
+    call('ZREM', keys.override_ends(), override.id)
   end
   overrides.moved()
 end
 
 function overrides.remove(id)
   call('HDEL', keys.overrides(), id)
-  call('ZREM', keys.due(), id)
+  call('ZREM', keys.override_ends(), id)
   overrides.moved()
 end
 
@@ -125,7 +125,7 @@ end
 
 -- End the overrides whose time is over, at most `most`.
 function overrides.expire(most)
-  for _, id in ipairs(call('ZRANGEBYSCORE', keys.due(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most))) do
+  for _, id in ipairs(call('ZRANGEBYSCORE', keys.override_ends(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most))) do
     local override = overrides.load(id)
     overrides.remove(id)
     overrides.audit(override, 'end', override.created_by, '', string.sub(redis.sha1hex(id), 1, 8), '{"status":"active"}', '{"status":"ended"}')

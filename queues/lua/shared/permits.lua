@@ -42,6 +42,6 @@ end
 -- The slot of a permit is taken until then, and then the sweep looks at it.
 function permits.keep(id, m, till)
   call('ZADD', keys.slots(m), whole(till), id)
-  call('ZADD', keys.look(), whole(till), id)
+  call('ZADD', keys.due(), whole(till), id)
 end
 end

@@ -106,6 +106,6 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   else
     enqueue(id, t)
   end
-  call('ZADD', keys.look(), wait_instant(t), id)
+  call('ZADD', keys.due(), wait_instant(t), id)
   return 'queued'
 end

@@ -114,7 +114,7 @@ function chains.queue_parts(id, t, parts, wd)
     call('SET', keys.payload(part_id), told.payload)
     call('HSET', keys.task(part_id), unpack(fields))
     call('ZADD', keys.recent(), NOW_TEXT, part_id)
-    call('ZADD', keys.look(), wait_instant(part), part_id)
+    call('ZADD', keys.due(), wait_instant(part), part_id)
     enqueue(part_id, part)
   end
 end
@@ -207,7 +207,7 @@ function chains.enter(id, t, entry, qt)
   call('HSET', key, unpack(fields))
   call('ZADD', keys.models(), NOW_TEXT, t.model)
   call('HSET', keys.model(t.model), 'wide', WIDE)
-  call('ZADD', keys.look(), wait_instant(t), id)
+  call('ZADD', keys.due(), wait_instant(t), id)
   if parts[1] then
     for _, part in ipairs(parts) do chains.count_bytes(t.user, 0, #part.payload) end
     chains.queue_parts(id, t, parts, wd)

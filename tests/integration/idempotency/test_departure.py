@@ -60,7 +60,7 @@ async def over_patience(talk: Talk, task_id: str) -> None:
     keys, link = talk.served.gateway.keys, talk.served.gateway.link
     now_ms = time.time_ns() // 1_000_000
     await link.command("HSET", keys("task", id=task_id), "linger_at", now_ms)
-    await link.command("ZADD", keys("look"), now_ms, task_id)
+    await link.command("ZADD", keys("due"), now_ms, task_id)
 
 
 @pytest.mark.parametrize("asking", LEAVING, ids=str)

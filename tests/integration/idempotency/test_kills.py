@@ -106,7 +106,7 @@ async def test_a_thousand_submissions_at_two_gateways_are_one_task_also_when_one
         with own_redis.client() as store:
             assert ended_once(store, given[0]) == b"done"
             assert store.hget(KEYS("pool"), "completed") == b"1"
-            assert len(list(store.scan_iter(f"{KEYS.prefix}t:*"))) == 1
+            assert len(list(store.scan_iter(f"{KEYS.prefix}task:*"))) == 1
             await nothing_left(store)
 
 

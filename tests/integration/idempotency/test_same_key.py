@@ -365,7 +365,7 @@ async def test_record_log_and_key_are_kept_for_the_time_of_the_key(gateway: Star
 
 
 async def _named(link: Any) -> Any:
-    for name in await link.command("KEYS", "*:J:*"):
+    for name in await link.command("KEYS", "*:idempotency:*"):
         yield name
 
 

@@ -147,5 +147,5 @@ async def test_a_model_without_lower_bounds_keeps_its_limits_and_is_not_asked_ab
     async with gateway(models={"m": {"first_output_ms": 5000}}) as talk:
         limits = await look(talk, 3)
         assert (limits["firstOutput"]["ms"], limits["firstOutput"]["why"]) == (5000, "fixed")
-        assert not await talk.served.gateway.link.command("KEYS", "*:A:*")
+        assert not await talk.served.gateway.link.command("KEYS", "*:answers:*")
         assert talk.served.gateway.dispatcher.congestion.held("m") is None

@@ -102,7 +102,7 @@ async def test_after_a_crowd_nothing_is_held(gateway: Start, seed: int) -> None:
             lambda: all(worker.reserved == 0 for worker in made.dispatcher.pool),
             "every question to be answered",
         )
-        for kind in ("s", "f", "u", "p", "l", "a"):
+        for kind in ("slots", "flow", "busy", "payload", "flows", "lanes"):
             assert await made.link.command("KEYS", f"{made.keys.prefix}{kind}:*") == [], kind
         call_after = talk.sync(number=-1)
         assert (await call_after).status_code in (200, 500)

@@ -216,7 +216,7 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
             over.set()
             await asyncio.gather(killing, calls)
             with server.client() as store:
-                await until(lambda: store.zcard(KEYS("look")) == 0, "all tasks to end", 600 if LONG else 120)
+                await until(lambda: store.zcard(KEYS("due")) == 0, "all tasks to end", 600 if LONG else 120)
                 # what was granted while Redis was away is told to it within a minute
                 await until(lambda: granted_in(store) == dict(GRANTED), "Redis to know all grants", 120)
                 totals = [int(n or 0) for n in store.hmget(KEYS("pool"), "completed", "failed", "cancelled")]

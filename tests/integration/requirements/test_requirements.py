@@ -518,7 +518,7 @@ async def test_r11_2_when_the_ttl_expires_nothing_of_the_task_is_left(shared_gat
             return int(await made.link.command("EXISTS", *keys)) == 0
 
         await until(gone)
-        assert (await made.link.command("ZSCORE", made.keys("look"), task_id)) is None
+        assert (await made.link.command("ZSCORE", made.keys("due"), task_id)) is None
 
 
 async def test_r11_3_an_expired_task_is_a_404_and_task_not_found_or_expired(shared_gateway: Start) -> None:

@@ -63,7 +63,7 @@ async def test_1600_version_1_workers_take_30_kb_each_at_most(tmp_path: Path) ->
             async with sockets(gateway.port, MANY):
 
                 def known() -> bool:
-                    (presence,) = store.keys("*}:W:*")
+                    (presence,) = store.keys("*}:presence:*")
                     return bool(store.hlen(presence) >= MANY)
 
                 await until(known, "all of them to be known to the store", 60)

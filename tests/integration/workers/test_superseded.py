@@ -16,7 +16,7 @@ async def lapse(served: Served, elsewhere: Served, task: dict[str, Any]) -> None
     (attempt,) = [a for a in served.gateway.dispatcher.attempts.values() if a.grant.task_id == task_id]
     await until(lambda: attempt.renewed_at > 0, "the renewal that says that it has begun")
     await link.command("ZADD", keys("slots", model=attempt.grant.model), 1, task_id)
-    await link.command("ZADD", keys("look"), 1, task_id)
+    await link.command("ZADD", keys("due"), 1, task_id)
     await elsewhere.gateway.scheduler.sweep()
 
 

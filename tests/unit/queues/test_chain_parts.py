@@ -81,7 +81,7 @@ def test_a_chain_may_go_from_its_stage_in_place_to_parts_and_end_with_them(world
     assert [kind for _, kind in pool.events("c")] == ["start", "stage", "done"]
     assert pool.state("c") == "completed"
     audit(world, "c")
-    assert world.call("KEYS", "*p:c*") == []
+    assert world.call("KEYS", "*payload:c*") == []
 
 
 def test_parts_are_no_tasks_that_a_caller_may_know() -> None:
@@ -145,7 +145,9 @@ def test_a_chain_is_cancelled_while_parts_wait_and_run(world: World, pool: Pool,
         assert pool.finish(grant, state=State.CANCELLED).outcome == "late"
         audit(world, "c")
     assert pool.cancel("c").outcome == "over"
-    assert {key.split(b":")[-2] for key in world.call("KEYS", "*") if b"c" in key.split(b":")[-1]} >= {b"t"}
+    assert {key.split(b":")[-2] for key in world.call("KEYS", "*") if b"c" in key.split(b":")[-1]} >= {
+        b"task"
+    }
     assert world.call("PTTL", world.keys("chain", id="c")) > 0
 
 

@@ -61,6 +61,6 @@ def test_its_idempotency_key_is_free_again(world: World) -> None:
     pool = Pool(world)
     end(pool, "a")
     world.call("HSET", world.keys("task", id="a"), "idempotency", "some-name 9999999999999")
-    world.call("SET", world.keys("named", digest="some-name"), "fingerprint a")
+    world.call("SET", world.keys("idempotency", digest="some-name"), "fingerprint a")
     drop(pool, "a")
-    assert not world.call("EXISTS", world.keys("named", digest="some-name"))
+    assert not world.call("EXISTS", world.keys("idempotency", digest="some-name"))

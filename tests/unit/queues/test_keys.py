@@ -25,7 +25,7 @@ def test_names_and_patterns_are_unique() -> None:
 
 def test_all_keys_of_a_pool_share_its_hash_tag() -> None:
     keys = Keys(pool_prefix(3))
-    assert keys("task", id="x") == "fairlane:{3}:t:x"
+    assert keys("task", id="x") == "fairlane:{3}:task:x"
     assert keys.channel("r").startswith("fairlane:{3}:")
 
 

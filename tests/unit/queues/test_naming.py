@@ -48,7 +48,9 @@ def fail(pool: Pool, grant: Grant, code: str, *, retryable: bool = False, chunks
 
 def named(world: World) -> dict[str, str]:
     """The tasks that keys name, by the names of the keys."""
-    return {parts[0]: value.decode().split()[1] for parts, value in Snapshot(world).by_kind["named"].items()}
+    return {
+        parts[0]: value.decode().split()[1] for parts, value in Snapshot(world).by_kind["idempotency"].items()
+    }
 
 
 def test_a_key_names_the_first_task_while_it_waits_runs_and_when_it_has_ended(world: World) -> None:
@@ -186,11 +188,11 @@ def test_record_and_log_are_kept_as_long_as_the_key_and_that_from_the_submission
     pool = ready(world)
     submit(pool, "first", keep_ms=300_000)
     shot = Snapshot(world)
-    assert shot.ttl("named", NAME) > DAY_MS, "while it lives, its key does"
+    assert shot.ttl("idempotency", NAME) > DAY_MS, "while it lives, its key does"
     world.advance(3_600_000)
     pool.finish(pool.take()[0])
     shot = Snapshot(world)
-    for kind, part in (("named", NAME), ("task", "first"), ("log", "first")):
+    for kind, part in (("idempotency", NAME), ("task", "first"), ("log", "first")):
         assert DAY_MS - 3_660_000 < shot.ttl(kind, part) <= DAY_MS - 3_600_000, kind
 
 
@@ -201,7 +203,7 @@ def test_a_key_whose_time_is_over_stays_a_minute_behind_the_end(world: World) ->
     assert again(pool).state is State.QUEUED
     pool.finish(pool.take()[0])
     shot = Snapshot(world)
-    assert 1000 < shot.ttl("named", NAME) <= 60_000
+    assert 1000 < shot.ttl("idempotency", NAME) <= 60_000
     assert 1000 < shot.ttl("task", "first") <= 60_000
 
 
@@ -209,7 +211,7 @@ def test_a_task_that_was_dropped_for_want_of_room_is_known_all_the_same(world: W
     pool = ready(world)
     submit(pool, "first")
     pool.finish(pool.take()[0])
-    world.call("UNLINK", f"{world.prefix}t:first", f"{world.prefix}e:first")
+    world.call("UNLINK", f"{world.prefix}task:first", f"{world.prefix}log:first")
     known = again(pool)
     assert (known.task_id, known.state) == ("first", None)
 

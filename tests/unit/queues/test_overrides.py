@@ -280,7 +280,7 @@ def test_an_override_ends_by_itself_once_and_the_value_below_it_holds_again(stor
     assert store.all().overrides == []
     ends = [(entry["who"], entry["target"]) for entry in trail(store.world) if entry["action"] == "end"]
     assert ends == [("ops", "override o2"), ("ops", "override o1")]
-    assert store.world.call("ZCARD", store.world.keys("due")) == 0
+    assert store.world.call("ZCARD", store.world.keys("override_ends")) == 0
 
 
 def test_rolling_back_in_any_order_leaves_what_the_others_set(store: Store) -> None:

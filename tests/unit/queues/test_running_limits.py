@@ -28,7 +28,10 @@ def pool_of(world: World, *models: str, limit: int = 0) -> Pool:
 def held(world: World) -> dict[tuple[str, str], list[str]]:
     """Users that are held, by lane."""
     shot = Snapshot(world)
-    return {(queue, model): sorted(users) for (queue, _, model, _), users in shot.by_kind["held"].items()}
+    return {
+        (queue, model): sorted(users)
+        for (queue, _, model, _), users in shot.by_kind["at_limit_flows"].items()
+    }
 
 
 @pytest.mark.parametrize(

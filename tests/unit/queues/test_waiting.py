@@ -316,5 +316,5 @@ def test_a_model_idle_for_an_hour_is_forgotten_with_its_tags(world: World) -> No
     pool.finish(pool.run("a"))
     pool.pass_time(3_602_000, step_ms=4_000)
     left = {name.decode().removeprefix(world.prefix) for name in world.call("KEYS", "*")}
-    assert not {name for name in left if name.startswith(("m:", "d:", "v:"))}
+    assert not {name for name in left if name.startswith(("model:", "debts:", "lifts:"))}
     assert not world.call("EXISTS", world.keys("models"))
