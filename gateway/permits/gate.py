@@ -1,9 +1,8 @@
 """Lets in whoever has a permit, for the proxy in front of an endpoint, and hears of the end of what was let in.
 
 Anybody may ask, as anybody may knock at the proxy. What is not genuine is refused by arithmetic alone; of what is, the store
-decides, once for each permit; it is asked once for any number of repetitions, and what it has refused for good is remembered. Who
-comes without a permit is told when to come again: for that the store is asked a bounded number of times a second, however many
-come.
+decides, once for each permit; it is asked once for any number of repetitions, and what it has refused for good is remembered. A
+request without a permit is rejected with the wait of the endpoint's line, which is read once a second.
 """
 
 import asyncio
@@ -16,10 +15,9 @@ from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.errors import SECOND_MS, ApiError
 from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreError
-from fairlane.queues.ids import could_be_ours
 from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import PERMIT, Admitted, Later, Left, State
+from fairlane.queues.tasks import Admitted, Later, Left
 from fairlane.streaming.events import fragment_done
 from fairlane.workers.server.background import observe
 from fairlane.workers.server.pool import Recent
@@ -32,11 +30,8 @@ PATIENCE_S = 2.0
 """None is begun later than that: a proxy waits with its caller, and not for long."""
 OVER_REMEMBERED = 10_000
 """Permits that have been used, or are over: the store is not asked of them again."""
-LOOKS_PER_S = 100
-"""How often the store is asked for somebody who has no permit, when his turn may come."""
-WAITS_REMEMBERED = 10_000
 WAIT_S = 1.0
-"""For so long an answer to that is given again."""
+"""For so long the wait of an endpoint's line is not read again."""
 UNKNOWN_MS = 5 * SECOND_MS
 """When to come again where nobody can tell how long it takes."""
 PERIOD_MS = 600_000
@@ -54,10 +49,10 @@ class NotYourTurn(ApiError):
         super().__init__(403, code, message, retry_after_ms=max(retry_after_ms, SECOND_MS), task_id=task_id)
 
 
-class _Told(NamedTuple):
-    """When somebody's turn may come, and until when (s) that is believed."""
+class _Wait(NamedTuple):
+    """How long a new caller of an endpoint waits, and until when (s) that is not read again."""
 
-    wait_ms: int
+    ms: int
     until: float
 
 
@@ -79,9 +74,7 @@ class Gate:
         self._clock = clock
         self._over: Recent[Signed, Admitted] = Recent(OVER_REMEMBERED)
         self._asking: dict[Signed, asyncio.Future[Admitted]] = {}
-        self._waits: Recent[str, _Told] = Recent(WAITS_REMEMBERED)
-        self._looks = float(LOOKS_PER_S)
-        self._looked_at = clock()
+        self._waits: dict[str, _Wait] = {}
 
     async def admit(self, endpoint: str, permit: str | None, task_id: str | None) -> tuple[str, str]:
         """Let in whoever has this permit, to this endpoint: once, over all replicas. Returns its task, and the receipt with which
@@ -92,7 +85,8 @@ class Gate:
         count = partial(self._scheduler.metrics.count, PERMIT_CHECKS)
         if not permit:
             count("needed")
-            raise await self._without_permit(endpoint, task_id)
+            text = "A permit is needed: ask for one (POST /api/tasks, type permit), and send it as X-Fairlane-Permit"
+            raise NotYourTurn("PERMIT_NEEDED", text, await self._line_of(endpoint))
         signed = self._signer.read_permit(permit, endpoint)
         if signed is None or (task_id and task_id != signed.task_id):
             count("invalid")
@@ -140,58 +134,22 @@ class Gate:
         text = "This permit is over: it was not used in time, or its task was cancelled"
         return NotYourTurn("PERMIT_EXPIRED", text, wait_ms, signed.task_id)
 
-    # ---- who has none ----------
-
-    async def _without_permit(self, endpoint: str, task_id: str | None) -> NotYourTurn:
-        """When somebody's turn may come who has no permit, or shows none."""
-        if not task_id or not could_be_ours(task_id, time.time_ns() // 1_000_000):
-            text = "A permit is needed: ask for one (POST /api/tasks, type permit), and send it as X-Fairlane-Permit"
-            return NotYourTurn("PERMIT_NEEDED", text, await self._line_of(endpoint))
-        text = "It is not your turn yet: wait for the permit of this task, and send it as X-Fairlane-Permit"
-        wait_ms = await self._told(f"task {task_id}", lambda: self._wait_of(task_id, endpoint))
-        return NotYourTurn("PERMIT_NEEDED", text, wait_ms, task_id)
-
-    async def _wait_of(self, task_id: str, endpoint: str) -> int:
-        record = await self._scheduler.position(task_id)
-        if (
-            record is None
-            or record.fields.get("type") != PERMIT
-            or record.state not in (State.QUEUED, State.EXECUTING)
-        ):
-            return await self._crowding(endpoint)
-        if record.state is State.QUEUED:
-            return UNKNOWN_MS if record.place.estimating else record.place.wait_ms
-        return 0
-
     async def _line_of(self, endpoint: str) -> int:
-        """How long somebody waits who comes to this endpoint now, ms."""
-        if self._endpoints().named(endpoint) is None:
-            return UNKNOWN_MS
-        return await self._told(f"line {endpoint}", lambda: self._crowding(endpoint))
-
-    async def _crowding(self, endpoint: str) -> int:
+        """Return how long a new caller of this endpoint waits, ms."""
         known = self._endpoints().named(endpoint)
-        crowding = await self._scheduler.congestion(known.model, PERIOD_MS, {}) if known else None
-        return UNKNOWN_MS if crowding is None or crowding.wait_ms is None else crowding.wait_ms
-
-    async def _told(self, whose: str, look: Callable[[], Awaitable[int]]) -> int:
-        """What was told a moment ago, else what is seen now, unless there are too many who want to know."""
-        now = self._clock()
-        told = self._waits.get(whose)
-        if told is not None and now < told.until:
-            return told.wait_ms
-        self._looks = min(self._looks + (now - self._looked_at) * LOOKS_PER_S, LOOKS_PER_S)
-        self._looked_at = now
-        if self._looks < 1:
-            return told.wait_ms if told is not None else UNKNOWN_MS
-        self._looks -= 1
-        self._waits.put(whose, _Told(told.wait_ms if told is not None else UNKNOWN_MS, now + WAIT_S))
-        try:
-            wait_ms = await look()
-        except StoreError:
+        if known is None:
             return UNKNOWN_MS
-        self._waits.put(whose, _Told(wait_ms, self._clock() + WAIT_S))
-        return wait_ms
+        now, wait = self._clock(), self._waits.get(endpoint)
+        if wait is None or now >= wait.until:
+            last_ms = UNKNOWN_MS if wait is None else wait.ms
+            self._waits[endpoint] = _Wait(last_ms, now + WAIT_S)
+            try:
+                crowding = await self._scheduler.congestion(known.model, PERIOD_MS, {})
+            except StoreError:
+                return last_ms
+            ms = UNKNOWN_MS if crowding is None or crowding.wait_ms is None else crowding.wait_ms
+            wait = self._waits[endpoint] = _Wait(ms, now + WAIT_S)
+        return wait.ms
 
 
 async def _repeated(call: Callable[[], Awaitable[T]]) -> T:

@@ -181,19 +181,3 @@ async def test_a_transaction_has_a_deadline(database: Database) -> None:
         await wait()
     async with database.writing():  # the lock is free again
         pass
-
-
-async def test_whoever_leaves_gives_the_lock_back(database: Database) -> None:
-    inside = asyncio.Event()
-
-    async def hold() -> None:
-        async with database.writing():
-            inside.set()
-            await asyncio.Event().wait()
-
-    holder = asyncio.create_task(hold())
-    await inside.wait()
-    holder.cancel()
-    await asyncio.wait({holder})
-    async with database.writing():
-        pass

@@ -90,25 +90,6 @@ async def test_a_connection_serves_its_endpoint_again_and_no_other(adapter: Http
     assert server.connections == 3
 
 
-@pytest.mark.parametrize(
-    "reply", [answer(b"x", "200 OK", "Connection: close"), b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx"]
-)
-async def test_a_connection_that_may_hold_more_is_not_used_again(adapter: HttpAdapter, reply: bytes) -> None:
-    async with target(says(reply)) as server:
-        for _ in range(2):
-            assert (await call(adapter, payload(server.url())))["status"] < 300
-            await until(lambda: not server.open, "the connection's end")
-    assert [one.connection for one in server.asked] == [1, 2]
-
-
-async def test_a_connection_that_its_server_has_closed_is_not_used_again(adapter: HttpAdapter) -> None:
-    async with target(says(answer(b"x"), then_close=True)) as server:
-        for _ in range(3):
-            await call(adapter, payload(server.url(), "POST"))
-            await asyncio.sleep(0.05)
-    assert server.connections == 3
-
-
 # ---- too much -------------------------------------------------------------------------------------------------------
 
 LIMIT = 100_000

@@ -139,39 +139,6 @@ async def test_a_permit_lets_in_once_at_any_replica(here: Talk, there: Talk) -> 
     assert [(await done(talk, receipt)).json()["status"] for talk in (there, here)] == ["ended", "over"]
 
 
-async def test_what_is_not_genuine_costs_the_store_nothing(here: Talk) -> None:
-    permit = await permit_of(here, await ask(here))
-    task_id, _, signature = permit.partition(".")
-    forged = [
-        f"{task_id}.{'A' * 32}",
-        f"{task_id}.{signature[:-1]}{'A' if signature[-1] != 'A' else 'B'}",
-        f"{task_id[:-1]}{'0' if task_id[-1] != '0' else '1'}.{signature}",
-        permit + "A",
-        permit[:-1],
-        f"{task_id}.{signature[:-2]}==",
-        "é" * 40,
-        "x" * 5000,
-    ]
-    link = here.served.gateway.link
-    await here.http.get("/livez")
-    asked = []
-    run, link.run = link.run, lambda name, *args: (asked.append(name), run(name, *args))[1]  # type: ignore[method-assign]
-    try:
-        for text in forged * 20:
-            answer = await here.http.get(
-                "/api/permit/check/image", headers=[(b"X-Fairlane-Permit", text.encode("utf-8"))]
-            )
-            assert (answer.status_code, answer.json()["code"]) == (403, "PERMIT_INVALID"), text
-        for endpoint in ("other", "nothing"):
-            assert (await check(here, permit, endpoint)).json()["code"] == "PERMIT_INVALID"
-        answer = await check(here, permit, headers={"X-Task-Id": forged[2][:36]})
-        assert answer.json()["code"] == "PERMIT_INVALID"
-        assert "admit" not in asked
-    finally:
-        link.run = run  # type: ignore[method-assign]
-    assert (await check(here, permit, headers={"X-Task-Id": task_id})).status_code == 200
-
-
 async def test_a_receipt_is_no_permit_and_a_permit_no_receipt(here: Talk) -> None:
     permit = await permit_of(here, await ask(here))
     assert (await done(here, permit)).status_code == 403
@@ -185,15 +152,12 @@ async def test_a_receipt_is_no_permit_and_a_permit_no_receipt(here: Talk) -> Non
 
 async def test_who_has_no_permit_is_told_how_long_to_wait(here: Talk) -> None:
     permits = [await permit_of(here, await ask(here)) for _ in range(2)]
-    waiting = await ask(here)
+    await ask(here)
     stranger = await check(here, None)
     assert (stranger.status_code, stranger.json()["code"]) == (403, "PERMIT_NEEDED")
     assert stranger.json()["retryAfterMs"] >= 1000
-    answer = await check(here, None, headers={"X-Task-Id": waiting})
-    assert answer.json()["taskId"] == waiting
-    assert answer.json()["retryAfterMs"] >= 1000
-    assert int(answer.headers["retry-after"]) == -(-answer.json()["retryAfterMs"] // 1000)
-    assert json.loads(answer.headers["x-fairlane-refusal"]) == answer.json()
+    assert int(stranger.headers["retry-after"]) == -(-stranger.json()["retryAfterMs"] // 1000)
+    assert json.loads(stranger.headers["x-fairlane-refusal"]) == stranger.json()
     for permit in permits:
         assert (await check(here, permit)).status_code == 200
 
@@ -277,53 +241,8 @@ async def test_permits_and_calls_share_one_line_and_what_it_takes(here: Talk, th
     assert most == 2
 
 
-async def test_an_unused_permit_ends_and_lets_the_next_one_in(gateway: Start) -> None:
-    image = {**IMAGE, "concurrency": 1, "permit_seconds": 1}
-    async with gateway(endpoints={"image": image}) as talk:
-        first, second = await ask(talk), await ask(talk)
-        permit = await permit_of(talk, first)
-        failed = await talk.reaches(first, "failed")
-        assert (failed["code"], failed["retryable"]) == ("PERMIT_EXPIRED", True)
-        answer = await check(talk, permit)
-        assert (answer.status_code, answer.json()["code"]) == (403, "PERMIT_EXPIRED")
-        assert (await check(talk, await permit_of(talk, second))).status_code == 200
-
-
-async def test_a_used_permit_holds_its_place_until_its_time_is_over(gateway: Start) -> None:
-    image = {**IMAGE, "concurrency": 1, "permit_seconds": 1, "timeout_ms": 2000}
-    async with gateway(endpoints={"image": image}) as talk:
-        first, second = await ask(talk), await ask(talk)
-        receipt = (await check(talk, await permit_of(talk, first))).headers["x-fairlane-receipt"]
-        used_ms = (await talk.poll(first))["usedAt"]
-        ended = await talk.reaches(first, "completed")
-        assert ended["result"] == {"used": True, "reported": False}
-        assert ended["completedAt"] >= used_ms + 2000
-        assert (await done(talk, receipt)).json() == {"status": "over"}
-        assert (await check(talk, await permit_of(talk, second))).status_code == 200
-
-
-async def test_cancelling_gives_the_place_to_the_next_one(here: Talk) -> None:
-    tasks = [await ask(here) for _ in range(3)]
-    permit = await permit_of(here, tasks[0])
-    assert (await here.http.post(f"/api/task/{tasks[0]}/cancel", json={})).json()["status"] == "cancelled"
-    assert (await check(here, permit)).status_code == 403
-    for task in tasks[1:]:
-        assert (await check(here, await permit_of(here, task))).status_code == 200
-
-
 async def test_a_reader_who_leaves_keeps_the_permit(here: Talk) -> None:
     task_id = await ask(here)
     async with here.events(f"/api/task/{task_id}/events") as reader:
         permit = (await reader.until("permit"))[-1].data["permit"]
     assert (await check(here, permit)).status_code == 200
-
-
-async def test_permits_outlive_the_gateway_that_gave_them_out(gateway: Start) -> None:
-    settings = {"endpoints": {"image": IMAGE}, "stream_token_secret": "a-secret-of-sixteen-bytes"}
-    async with gateway(**settings) as there:
-        async with gateway(**settings) as here:
-            unused, used = [await permit_of(here, await ask(here)) for _ in range(2)]
-            receipt = (await check(here, used)).headers["x-fairlane-receipt"]
-        assert (await check(there, used)).json()["code"] == "PERMIT_USED"
-        assert (await check(there, unused)).status_code == 200
-        assert (await done(there, receipt)).json() == {"status": "ended"}

@@ -241,7 +241,7 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
                     assert all(value is not None for value in told)
     assert crowd.refused, "somebody could not pay"
     for gateway in (first, second):
-        assert "a balance was not what the ledger says" not in gateway.log
+        assert "a balance differed from the ledger" not in gateway.log
     assert crowd.accepted <= set(found), "every task that was accepted has a row"
     assert len(found) == sum(totals), "and so has each whose caller never heard that it was"
     assert [states.get(name, 0) for name in ("completed", "failed", "cancelled")] == totals

@@ -127,16 +127,6 @@ async def test_pages_are_carried_one_after_the_other(redis_url: str, database_ur
         assert await left_in(link) == 0
 
 
-async def test_what_another_one_has_just_taken_is_not_taken(redis_url: str, database_url: str) -> None:
-    async with carrying(redis_url, database_url) as (outbox, _, link):
-        await put(link, entry("a"))
-        await outbox.carry()
-        assert len(await outbox._take()) == 1
-        async with carrying(redis_url, database_url) as (another, database, _):
-            await carry_all(another)
-            assert await tasks_in(database) == []
-
-
 async def test_several_that_carry_at_once_write_each_row_once(
     redis_url: str, database_url: str, at_once: None
 ) -> None:

@@ -7,14 +7,14 @@ import pytest
 
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.endpoints.endpoints import Endpoint, Endpoints
-from fairlane.gateway.permits.gate import LOOKS_PER_S, REPEAT_S, UNKNOWN_MS, Gate, NotYourTurn
+from fairlane.gateway.permits.gate import REPEAT_S, UNKNOWN_MS, Gate, NotYourTurn
 from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.metrics import PERMIT_CHECKS, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.crowding import Crowding
-from fairlane.queues.tasks import Admitted, Later, Left, Place, Record
+from fairlane.queues.tasks import Admitted, Later, Left
 from fairlane.workers.adapters.targets import Pattern
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,6 @@ class Store:
         self.nonces: set[str] = set()
         self.used = False
         self.away = 0
-        self.record: dict[str, str] = {}
         self.wait_ms: int | None = 7000
 
     def nonce(self) -> str:
@@ -52,14 +51,6 @@ class Store:
     async def leave(self, task_id: str, epoch: int, rest: bytes) -> Left:
         self.asked.append("leave")
         return Left.ENDED
-
-    async def position(self, task_id: str) -> Record:
-        self.asked.append("position")
-        return Record(
-            Place(3, 4321, 1, 9),
-            0,
-            {"state": "queued", "type": "permit", "user": "u", "model": "http:image", **self.record},
-        )
 
     async def congestion(self, model: str, period_ms: int, seen: Any) -> Crowding:
         self.asked.append("congestion")
@@ -189,26 +180,12 @@ async def test_forgeries_cost_the_store_nothing(knock: Knock) -> None:
 # ---- who has none ----------
 
 
-async def test_who_waits_is_told_for_how_long_and_a_stranger_how_long_it_would_be(knock: Knock) -> None:
-    assert (await knock.refused(None, TASK)).retry_after_ms == 4321
-    assert (await knock.refused()).retry_after_ms == 7000
-    assert (await knock.refused(None, "no task")).retry_after_ms == 7000
+async def test_a_request_without_a_permit_is_rejected_with_the_wait_of_the_line(knock: Knock) -> None:
+    assert (await knock.refused(None, TASK)).retry_after_ms == 7000
     assert (await knock.refused(endpoint="nothing")).retry_after_ms == UNKNOWN_MS
+    for _ in range(500):
+        assert (await knock.refused()).retry_after_ms == 7000
+    assert knock.store.asked == ["congestion"]
     knock.store.wait_ms, knock.now = None, knock.now + 10
     assert (await knock.refused()).retry_after_ms == UNKNOWN_MS
-
-
-async def test_whose_task_is_another_one_is_told_as_a_stranger(knock: Knock) -> None:
-    knock.store.record = {"type": "openaiLike"}
-    assert (await knock.refused(None, TASK)).retry_after_ms == 7000
-
-
-async def test_however_many_come_the_store_is_asked_a_bounded_number_of_times(knock: Knock) -> None:
-    names = [new_task_id(1_790_000_000_000 + n) for n in range(5000)]
-    refusals = [await knock.refused(None, name) for name in names]
-    assert len(knock.store.asked) == LOOKS_PER_S
-    assert {one.retry_after_ms for one in refusals} == {4321, UNKNOWN_MS}
-    knock.now += 0.5
-    for name in names:
-        await knock.refused(None, name)
-    assert len(knock.store.asked) <= LOOKS_PER_S * 3 // 2
+    assert knock.store.asked == ["congestion"] * 2

@@ -157,4 +157,4 @@ async def test_whatever_is_killed_each_chain_ends_once(
     # most, of many; of a few it is a matter of the machine's speed whom the killed workers had
     assert ends["completed"] > sum(ends.values()) / (2 if LONG else 4)
     for gateway in gateways:
-        assert "a balance was not what the ledger says" not in gateway.log
+        assert "a balance differed from the ledger" not in gateway.log
