@@ -236,7 +236,7 @@ class Current:
         self.tell_unpriced()
 
     def tell_unpriced(self) -> None:
-        """Log the keys with a quota that pay nothing for some models now, each once: prices end while nothing is read again."""
+        """Log the keys with a quota that pay nothing for some models now, each once."""
         found = self._unpriced(time.time() * 1000)
         for key_id, models in sorted(found - self._told_unpriced):
             log.warning(

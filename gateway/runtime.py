@@ -83,12 +83,11 @@ from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.tokeep import Admissions
 from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.watch.breakers import Breakers
-from fairlane.gateway.watch.failed import TellingRecorder
+from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.health import Health
-from fairlane.gateway.watch.loop import LoopWatch
-from fairlane.gateway.watch.minutes import Minutes
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
+from fairlane.gateway.watch.task_log import LoggingRecorder
 from fairlane.gateway.webhooks.sender import Sender, poster
 from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.clock import now_ms
@@ -134,7 +133,7 @@ class Gateway:
         self.database = Database(parse_address(settings.database_url, settings.data_dir))
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
-        self.metrics = TellingRecorder(current.settings.models)
+        self.metrics = LoggingRecorder(current.settings.models)
         self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()
@@ -217,9 +216,6 @@ class Gateway:
             queues=lambda: current.settings.queues,
             models=lambda: current.settings.models,
         )
-        minutes = Minutes(
-            replica, self.metrics, self.surveyor, self.dispatcher.attempts.values, also=current.tell_unpriced
-        )
         watch = QueueWatch(self.scheduler)
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
@@ -232,7 +228,6 @@ class Gateway:
             self.metrics,
             current,
             going,
-            minutes.refused,
             records.balances.load,
             checker,
         )
@@ -362,7 +357,7 @@ class Gateway:
             ),
             webhooks=WebhookAdmin(self.database, records.slots, audit, now_ms),
         )
-        loop_watch = LoopWatch(self.metrics, replica)
+        loop_monitor = EventLoopMonitor(self.metrics, replica)
         self.health = Health(
             self.link,
             self.store,
@@ -370,7 +365,7 @@ class Gateway:
             going,
             closing,
             self.connections,
-            loop_watch,
+            loop_monitor,
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
@@ -390,7 +385,7 @@ class Gateway:
         self._where = where
         self.stopping = False
         self._parts: list[Part] = [
-            loop_watch,
+            loop_monitor,
             self.database,
             self.keyring,
             self.endpoints,
@@ -411,7 +406,6 @@ class Gateway:
             archive,
             sender,
             files,
-            minutes,
             checker,
             self.dispatcher,
             holder,

@@ -6,10 +6,9 @@ Ids sort by time in text and in binary, tell which Redis pool holds the task wit
 guessed (66 random bits). They do not grant access: whose task it is, is checked apart from the id.
 """
 
+import os
 import re
 from collections.abc import Callable
-
-from fairlane.queues.randomness import random_bytes as fresh_bytes
 
 POOL = 0
 """The one pool there is for now."""
@@ -28,7 +27,7 @@ _VERSION_AND_VARIANT = (8 << 76) | (0b10 << 62)
 _LOW_62 = (1 << 62) - 1
 
 
-def new_task_id(now_ms: int, pool: int = POOL, random_bytes: Callable[[int], bytes] = fresh_bytes) -> str:
+def new_task_id(now_ms: int, pool: int = POOL, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
     """A new id as lower-case text, 36 characters.
 
     `now_ms` is wall-clock time (its low 48 bits are used); `pool` is 0 to 255. Unique without coordination

@@ -28,7 +28,7 @@ from fairlane.queues.chains import (
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.keys import Keys
 from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_standing
-from fairlane.queues.logs.sums import SummedLine
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.metrics import (
     MODEL_COOLDOWNS,
     REPAIRS,
@@ -163,12 +163,13 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self.limits = limits
         self.replica = replica
-        self._dropped = SummedLine(self._log_dropped)
+        self._dropped = RateLimitedLogger(burst=1, per_second=1 / 60)
         self.on_overrides: Callable[[bytes], None] = _ignore
         """Called with the version of the overrides after each sweep."""
 
     def _log_dropped(self, number: int) -> None:
-        log.warning(
+        self._dropped.log(
+            log.warning,
             "ended tasks take more than max_retained_bytes: those that ended first are dropped before their time",
             dropped=number,
             max_retained_bytes=self.limits.max_retained_bytes,
@@ -627,7 +628,7 @@ class Scheduler:
         )
         if reply[4]:
             self.metrics.count(RESULTS_DROPPED, number=reply[4])
-            self._dropped.add(reply[4])
+            self._log_dropped(reply[4])
         sentences = {
             end.code: b"{%b}" % end.rest
             for end in (

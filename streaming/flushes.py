@@ -12,7 +12,7 @@ import structlog
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Append
-from fairlane.streaming.ticks import Ticks
+from fairlane.streaming.timer_wheel import TimerWheel
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -46,7 +46,7 @@ class Flushes:
     def __init__(self, scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduler = scheduler
         self._ready: list[_Written] = []
-        timers: Ticks[Flushing] = Ticks(loop, STEP_S, _due, early=True)
+        timers: TimerWheel[Flushing] = TimerWheel(loop, STEP_S, _due, early=True)
         self.add = timers.add
         """Call a writer's `on_due` at an instant, none too late; returns the slot by which `discard` takes it back."""
         self.discard = timers.discard

@@ -19,7 +19,7 @@ from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
 from fairlane.streaming.events import TERMINAL, Event, parse_event_id
-from fairlane.streaming.ticks import Ticks
+from fairlane.streaming.timer_wheel import TimerWheel
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -375,7 +375,7 @@ class Hub:
         self._semaphore = FairSemaphore(PAGES_AT_ONCE)
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
-        self.ticks: Ticks[asyncio.Future[None]] = Ticks(self.loop, TICK_S, _resolve, early=False)
+        self.ticks: TimerWheel[asyncio.Future[None]] = TimerWheel(self.loop, TICK_S, _resolve, early=False)
         self.time: Callable[[], float] = self.loop.time
         self._checker: asyncio.Task[None] | None = None
         self._check_now = asyncio.Event()

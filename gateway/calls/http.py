@@ -1,6 +1,7 @@
 """Raw ASGI, as much of it as the hot calls need: headers, a bounded body, an answer in two messages."""
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, MutableMapping
@@ -20,7 +21,6 @@ from fairlane.gateway.errors import (
     unauthorized,
 )
 from fairlane.queues.limits import Standing
-from fairlane.queues.randomness import random_bytes
 from fairlane.workers.tracing import Span
 
 Scope = MutableMapping[str, Any]
@@ -136,7 +136,7 @@ class Request:
         """By their names in lower case."""
         self.plain = SPECIAL_HEADERS.isdisjoint(self.headers)
         """Whether it has none of SPECIAL_HEADERS."""
-        self.id = self._said_id() or b"req_" + random_bytes(12).hex().encode()
+        self.id = self._said_id() or b"req_" + os.urandom(12).hex().encode()
         self.started = False
         self.status = 499
         """Of the answer; 499 until it begins: the caller left before."""

@@ -6,6 +6,7 @@ not readable. `sweep` removes such bytes and rows, so that nothing needs to list
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 
 import structlog
@@ -24,9 +25,8 @@ from fairlane.gateway.files.rows import FileRow, new_file_id
 from fairlane.gateway.files.storage import MARK, NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.gateway.settings import FilesSettings
 from fairlane.queues.clock import now_ms
-from fairlane.queues.logs.sums import SummedLine
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import end_tasks, run_periodically
-from fairlane.queues.randomness import random_bytes
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -67,10 +67,7 @@ class Files:
         self._now = now_ms
         self._failed = failed
         self._identified = False
-        self._why = ""
-        self._failing = SummedLine(
-            lambda times: log.warning("the storage of files fails", why=self._why, times=times)
-        )
+        self._failing = RateLimitedLogger(burst=1, per_second=1 / 60)
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -260,7 +257,7 @@ class Files:
         self._identified = True
 
     async def _write_mark(self) -> str:
-        mark = random_bytes(MARK_CHARS // 2).hex()
+        mark = os.urandom(MARK_CHARS // 2).hex()
         writer = await self._storage.write(MARK)
         await writer.write(mark.encode())
         await writer.finish()
@@ -305,8 +302,7 @@ class Files:
         try:
             yield
         except StorageError as error:
-            self._why = str(error)
-            self._failing.add(1)
+            self._failing.log(log.warning, "the storage of files fails", why=str(error))
             self._failed("full" if isinstance(error, StorageFull) else "failed")
             raise (storage_full() if isinstance(error, StorageFull) else _unavailable(error)) from error
 

@@ -10,6 +10,7 @@ that leads to it, also when a gateway died in between, and nobody ever has to li
 (again).
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.tables import files
-from fairlane.queues.randomness import random_bytes
 
 ARRIVING, READY, DELETED = "arriving", "ready", "deleted"
 LOCK = 0x66696C6573
@@ -51,7 +51,7 @@ class FileRow(NamedTuple):
 
 def new_file_id(now_ms: int) -> str:
     """A new id; nobody can guess it."""
-    return f"file-{now_ms & 0xFFFF_FFFF_FFFF:012x}{random_bytes(10).hex()}"
+    return f"file-{now_ms & 0xFFFF_FFFF_FFFF:012x}{os.urandom(10).hex()}"
 
 
 async def lock(connection: AsyncConnection) -> None:

@@ -28,8 +28,8 @@ import structlog
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, UpstreamTokens
 from fairlane.gateway.settings import Settings, UpstreamSettings
 from fairlane.queues.embedded.child import ChildProcess
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.logs.sentences import unquoted
-from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.loops import set_within
 from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.sdk.backoff import HEALTHY_S, Backoff
@@ -275,7 +275,7 @@ class _Keeper:
         self._backoff = Backoff(random.Random())  # noqa: S311 (spreads restarts, guards nothing)
         self._ends = 0
         """How often it has died, since it last ran for HEALTHY_S."""
-        self._told = FewLines()
+        self._told = RateLimitedLogger()
         self._speaks = True
         """Whether what it says is passed on as it comes; while it dies again and again, it is logged with its end."""
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
@@ -378,7 +378,7 @@ class _Keeper:
         if self.going:
             level = min(level, logging.DEBUG)
         write = {logging.DEBUG: log.debug, logging.INFO: log.info, logging.WARNING: log.warning}
-        self._told.tell(write.get(level, log.error), f"{self._what} says", **self._who, line=text)
+        self._told.log(write.get(level, log.error), f"{self._what} says", **self._who, line=text)
 
 
 class _Lines(asyncio.Protocol):

@@ -45,18 +45,16 @@ class Submit:
         metrics: Recorder,
         current: Current,
         going: Going,
-        note_refused: Callable[[str], None],
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
     ) -> None:
-        """`queue`: that of `Slots`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`.
+        """`queue`: that of `Slots`. `load_balance`: `Balances.load`.
         `schemas`: looks at those that answers are to match."""
         self._queue = queue
         self._hub = hub
         self._metrics = metrics
         self._current = current
         self._going = going
-        self._note_refused = note_refused
         self._load_balance = load_balance
         self._schemas = schemas
 
@@ -114,8 +112,6 @@ class Submit:
             reused = key_reused()
             reused.standing = answer.standing
             return reused
-        if not task.again:
-            self._note_refused(task.user)
         known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
         error = refusal(answer, task, known_model=known)
         self._note(task, error.code)

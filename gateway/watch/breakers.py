@@ -2,7 +2,7 @@
 
 import structlog
 
-from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.metrics import BREAKER_CHANGES, Recorder
 
 log = structlog.get_logger("fairlane.tasks")
@@ -16,7 +16,7 @@ class Breakers:
     def __init__(self, me: str, metrics: Recorder) -> None:
         self._me = me
         self._metrics = metrics
-        self._lines = FewLines()
+        self._lines = RateLimitedLogger()
 
     def became(self, model: str, upstream: str, what: str, why: str, ms: int, by: str) -> None:
         """A breaker is `open` for so many ms, `closed`, or lets a task probe its upstream (`probing`)."""
@@ -25,8 +25,8 @@ class Breakers:
         self._metrics.count(BREAKER_CHANGES, model, upstream, what)
         about = {"model": model, "upstream": upstream}
         if what == "open":
-            self._lines.tell(log.warning, "breaker opens", **about, why=why, open_ms=ms)
+            self._lines.log(log.warning, "breaker opens", **about, why=why, open_ms=ms)
         elif what == PROBES:
-            self._lines.tell(log.info, "breaker lets a task probe its upstream", **about)
+            self._lines.log(log.info, "breaker lets a task probe its upstream", **about)
         else:
-            self._lines.tell(log.info, "breaker closes", **about, **({"why": why} if why else {}))
+            self._lines.log(log.info, "breaker closes", **about, **({"why": why} if why else {}))

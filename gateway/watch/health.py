@@ -3,7 +3,7 @@
 from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.going import Going
-from fairlane.gateway.watch.loop import LoopWatch
+from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.store import StoreWatch
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
@@ -22,7 +22,7 @@ class Health:
         going: Going,
         closing: Closing,
         connections: Connections,
-        loop_watch: LoopWatch,
+        loop_monitor: EventLoopMonitor,
         pool: Pool,
         attempts: Attempts,
     ) -> None:
@@ -31,7 +31,7 @@ class Health:
         self._going = going
         self._closing = closing
         self._connections = connections
-        self._loop_watch = loop_watch
+        self._loop_monitor = loop_monitor
         self._pool = pool
         self._attempts = attempts
         self.store = store
@@ -73,5 +73,5 @@ class Health:
             "fairlane_connections_limit": self._connections.limits.most,
             "fairlane_connected_workers": len(self._pool),
             "fairlane_attempts": len(self._attempts),
-            "fairlane_loop_lag_max_seconds": self._loop_watch.longest_s,
+            "fairlane_loop_lag_max_seconds": self._loop_monitor.longest_s,
         }

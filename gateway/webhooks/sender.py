@@ -19,7 +19,7 @@ from fairlane.gateway.webhooks.attempts import Attempt, Policy
 from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Webhook, Written
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.gateway.webhooks.posting import Poster, host_of
-from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.metrics import WEBHOOK_REQUESTS, WEBHOOKS_GIVEN_UP, Recorder
 from fairlane.workers.adapters.endpoints.addresses import read_networks
@@ -68,7 +68,7 @@ class Sender:
         self._of_key: Counter[str] = Counter()
         """Webhooks that are served, by their keys."""
         self._hurry = asyncio.Event()
-        self._lines = FewLines()
+        self._lines = RateLimitedLogger()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -173,16 +173,16 @@ class Sender:
         }
         if written.given_up:
             self._metrics.count(WEBHOOKS_GIVEN_UP, "delivery", number=written.given_up)
-            self._lines.tell(
+            self._lines.log(
                 log.warning, "webhook deliveries are given up", **whose, deliveries=written.given_up
             )
         if now.off_why:
             self._metrics.count(WEBHOOKS_GIVEN_UP, "webhook")
-            self._lines.tell(log.warning, "webhook is switched off", **whose, why=now.off_why)
+            self._lines.log(log.warning, "webhook is switched off", **whose, why=now.off_why)
         elif now.rests and not before.rests:
-            self._lines.tell(log.warning, "webhook fails", **whose, why=now.error)
+            self._lines.log(log.warning, "webhook fails", **whose, why=now.error)
         elif before.rests and not now.fails:
-            self._lines.tell(log.info, "webhook works again", **whose)
+            self._lines.log(log.info, "webhook works again", **whose)
 
 
 def poster(now_ms: Callable[[], int]) -> Poster:

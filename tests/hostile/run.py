@@ -133,7 +133,7 @@ async def _stalls(outcome: Outcome, scene: Stage) -> None:
     computing, waiting = (
         told.value("fairlane_loop_stalls_total", cause=cause) for cause in ("computing", "waiting")
     )
-    longest = max((line["longest_ms"] for line in scene.stalls()), default=0)
+    longest = max((line["late_ms"] for line in scene.stalls()), default=0)
     figure = f"{computing:.0f} stalls" + (f", the longest {longest} ms" if computing else "")
     outcome.check("the loop was never held for 250 ms by computing", not computing, figure)
     outcome.facts["stalls while it waited for the processor"] = f"{waiting:.0f}" + (

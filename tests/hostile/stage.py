@@ -126,7 +126,7 @@ class Stage:
         lines = (
             json.loads(line) for line in self.gateway.log.splitlines() if "the event loop stood still" in line
         )
-        return [{name: line[name] for name in ("stalls", "longest_ms", "computing_ms")} for line in lines]
+        return [{name: line[name] for name in ("late_ms", "computing_ms")} for line in lines]
 
 
 @contextlib.asynccontextmanager

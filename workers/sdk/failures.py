@@ -4,21 +4,21 @@ import logging
 import time
 from collections.abc import Callable
 
+from fairlane.queues.logs.rate_limited import RateLimit
 from fairlane.queues.logs.sentences import unquoted
-from fairlane.queues.logs.sums import Allowance
 from fairlane.workers.sdk.errors import TaskError
 
 
 class FailureLines:
-    """As many as an `Allowance` lets through; the next one says how many before it had none. `now` in seconds."""
+    """As many as a `RateLimit` lets through; the next one says how many before it had none. `now` in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._allowance = Allowance(now)
+        self._limit = RateLimit(now)
         self._untold = 0
 
     def tell(self, log: logging.Logger | logging.LoggerAdapter[logging.Logger], error: TaskError) -> None:
         """Write that a task failed with `error`; `log` names the task."""
-        if not self._allowance.take():
+        if not self._limit.take():
             self._untold += 1
             return
         others = f" ({self._untold} others failed before it)" if self._untold else ""

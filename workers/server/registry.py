@@ -1,6 +1,6 @@
 """What it means that a worker comes, changes or goes: what is offered, who gets tasks, and what becomes of those it has."""
 
-from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.workers.server.offers.health import Health
 from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.pool import Worker
@@ -19,11 +19,11 @@ class Registry:
         self.pool = slots.pool
         self.health = health
         self.settings = settings
-        self.comings = FewLines(at_once=CONNECTIONS_AT_ONCE)
-        self.goings = FewLines(at_once=CONNECTIONS_AT_ONCE)
-        self.losses = FewLines(at_once=CONNECTIONS_AT_ONCE)
+        self.comings = RateLimitedLogger(burst=CONNECTIONS_AT_ONCE)
+        self.goings = RateLimitedLogger(burst=CONNECTIONS_AT_ONCE)
+        self.losses = RateLimitedLogger(burst=CONNECTIONS_AT_ONCE)
         """Of those that had tasks, so that others which come and go do not hide them."""
-        self.complaints = FewLines()
+        self.complaints = RateLimitedLogger()
         self._slots = slots
         self._offers = offers
 

@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.support.talk import Talk
 
-from fairlane.gateway.watch.loop import STALL_S, TICK_S
+from fairlane.gateway.watch.event_loop import STALL_S, TICK_S
 
 from .scraping import scrape, scrape_when
 

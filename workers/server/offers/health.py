@@ -17,8 +17,8 @@ import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import is_reserved
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.logs.sentences import for_operators
-from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.tasks import Grant, State
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.offers.elsewhere import Elsewhere
@@ -53,7 +53,7 @@ class Health:
         self._elsewhere = elsewhere
         self._background = background
         self._loop = asyncio.get_running_loop()
-        self._lines = FewLines()
+        self._lines = RateLimitedLogger()
         self._reviews = False
         self._due = False
         """Another review is wanted."""
@@ -74,7 +74,7 @@ class Health:
         """A task of `model` ended through a worker, or goes back because of it; `sentence`: with what, where it failed."""
         if state is State.COMPLETED or code in PROOFS:
             if worker.failures >= FAILS_ALL:
-                self._lines.tell(
+                self._lines.log(
                     log.info, "worker completes tasks again", worker_id=worker.id, name=worker.name
                 )
             worker.failures = worker.rests = 0
@@ -89,7 +89,7 @@ class Health:
                 return
             worker.failures += 1
             if worker.failures in (FAILS_ALL, 10 * FAILS_ALL) or worker.failures % (100 * FAILS_ALL) == 0:
-                self._lines.tell(
+                self._lines.log(
                     log.warning,
                     "worker fails everything",
                     worker_id=worker.id,
@@ -153,12 +153,12 @@ class Health:
         self._pool.mark(worker)
         self._offers.offer(worker)
         if not worker.ailment:
-            self._lines.tell(log.info, "worker is well again", worker_id=worker.id, name=worker.name)
+            self._lines.log(log.info, "worker is well again", worker_id=worker.id, name=worker.name)
             self._work(worker)
         else:
             self._rest(worker)
             if not was_unhealthy:
-                self._lines.tell(
+                self._lines.log(
                     log.warning,
                     "worker is unhealthy",
                     worker_id=worker.id,

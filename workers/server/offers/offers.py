@@ -7,7 +7,7 @@ import msgspec
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
-from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.presence import AT_ONCE, Presence, Row
 from fairlane.workers.server.background import observe
@@ -58,7 +58,7 @@ class Offers:
         self._offered = set(settings.expected) if settings.no_worker_grace_ms else set()
         self._due = 0.0
         self._presence = Presence()
-        self._lines = FewLines()
+        self._lines = RateLimitedLogger()
         self._present_timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Offers:
         observe(reply)
         if not reply.cancelled() and reply.exception() is None and reply.result():
             what = "too many model names: the store takes no more of them for now"
-            self._lines.tell(log.warning, what, refused=reply.result())
+            self._lines.log(log.warning, what, refused=reply.result())
 
     async def tell_if_due(self) -> None:
         """Say again what is offered: it holds for OFFER_HOLD_MS. Raises StoreError."""

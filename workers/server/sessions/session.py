@@ -184,7 +184,7 @@ class Session:
         if worker:
             cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
             registry = self._registry
-            (registry.losses if worker.attempts else registry.goings).tell(
+            (registry.losses if worker.attempts else registry.goings).log(
                 log.warning if cut_off or worker.attempts else log.info,
                 "worker gone",
                 worker_id=worker.id,
@@ -499,7 +499,7 @@ class Session:
         return worker
 
     def _connected(self, worker: Worker, unhealthy: str = "") -> None:
-        self._registry.comings.tell(
+        self._registry.comings.log(
             log.info,
             "worker connected",
             worker_id=worker.id,
@@ -518,7 +518,7 @@ class Session:
     ) -> None:
         """Report to a version 2 worker what was wrong; too many of these end the connection."""
         if not self._told.exceeded(self._time()):
-            self._registry.complaints.tell(
+            self._registry.complaints.log(
                 log.warning,
                 "bad frame from worker",
                 worker_id=self.worker.id if self.worker else None,

@@ -17,7 +17,7 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failures import CANCELLED
 from fairlane.queues.keys import is_reserved
-from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.metrics import REPAIRS, EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
@@ -105,7 +105,7 @@ class Endings:
         self._silence = silence
         self._checker = checker
         self._background = background
-        self._lines = FewLines()
+        self._lines = RateLimitedLogger()
         self._reading = FairSemaphore(CHAINS_AT_ONCE)
         self.attempts = attempts
         self.settings = settings
@@ -304,7 +304,7 @@ class Endings:
             self._health.ended(worker, attempt.grant.model, State.FAILED, step.why, sentence)
             if not is_reserved(attempt.grant.model):  # other endpoints are not to wait for one that fails
                 self._slots.hold(worker, RETRY_REST_MS)
-        self._lines.tell(
+        self._lines.log(
             log.info,
             "task goes back to its queue",
             task_id=task_id,

@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import Callable
 
-from fairlane.streaming.ticks import Ticks
+from fairlane.streaming.timer_wheel import TimerWheel
 
 STEP_S = 0.02
 
 
-def called(early: bool, work: Callable[[Ticks[str], float], None], seconds: float) -> list[tuple[str, float]]:
+def called(
+    early: bool, work: Callable[[TimerWheel[str], float], None], seconds: float
+) -> list[tuple[str, float]]:
     """What is called when, in seconds from the beginning."""
 
     async def run() -> list[tuple[str, float]]:
         loop = asyncio.get_running_loop()
         began = loop.time()
         calls: list[tuple[str, float]] = []
-        ticks: Ticks[str] = Ticks(
+        ticks: TimerWheel[str] = TimerWheel(
             loop, STEP_S, lambda item: calls.append((item, loop.time() - began)), early=early
         )
         work(ticks, began)
@@ -26,7 +28,7 @@ def called(early: bool, work: Callable[[Ticks[str], float], None], seconds: floa
 
 
 def test_what_is_due_in_the_same_step_is_called_in_the_order_in_which_it_was_added() -> None:
-    def work(ticks: Ticks[str], now: float) -> None:
+    def work(ticks: TimerWheel[str], now: float) -> None:
         due = (int(now / STEP_S) + 3.5) * STEP_S
         for item in ("a", "b", "c"):
             ticks.add(due, item)
@@ -35,7 +37,7 @@ def test_what_is_due_in_the_same_step_is_called_in_the_order_in_which_it_was_add
 
 
 def test_what_is_taken_back_is_not_called_and_taking_it_back_again_does_nothing() -> None:
-    def work(ticks: Ticks[str], now: float) -> None:
+    def work(ticks: TimerWheel[str], now: float) -> None:
         slot = ticks.add(now + 0.05, "a")
         ticks.add(now + 0.05, "b")
         ticks.discard(slot, "a")
@@ -51,7 +53,7 @@ def test_late_timers_are_never_early() -> None:
 
 
 def test_an_early_timer_that_is_due_is_called_at_once() -> None:
-    def work(ticks: Ticks[str], now: float) -> None:
+    def work(ticks: TimerWheel[str], now: float) -> None:
         ticks.add(now, "a")
 
     assert [item for item, _ in called(True, work, 0.05)] == ["a"]
@@ -67,7 +69,7 @@ def test_one_that_fails_leaves_the_others_to_be_called() -> None:
             calls.append(item)
 
         loop = asyncio.get_running_loop()
-        ticks: Ticks[str] = Ticks(loop, STEP_S, call, early=True)
+        ticks: TimerWheel[str] = TimerWheel(loop, STEP_S, call, early=True)
         for item in ("bad", "good"):
             ticks.add(loop.time(), item)
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Coarse timers: what falls due within the same step is called together, so thousands of them cost as much as one."""
+"""Coarse timers: items that are due within the same step share one timer of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ log = structlog.get_logger("fairlane.streaming")
 T = TypeVar("T")
 
 
-class Ticks(Generic[T]):
+class TimerWheel(Generic[T]):
     """Calls `call(item)` for each item when it is due, by the event loop's time in seconds.
 
     `early`: up to a step before it is due, else up to a step behind. An item that is due at several times is called at each.
@@ -27,7 +27,7 @@ class Ticks(Generic[T]):
         self._slots: dict[int, dict[T, None]] = {}
 
     def add(self, due: float, item: T) -> int:
-        """Call for `item` when it is due. Returns the slot, by which it is taken back."""
+        """Call for `item` when it is due. Return the slot, for `discard`."""
         slot = int(due / self._step_s) + self._shift
         items = self._slots.get(slot)
         if items is None:
@@ -37,7 +37,7 @@ class Ticks(Generic[T]):
         return slot
 
     def discard(self, slot: int, item: T) -> None:
-        """Do not call for `item` then; nothing when it was called already."""
+        """Remove `item` from a slot, if it has not been called yet."""
         items = self._slots.get(slot)
         if items is not None:
             items.pop(item, None)
@@ -46,7 +46,5 @@ class Ticks(Generic[T]):
         for item in self._slots.pop(slot):
             try:
                 self._call(item)
-            except (
-                Exception
-            ):  # the others are due, too; whoever this was for is told by its own ways that it stands still
+            except Exception:  # the other items are due, too
                 log.exception("a timer failed")
