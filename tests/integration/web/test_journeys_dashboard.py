@@ -93,9 +93,9 @@ async def test_who_caused_a_backlog_is_shown_throttled_and_cancelled(
         await expect(cell(page, "users", "ben", "Waiting")).to_have_text("3")
         await expect(cell(page, "users", "ann", "Running")).to_have_text("1")
         await expect(cell(page, "models", "m", "Drained in")).to_contain_text(
-            "not as it is"
+            "never at this rate"
         )  # nothing has ended
-        await expect(page.locator("[data-figure=drain]")).to_have_text("not as it is")
+        await expect(page.locator("[data-figure=drain]")).to_have_text("never at this rate")
 
         await row(page, "users", "ben").locator("[data-action=throttle]").click()
         await expect(page.locator("#setting-max_running_per_user")).to_be_focused()

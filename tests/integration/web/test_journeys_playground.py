@@ -255,19 +255,19 @@ async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
         await page.locator("#page-problem button").click()
         await page.locator("#key-input").fill("wrong")
         await page.keyboard.press("Enter")
-        await expect(page.locator("dialog .notice")).to_have_text("The gateway does not accept this key.")
+        await expect(page.locator("dialog .notice")).to_have_text("The gateway rejected this key.")
         await accessible(page)
         await page.locator("#key-input").fill(KEY)
         await page.keyboard.press("Enter")
         await expect(page.locator("dialog")).to_have_count(0)
-        await expect(page.locator("#key-button")).to_have_text("Key set · acme")
+        await expect(page.locator("#key-button")).to_have_text("API key set · acme")
         await expect(page.locator("#user")).to_be_hidden()  # the key is the user
         await ask(page)
         task = await worker.take()
         await say(worker, task, WORDS[:1])
         await expect(page.locator("#output")).to_have_text("Once")
         await page.reload()  # the tab keeps its key
-        await expect(page.locator("#key-button")).to_have_text("Key set · acme")
+        await expect(page.locator("#key-button")).to_have_text("API key set · acme")
         await state(page, "executing")
         assert not any(KEY in url for url in [*urls, page.url])
         assert KEY not in await page.locator("#code").inner_text()
@@ -280,7 +280,7 @@ async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
         await state(stranger, "completed")
         forged = page.url.replace("token=", "token=x").removeprefix(talk.served.url)
         refused = await (await open_browser(talk.served.url)).open(forged)
-        await expect(refused.locator("#connection")).to_contain_text("This link is not valid, or has expired")
+        await expect(refused.locator("#connection")).to_contain_text("This link is invalid or has expired")
 
 
 async def test_bursts_show_who_is_served_when_and_can_be_cancelled(
@@ -442,7 +442,7 @@ async def test_a_chain_shows_its_stages(redis_url: str, tmp_path: Path, open_bro
         await page.locator("#send").click()
         first = await worker.take()
         line = page.locator("#stages li")
-        await expect(line).to_have_text(["look skipped", "sum_up executing", "write not yet"])
+        await expect(line).to_have_text(["look skipped", "sum_up executing", "write waiting"])
         await worker.answer(first, {"content": "short"})
         second = await worker.take()
         assert second["taskId"] == first["taskId"]

@@ -6,9 +6,9 @@ import { clock, duration, number } from "../common/format.js";
 import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { listen } from "../common/sse.js";
-import { Overrides } from "./overrides/overrides.js";
 import { Overview } from "./overview.js";
 import { key, keys } from "./resources/keys.js";
+import { overrides } from "./resources/overrides.js";
 import { audit, batches, settings, usage, webhooks } from "./resources/resources.js";
 import { ResourceView } from "./resources/view.js";
 import strings from "./strings.js";
@@ -191,8 +191,8 @@ function leave() {
   replace(byId("view"));
 }
 
-const RESOURCES = { batches, webhooks, usage, keys, settings, audit };
-const VIEWS = ["tasks", "overrides", ...Object.keys(RESOURCES)];
+const RESOURCES = { batches, webhooks, usage, keys, overrides, settings, audit };
+const VIEWS = ["tasks", ...Object.keys(RESOURCES)];
 
 /** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/batches?…, #/webhooks?…, #/usage?…, #/keys, #/keys/<id>?…, #/overrides, #/settings?…, #/audit?…. */
 function route() {
@@ -214,7 +214,6 @@ function route() {
   state.shown = location.hash;
   if (name === "tasks" && id) state.view = new Task(id);
   else if (name === "tasks") state.view = new Tasks(wanted, { names });
-  else if (name === "overrides") state.view = new Overrides();
   else if (name in RESOURCES) state.view = new ResourceView(name === "keys" && id ? key : RESOURCES[name], id, wanted, { tiers, refresh: page.refresh });
   else state.view = new Overview();
   const view = VIEWS.includes(name) ? name : "overview";

@@ -220,8 +220,8 @@ class Figures {
     const growth = waiting.reduce((sum, row) => sum + row.growth, 0);
     const drainMs = waiting.some(row => row.drainMs === null) ? null : Math.max(0, ...waiting.map(row => row.drainMs));
     const reasons = [...new Set(waiting.map(blockedText).filter(Boolean))];
-    const trend = reasons.length ? reasons.slice(0, MOST_REASONS).join("; ") : waiting.length && history ? growthText(growth) : "";
-    this._set("drain", waiting.length ? drainText(drainMs) : "–", trend, growth > 0 || drainMs === null ? "warn" : "");
+    const trend = reasons.length ? reasons.slice(0, MOST_REASONS).join("; ") : waiting.length && history ? trendText(growth) : "";
+    this._set("drain", waiting.length ? drainText(drainMs, growth) : "–", trend, growth > 0 || drainMs === null ? "warn" : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
     const overruled = replicas.filter(row => row.configuration && !row.configuration.inForce).map(row => row.replica);
     const refused = replicas.filter(row => row.reloadRefused).map(row => row.replica);
@@ -264,8 +264,9 @@ const changedFlag = overrides => {
 
 const seconds = ms => Math.ceil(ms / 1000) * 1000;
 
-const drainText = ms => (ms === null ? t("drain.never") : duration(seconds(ms)));
-const growthText = growth => t(growth > 0 ? "drain.grows" : growth < 0 ? "drain.shrinks" : "drain.steady", { n: number(Math.abs(growth)) });
+/** How long waiting tasks take; while their number grows, by how much. */
+const drainText = (ms, growth) => (growth > 0 ? t("drain.grows", { n: number(growth) }) : ms === null ? t("drain.never") : duration(seconds(ms)));
+const trendText = growth => (growth > 0 ? "" : t(growth < 0 ? "drain.shrinks" : "drain.steady", { n: number(-growth) }));
 
 /** Why tasks of a model's row cannot start; "" where all can. */
 const blockedText = ({ blocked }) => [...new Set(Object.entries(blocked).map(([queue, why]) => t(`blocked.${why}`, { queue })))].join("; ");
@@ -425,12 +426,12 @@ const modelTable = () =>
       {
         name: "model.drain",
         class: "num",
-        sign: row => (row.waiting ? `${drainText(row.drainMs)} ${row.growth} ${blockedText(row)}` : "–"),
+        sign: row => (row.waiting ? `${row.drainMs} ${row.growth} ${blockedText(row)}` : "–"),
         draw: row => {
           if (!row.waiting) return "–";
           const why = blockedText(row);
-          const trend = why ? h("span", { class: "sub warn" }, why) : row.done ? h("span", { class: row.growth > 0 ? "sub warn" : "sub" }, growthText(row.growth)) : null;
-          return [h("span", { title: t("drain.long") }, drainText(row.drainMs)), trend];
+          const trend = why ? h("span", { class: "sub warn" }, why) : row.done && row.growth <= 0 ? h("span", { class: "sub" }, trendText(row.growth)) : null;
+          return [h("span", { title: t("drain.long") }, drainText(row.drainMs, row.growth)), trend];
         },
       },
       {
@@ -504,7 +505,7 @@ const upstreamTable = () =>
       },
       { name: "upstream.since", class: "num", sign: row => (row.since === null ? "–" : t("ago", { time: about(Math.max(row.now - row.since, 0)) })) },
       { name: "upstream.openings", class: "num", sign: row => (row.openings ? number(row.openings) : "–") },
-      { name: "upstream.why", sign: row => ((row.why ?? "–")) },
+      { name: "upstream.why", sign: row => row.why ?? "–" },
       { name: "upstream.probes", class: "num", sign: row => (row.probes ? number(row.probes) : "–"), draw: row => h("span", { title: t("upstream.probes.long") }, row.probes ? number(row.probes) : "–") },
       { name: "upstream.workers", class: "num", sign: row => number(row.workers) },
       {

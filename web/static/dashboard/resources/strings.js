@@ -1,4 +1,4 @@
-// The strings of the operators' records: [English, Chinese].
+// Strings of the resource pages: [English, Chinese].
 
 import { pairs } from "../../common/i18n.js";
 
@@ -47,6 +47,7 @@ export default pairs({
   "col.next": ["Next attempt", "下次尝试"],
   "col.note": ["Note", "备注"],
   "col.output": ["Output tokens", "输出词元"],
+  "col.percent": ["Percent of tasks", "任务百分比"],
   "col.owed": ["Pending", "待投递"],
   "col.progress": ["Progress", "进度"],
   "col.range": ["Period", "时间范围"],
@@ -61,9 +62,11 @@ export default pairs({
   "col.target": ["Target", "对象"],
   "col.tasks": ["Tasks", "任务"],
   "col.tier": ["Tier", "等级"],
+  "col.until": ["End", "结束"],
   "col.url": ["URL", "URL"],
   "col.used": ["Last used", "最近使用"],
   "col.user": ["User", "用户"],
+  "col.values": ["Values", "值"],
   "col.value": ["Value", "值"],
   "col.webhook": ["Webhook", "Webhook"],
   "col.weight": ["Weight", "权重"],
@@ -267,4 +270,31 @@ export default pairs({
   "ledger.month": ["monthly budget until {at}", "月预算，至 {at}"],
   "ledger.refunded": ["Refunded", "已退还"],
   "ledger.amount": ["Amount", "金额"],
+
+  "overrides.title": ["Overrides", "覆盖设置"],
+  "overrides.hint": ["Values that replace the configuration while the gateway runs. The latest override wins.", "网关运行期间叠加在配置之上的值。同一个值以最新的覆盖为准；已结束的覆盖见审计日志。"],
+  "overrides.empty": ["No overrides.", "没有覆盖：以配置为准。"],
+  "overrides.create": ["Create override", "新建覆盖"],
+  "overrides.target.route": ["route", "路由"],
+  "overrides.target.model": ["model", "模型"],
+  "overrides.target.queue": ["queue", "队列"],
+  "overrides.status.active": ["active", "生效中"],
+  "overrides.status.promoted": ["promoted", "已转正"],
+  "overrides.status.invalid": ["not applied", "未应用"],
+  "overrides.values.hint": ["One name=value per line, as in the configuration: model=large, tiers.paid.fallbacks=[\"a\"].", "每行一个 name=value，名称与配置相同：model=large，tiers.paid.fallbacks=[\"a\"]。"],
+  "overrides.percent.hint": ["1 to 100, for routes.", "1 到 100，仅用于路由。比例增大时，已在其中的任务仍在其中。"],
+  "overrides.until.hint": ["In your time zone. Without an end if empty.", "按您的时区。留空：直到回滚。"],
+  "overrides.open": ["no end", "不结束"],
+  "overrides.promote": ["Promote", "转正"],
+  "overrides.promote.title": ["Promote the override of {name}", "将 {name} 的覆盖转正"],
+  "overrides.promote.text": ["Applies the override to all tasks, without an end. It becomes the baseline of later overrides.", "它将对所有任务生效且不再自动结束，成为后续覆盖的基线。"],
+  "overrides.promote.done": ["The override of {name} is promoted.", "{name} 的覆盖已转正。"],
+  "overrides.rollback": ["Roll back", "回滚"],
+  "overrides.rollback.title": ["Roll back the override of {name}", "回滚 {name} 的覆盖"],
+  "overrides.rollback.text": ["Restores the previous values on all replicas within a second. Submitted tasks keep the values of the override.", "一秒内，所有副本恢复为没有它时的值。已按它提交的任务保持不变。"],
+  "overrides.rollback.done": ["The override of {name} is rolled back.", "{name} 的覆盖已回滚。"],
+  "error.OVERRIDE_NOT_FOUND": ["This override no longer exists.", "此覆盖已不存在。"],
+  "error.OVERRIDE_PROMOTED": ["A promoted override has no percentage and no end. Roll it back and create another one.", "已转正的覆盖没有比例和结束时间：请回滚后新建。"],
+  "error.OVERRIDE_CONFLICT": ["Another override applies to a percentage of this route. Promote it or roll it back first.", "该路由已有另一个按比例生效的覆盖：请先将其转正或回滚。"],
+  "error.TOO_MANY_OVERRIDES": ["Too many overrides. Roll one back first.", "覆盖过多：请先回滚一些。"],
 });

@@ -212,7 +212,13 @@ export class ResourceView {
 
   _field({ name, label = `col.${name}`, hint, value = "", options, type = "text" }) {
     const id = `field-${name}`;
-    const control = options ? choice(id, options, value) : type === "checkbox" ? tick(id, Boolean(value)) : line(id, { type, value, maxlength: 500 });
+    const control = options
+      ? choice(id, options, value)
+      : type === "checkbox"
+        ? tick(id, Boolean(value))
+        : type === "lines"
+          ? h("textarea", { id, rows: 3, spellcheck: "false" })
+          : line(id, { type, value, maxlength: 500 });
     return field(name, control, t(label), hint ? t(hint) : "");
   }
 }
