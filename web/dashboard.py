@@ -1,4 +1,4 @@
-"""The dashboard's live feed: one picture a second for everybody who watches, and none when nobody does."""
+"""The dashboard's live feed: one picture a second for all watchers, and none without watchers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -60,7 +60,7 @@ class SharedFeed:
                 self._task = None
 
     async def _over(self, seen: int) -> bool:
-        """Wait for another picture than the one with this number, or the end, which is told."""
+        """Wait for another picture than the one with this number, or the end. Return whether the feed has ended."""
         async with self._painted:
             await self._painted.wait_for(
                 lambda: self._closed or (self._picture != b"" and self._number != seen)

@@ -90,7 +90,7 @@ export class FairlaneError extends Error {
   /**
    * - `refused`: the gateway did not take the call; a task that was to be submitted does not exist.
    * - `failed`: the task had been accepted, and ended without a result.
-   * - `cancelled`: so it was by its caller, an operator, or because nobody read it any more.
+   * - `cancelled`: by its client, by an operator, or because no client read it any longer.
    * - `network`: no answer came. Whether a task was accepted is not known.
    */
   readonly kind: "refused" | "failed" | "cancelled" | "network";
@@ -117,7 +117,7 @@ export interface QueuedData extends EventData {
   estimatedWaitMs: number | null;
   estimatedWaitLowMs: number | null;
   estimatedWaitHighMs: number | null;
-  /** Nothing has been learnt yet that tells how long: the waits are null. */
+  /** No measurement exists yet: the waits are null. */
   estimating?: boolean;
 }
 export interface StartData extends EventData {
@@ -126,7 +126,7 @@ export interface StartData extends EventData {
   queue: string;
   /** It is asked for an answer again that did not match its schema. */
   repair?: boolean;
-  /** Of a chain: the stage that begins, which is begun anew with it, and its number, from 1. Those before it stay as they are. */
+  /** Of a chain: the stage that begins (again), and its number, from 1. Earlier stages stay as they are. */
   stage?: string;
   index?: number;
   metadata?: JsonValue;
@@ -261,13 +261,13 @@ export type TaskEvent =
 export type Connection = "connecting" | "open" | "lost" | "ended";
 
 export interface FollowOptions {
-  /** Stop reading: `follow` throws its reason. The task goes on. */
+  /** Stop reading: `follow` throws its reason. The task continues. */
   signal?: AbortSignal;
   /** More headers, such as `Authorization` where the URL is not a signed link. */
   headers?: Record<string, string>;
   /** Begin behind this event. Default: at the beginning. */
   lastEventId?: string;
-  /** Told of every change; `problem` says why a connection was lost, null after a `bye`. It comes back by itself. */
+  /** Called at every change; `problem`: why a connection was lost, null after a `bye`. It reconnects by itself. */
   onConnection?: (connection: "connecting" | "open" | "lost", problem: FairlaneError | null) => void;
   /** A new link, when the gateway refuses this one because its time is over (401). */
   renew?: () => string | Promise<string>;
@@ -331,7 +331,7 @@ export interface Task {
   readonly queue: string | null;
   readonly progress: { pct: number | null; note: string | null } | null;
   readonly stage: { name: string; index: number; of: number; status: string } | null;
-  /** The stages of a chain that were told of so far, at its end all of them; `index` from 1. */
+  /** The stages of a chain reported so far, at its end all of them; `index` from 1. */
   readonly stages: readonly { name: string; index: number; status: string; usage?: JsonValue }[];
   /** Of a chain that failed: in which stage. */
   readonly failedStage: string | null;
@@ -349,7 +349,7 @@ export interface Task {
   readonly problem: FairlaneError | null;
 }
 
-/** A task of which nothing has been heard. */
+/** A task before its first event. */
 export const INITIAL: Task;
 
 /** The task after one more event. Pure: also a reducer. */
@@ -366,7 +366,7 @@ export function readEvents(
 
 // ---- calls ----------
 
-/** What may stand beside a task's own members. */
+/** Options in addition to a task's own members. */
 export interface TaskOptions {
   model?: string;
   /** Default true: its events hold the output as it comes. With false most workers send one result at the end. */
@@ -386,7 +386,7 @@ export interface CallOptions {
   signal?: AbortSignal;
 }
 export interface SubmitOptions extends CallOptions {
-  /** For whom, with a delegating key or at an open gateway. */
+  /** The user, with a delegating key or at a gateway without keys. */
   user?: string;
   tier?: string;
   /** The same key and body are the same task: with it the call may be made again. 1 to 255 visible characters. */
@@ -491,6 +491,6 @@ export class Fairlane {
   cancel(taskId: string, options?: CallOptions): Promise<{ taskId: string; status: Status }>;
   /** The events of one's own task, by the key. A page without one uses the function `follow` with the task's `streamUrl`. */
   follow(taskId: string, options?: FollowOptions): AsyncGenerator<TaskEvent, void, undefined>;
-  /** The same, as `watch` tells it. */
+  /** The same, with the callback of `watch`. */
   watch(taskId: string, onTask: (task: Task) => void, options?: Omit<FollowOptions, "signal" | "onConnection">): () => void;
 }

@@ -282,7 +282,7 @@ function ended(task, data, status) {
   return { ...task, ...NO_PLACE, taskId, status, usage, metadata, stages, failedStage: data.failedStage ?? null };
 }
 
-// A stage is told of by its number: of a chain that begins one anew it takes the place of what was told of it before.
+// A stage is reported by its number: one that begins again replaces what was reported of it before.
 function withStage(task, { name, index, status, usage }) {
   const others = task.stages.filter(stage => stage.index !== index);
   const stages = [...others, { name, index, status, ...(usage === undefined ? {} : { usage }) }];
@@ -386,11 +386,11 @@ async function arriving(promise, sentence) {
   }
 }
 
-/** Whether another reading may go better: the gateway is away, or it says so. What a task ended with stays as it is. */
+/** Whether another reading may go better: the gateway is unavailable, or the error says so. The end of a task stays as it is. */
 const comesBack = error =>
   error instanceof FairlaneError && error.retryable && (error.kind === "network" || error.kind === "refused");
 
-/** 0.5 s, 1, 2, 4, 8, 15; a random part of it, so that not all come back at once; and as long as the gateway asks for. */
+/** 0.5 s, 1, 2, 4, 8, 15; a random part of it, so that clients spread; and as long as the gateway asks for. */
 const pauseAfter = (failures, retryMs, { retryAfterMs }) =>
   Math.max(Math.min(retryMs * 2 ** (failures - 1), LONGEST_PAUSE_MS) * (0.5 + Math.random() / 2), retryAfterMs ?? 0);
 

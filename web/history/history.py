@@ -28,7 +28,7 @@ BUCKET_MS = 10_000
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 USERS_MS = 600_000
-"""The period of which users' tokens are reported."""
+"""The period for which users' tokens are reported."""
 EXPIRE_MS = 2 * HOUR_MS
 """How long Redis keeps a history to which no replica adds."""
 LATE_MS = 1000

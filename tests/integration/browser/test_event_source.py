@@ -14,7 +14,7 @@ from tests.support.servers import Server
 from tests.support.serving import http_client, until
 from tests.support.streams import RawStream
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 BROWSER_S = 60.0
 SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "drain_ms": 5000}
@@ -139,80 +139,3 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
             assert logged == whole
             assert text(logged) == "".join(WORDS)
             assert seen["opened"] == 3
-
-
-async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
-    own_redis: Server, browser: Browser, page_origin: str, tmp_path: Path
-) -> None:
-    """One gateway alone: the worker connects again, and the browser does."""
-    settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
-    async with (
-        gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
-        reading(browser, page_origin) as pages,
-    ):
-        async with worker_v1(a.ws):
-            pass  # a worker was there
-        task_id = await ask(pages, a)
-        await a.kill()
-        await a.start()
-        async with worker_v1(a.ws) as worker:
-            task = await worker.take()
-            for word in WORDS:
-                await worker.chunk(task, word)
-            await worker.answer(task)
-            whole = await transcript(a, task_id)
-            for page in pages.values():
-                frames = (await closed(page))["frames"]
-                logged = [frame for frame in frames if frame[1] != "queued"]  # told while it waited
-                assert logged == whole
-
-
-async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_save(
-    own_redis: Server, browser: Browser, page_origin: str, tmp_path: Path
-) -> None:
-    """The task is granted, read, forgotten with the store's last seconds, and granted again."""
-    settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
-    async with (
-        gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
-        reading(browser, page_origin) as pages,
-    ):
-        async with worker_v1(a.ws):
-            pass  # a worker was there
-        task_id = await ask(pages, a)
-        with own_redis.client() as store:
-            store.save()
-        async with worker_v1(a.ws) as worker:
-            task = await worker.take()
-            for word in WORDS[:4]:
-                await worker.chunk(task, word)
-            await show(pages, WORDS[:4])
-            own_redis.stop()
-            own_redis.start()
-            await worker.answer(task)
-            again = await worker.take()
-            assert again["taskId"] == task_id
-            for word in reversed(WORDS):
-                await worker.chunk(again, word)
-            await worker.answer(again)
-            whole = await transcript(a, task_id)
-        for page in pages.values():
-            frames = (await closed(page))["frames"]
-            (restart,) = [at for at, (_, name, _) in enumerate(frames) if name == "restart"]
-            assert text(frames[:restart]) == "".join(WORDS[:4])
-            assert [frame[:2] for frame in frames[restart : restart + 2]] == [("", "restart"), ("", "bye")]
-            assert frames[restart + 2 :] == whole
-            assert text(frames[restart:]) == "".join(reversed(WORDS))
-
-
-async def test_a_page_that_was_not_invited_gets_nothing(
-    own_redis: Server, browser: Browser, page_origin: str, tmp_path: Path
-) -> None:
-    async with (
-        gateway_process(tmp_path / "a", own_redis.url, **SETTINGS) as a,
-        browser_page(browser, page_origin) as page,
-    ):
-        problem = await page.evaluate("url => ask(url, {}).then(() => '', error => String(error))", a.url)
-        assert "Failed to fetch" in problem
-        path = "/api/task/01a1fc22-94cf-8002-ba85-cea7a54f7ce5/events"
-        await page.evaluate("asked => read(...asked)", [a.url, path, "EventSource"])
-        assert (await closed(page))["opened"] == 0

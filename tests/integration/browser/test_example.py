@@ -12,9 +12,8 @@ from tests.support.node import installed
 from tests.support.processes import GatewayProcess, gateway_process, process
 from tests.support.rawworkers import worker_v1
 from tests.support.servers import Server, free_port
-from tests.support.serving import http_client, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 REPOSITORY = Path(__file__).parents[3]
 KEYS = {
@@ -53,7 +52,13 @@ async def example(
                 yield gateway, page
 
 
-@pytest.mark.parametrize(("path", "checkout"), [("/", as_it_is), ("/react/", built)], ids=["page", "react"])
+@pytest.mark.parametrize(
+    ("path", "checkout"),
+    [
+        pytest.param("/", as_it_is, id="page"),
+        pytest.param("/react/", built, id="react", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_page_shows_the_text_of_its_task_and_how_it_stands(
     own_redis: Server, browser: Browser, tmp_path: Path, path: str, checkout: Callable[[], Path]
 ) -> None:
@@ -84,31 +89,3 @@ async def test_a_page_shows_the_text_of_its_task_and_how_it_stands(
             await send.click()
             await worker.answer(await worker.take(), error="No such luck")
             await expect(status).to_have_text("No such luck")
-
-
-async def test_a_page_goes_on_where_it_was_when_its_gateway_comes_back(
-    own_redis: Server, browser: Browser, tmp_path: Path
-) -> None:
-    async with example(own_redis, browser, tmp_path, REPOSITORY, "/") as (gateway, page):
-        status, output = page.get_by_role("status"), page.locator("#output")
-        async with (
-            gateway_process(tmp_path / "other", own_redis.url, **SETTINGS, **KEYS) as other,
-            worker_v1(other.ws, "of-w") as worker,
-            http_client(gateway.url, headers={"Authorization": "Bearer of-ops"}) as http,
-        ):
-
-            async def known() -> bool:
-                return bool((await http.get("/api/admin/state")).json()["workers"])
-
-            await until(known, "the other gateway's worker to be known")
-            await page.get_by_role("button").click()
-            task = await worker.take()
-            await worker.chunk(task, "Half")
-            await expect(output).to_have_text("Half")
-            await gateway.kill()
-            await expect(status).to_have_text("Connection lost, coming back")
-            await worker.chunk(task, " and half")
-            await gateway.start()
-            await expect(output).to_have_text("Half and half", timeout=30_000)
-            await worker.answer(task)
-            await expect(status).to_have_text("completed")

@@ -12,7 +12,7 @@ from tests.support.serving import until
 from tests.support.signing import derived, token
 from tests.support.talk import Talk
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 IN_PAGE = """async ([code, token]) => {
   const { ask } = await import("data:text/javascript," + encodeURIComponent(code));

@@ -62,13 +62,6 @@ class Watched:
 OpenBrowser = Callable[..., Awaitable[Watched]]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A page costs half a second of a processor."""
-    for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """One Chromium; every test opens contexts of its own in it."""

@@ -42,12 +42,6 @@ async def audit(talk: Talk) -> list[dict[str, Any]]:
     return entries
 
 
-async def worker_id(talk: Talk, name: str) -> str:
-    """The id of the worker of this name."""
-    [found] = [row["workerId"] for row in (await talk.state())["workers"] if row["name"] == name]
-    return str(found)
-
-
 @contextlib.asynccontextmanager
 async def busy(talk: Talk) -> AsyncIterator[tuple[RawWorker, dict[str, Any]]]:
     """A worker with two slots of which one runs a task of ann's, that task, and three tasks of ben's that wait."""

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from playwright.async_api import expect
-from tests.integration.admin.test_overrides import TRIAL, create, listed
-from tests.integration.native.keys import key, secret
-from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser, accessible, fits
+from tests.integration.admin.test_overrides import listed
+from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser, accessible
 from tests.support.talk import talking
 
 pytestmark = pytest.mark.anyio
@@ -49,21 +48,3 @@ async def test_an_override_is_created_changed_promoted_and_rolled_back(
         await page.locator("dialog").get_by_role("button", name="Roll back").click()
         await expect(page.locator("#overrides .empty")).to_be_visible()
         assert await listed(talk) == []
-
-
-async def test_a_viewer_has_no_buttons_and_a_phone_shows_all_of_it_in_chinese_too(
-    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
-) -> None:
-    keys = [key("ops", admin=True), key("eye", scopes=["viewer"])]
-    async with talking(redis_url, tmp_path, keys=keys, **ROUTES) as talk:
-        talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
-        await create(talk, TRIAL)
-        small = {"width": 360, "height": 740}
-        browser = await open_browser(talk.served.url, viewport=small, locale="zh-CN")
-        page = await browser.open("/dashboard#/overrides")
-        await page.locator("#api-key, dialog input").first.fill(secret("eye"))
-        await page.locator("dialog [type=submit], dialog .primary").first.click()
-        await expect(page.locator("#overrides tbody tr .flag")).to_have_text("生效中")
-        await expect(page.locator("#overrides [data-action]").first).to_be_hidden()
-        await fits(page)
-        await accessible(page)

@@ -17,7 +17,6 @@ expect.set_options(timeout=DEADLINE_MS)
 EYES = "secret-of-eyes"
 VIEWER = {"id": "eyes", "scopes": ["viewer"], "sha256": hashlib.sha256(EYES.encode()).hexdigest()}
 DEAD: dict[str, Any] = {"error": "no", "errorInfo": {"code": "UPSTREAM_ERROR", "retryable": False}}
-NARROW = {"width": 360, "height": 780}
 
 
 async def break_it(talk: Talk, worker: RawWorker, key: str | None = None) -> None:
@@ -56,16 +55,16 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             page = await (await open_browser(talk.served.url)).open("/dashboard")
             await page.evaluate("key => sessionStorage.setItem('fairlane.key', key)", EYES)
             await page.reload()
-            await expect(says(page, "gpu-a", "Breaker")).to_contain_text("open")
-            await expect(says(page, "gpu-a", "Breaker")).to_contain_text("probed in ")
-            await expect(says(page, "gpu-a", "Why")).to_have_text("UPSTREAM_ERROR")
+            await expect(says(page, "gpu-a", "Circuit breaker")).to_contain_text("open")
+            await expect(says(page, "gpu-a", "Circuit breaker")).to_contain_text("probe in ")
+            await expect(says(page, "gpu-a", "Reason")).to_have_text("UPSTREAM_ERROR")
             await expect(says(page, "gpu-a", "Openings")).to_have_text("1")
             await expect(says(page, "gpu-a", "Since")).to_contain_text("ago")
             await expect(says(page, "gpu-a", "Workers")).to_have_text("1")
-            await expect(says(page, "gpu-b", "Breaker")).to_have_text("closed")
+            await expect(says(page, "gpu-b", "Circuit breaker")).to_have_text("closed")
             badge = row(page, "models", "m").locator(".flag.bad")
-            await expect(badge).to_have_text("1 breaker open")
-            await expect(badge).to_have_attribute("title", "Nothing of this model starts through gpu-a:8000")
+            await expect(badge).to_have_text("1 circuit breaker open")
+            await expect(badge).to_have_attribute("title", "No task of this model starts through gpu-a:8000")
             buttons = page.locator("#upstreams [data-action]:visible")
             await expect(buttons).to_have_count(0)
             await accessible(page)
@@ -76,20 +75,20 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             await expect(upstream(page, "gpu-b").locator("[data-action=breaker-auto]")).to_be_disabled()
             await press(page, "gpu-a", "closed")
             await expect(page.locator("dialog")).to_contain_text(
-                "Keep the breaker of m through gpu-a:8000 closed?"
+                "Keep the circuit breaker of m through gpu-a:8000 closed?"
             )
             await confirm(page)
-            await expect(says(page, "gpu-a", "Breaker")).to_have_text("closedforced by an operator")
+            await expect(says(page, "gpu-a", "Circuit breaker")).to_have_text("closedmanual override")
             await expect(badge).to_have_count(0)
             await press(page, "gpu-b", "open")
             await expect(page.locator("dialog")).to_contain_text("on any replica")
             await accessible(page)
             await confirm(page)
-            await expect(says(page, "gpu-b", "Breaker")).to_have_text("openforced by an operator")
-            await expect(badge).to_have_text("1 breaker open")
+            await expect(says(page, "gpu-b", "Circuit breaker")).to_have_text("openmanual override")
+            await expect(badge).to_have_text("1 circuit breaker open")
             await press(page, "gpu-a", "auto")
             await confirm(page)
-            await expect(says(page, "gpu-a", "Breaker")).to_have_text("closed")
+            await expect(says(page, "gpu-a", "Circuit breaker")).to_have_text("closed")
 
             entries = (await http.get("/api/admin/audit?action=force")).json()["entries"]
             assert [(entry["target"], entry["before"], entry["after"]) for entry in entries] == [
@@ -101,4 +100,4 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             newest = page.locator("#audit tbody tr").first
             await expect(newest).to_contain_text("forced")
             await expect(newest).to_contain_text("m gpu-a:8000")
-            await expect(newest).to_contain_text("Breaker closed → auto")
+            await expect(newest).to_contain_text("Circuit breaker closed → auto")

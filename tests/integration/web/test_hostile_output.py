@@ -1,13 +1,9 @@
 """What a model writes is a stranger's text: nothing of it runs, loads, leads anywhere it should not, or stops the page."""
 
-import json
-import re
-from typing import Any
-
 import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import OpenBrowser, fits
-from tests.integration.web.playground import ask, plain, say, showing, shows, state
+from tests.integration.web.playground import ask, plain, say, shows, state
 from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
@@ -95,61 +91,3 @@ async def test_hostile_markdown_is_shown_as_text(talk: Talk, open_browser: OpenB
         await shows(page, visible)
         assert page.url.startswith(talk.served.url)
         assert all(url.startswith(talk.served.url) for url in asked)
-
-
-HARD = {
-    "one line of a megabyte": "<img src=x onerror=window.hacked=1>" * 30_000,
-    "quotes": "> " * 24_000,
-    "lists": "- " * 24_000 + "end",
-    "emphasis": "_a" * 24_000,
-    "links": "[" * 16_000 + "](" * 16_000,
-    "code": "```\n" + "x\n" * 24_000,
-    "table": "|a|b|\n|-|-|\n" + "|1|2|\n" * 8_000,
-    "nested": "\n".join(" " * (n % 300) + "- a" for n in range(3000)),
-    "paragraphs": "a\n\n" * 16_000,
-}
-
-
-async def test_text_that_is_hard_to_read_is_shown_all_the_same(talk: Talk, open_browser: OpenBrowser) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        for name, text in HARD.items():
-            await ask(page, prompt=name)
-            task = await worker.take()
-            await showing(page, task)
-            await page.locator("input[name=output-mode][value=markdown]").evaluate("e => e.click()")
-            size = max(len(text) // 40, 1)
-            await say(worker, task, [text[at : at + size] for at in range(0, len(text), size)])
-            await worker.answer(task)
-            await state(page, "completed")
-            await expect(page.locator("#output")).to_contain_text(re.compile(r"\S"))
-            await harmless(page, talk.served.url)
-            await plain(page)
-            await shows(page, text)
-
-
-async def test_everything_else_that_a_worker_says_is_text_too(talk: Talk, open_browser: OpenBrowser) -> None:
-    tag = '<img src=x onerror="window.hacked = 1">'
-    async with talk.worker2([tag]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        for ending in ("result", "error", "json"):
-            await page.locator("#model option").first.wait_for(state="attached")
-            await expect(page.locator("#model")).to_have_value(tag)
-            await page.locator("#send").click()
-            task = await worker.take()
-            more: dict[str, Any] = {
-                "result": {"content": tag, tag: [tag]},
-                "usage": {tag: tag, "inputTokens": tag},
-            }
-            if ending == "json":
-                more = {"result": {tag: tag}}
-            if ending == "error":
-                more = {"error": tag, "errorInfo": {"code": "A-B"}}
-            await worker.answer(task, more.pop("result", None), **more)
-            await state(page, "failed" if ending == "error" else "completed")
-            where = page.locator("#failure" if ending == "error" else "#output")
-            await expect(where).to_contain_text("onerror")
-            assert await page.locator("#task img, #task script").count() == 0
-            await page.evaluate("document.querySelector('#task-state').dataset.state = ''")
-        assert await page.evaluate("window.hacked") is None
-        assert json.dumps(tag)[1:-1] in await page.locator("#code pre").inner_text()

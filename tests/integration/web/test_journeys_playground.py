@@ -5,21 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 from tests.integration.web.conftest import PHONE, OpenBrowser, accessible, fits
-from tests.integration.web.playground import (
-    KEY,
-    KEYS,
-    WORDS,
-    ask,
-    choose_model,
-    fact,
-    plain,
-    say,
-    showing,
-    shows,
-    state,
-)
+from tests.integration.web.playground import KEY, KEYS, WORDS, ask, fact, plain, say, showing, shows, state
 from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
@@ -84,36 +72,6 @@ async def test_one_task_after_the_other_is_watched_to_its_end(talk: Talk, open_b
         assert result["content"] == "".join(WORDS)
         assert polled["result"] == result
         assert polled == await talk.poll(task["taskId"])
-
-
-async def test_each_api_shows_its_text_and_usage(talk: Talk, open_browser: OpenBrowser) -> None:
-    usage = {"inputTokens": 3, "outputTokens": 8}
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        await page.locator("#more summary").click()
-        await page.locator("#system").fill("Be brief.")
-        for api in ("chat", "responses", "messages", "completions"):
-            await ask(page, api=api)
-            task = await worker.take()
-            await showing(page, task)
-            said = task["payload"]
-            assert "Be brief." in json.dumps(said.get("messages") or said["prompt"])
-            await say(worker, task, WORDS)
-            await worker.answer(task, None, usage=usage, finishReason="stop")
-            await state(page, "completed")
-            assert await fact(page, "tokens") == "3 in, 8 out"
-            await plain(page)
-            await shows(page, "".join(WORDS))
-        await ask(page, prompt="one\n\ntwo", api="embeddings")
-        task = await worker.take()
-        assert task["payload"]["input"] == ["one", "two"]
-        data = [{"index": n, "embedding": [n, 2, 3, 4, 5]} for n in range(2)]
-        await worker.answer(task, {"data": data, "model": "m", "usage": {"prompt_tokens": 2}})
-        await expect(page.locator("#output")).to_contain_text("… 5")
-        await ask(page, api="chat")
-        await showing(page, await worker.take())
-        await page.locator("#cancel-task").click()
-        await state(page, "cancelled")
 
 
 async def test_the_place_in_the_queue_moves(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -185,62 +143,6 @@ async def test_a_cut_connection_comes_back_behind_the_last_event(
         assert "lastEventId=" in asked[2]
         poll = await talk.poll(task["taskId"])
         assert poll["result"]["content"] == "".join(WORDS)
-
-
-async def test_a_reload_and_another_browser_replay_the_task_and_go_on(
-    talk: Talk, open_browser: OpenBrowser
-) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        await ask(page)
-        task = await worker.take()
-        seq = await say(worker, task, WORDS[:2])
-        await plain(page)
-        await shows(page, "".join(WORDS[:2]))
-        link = page.url
-        assert f"task={task['taskId']}" in link
-        await page.reload()
-        await state(page, "executing")
-        await plain(page)
-        await shows(page, "".join(WORDS[:2]))
-        await page.close()
-        seq = await say(worker, task, WORDS[2:4], seq)
-        other = await (await open_browser(talk.served.url)).open(link.removeprefix(talk.served.url))
-        await state(other, "executing")
-        await plain(other)
-        await shows(other, "".join(WORDS[:4]))
-        await say(worker, task, WORDS[4:], seq)
-        await worker.answer(task)
-        await shows(other, "".join(WORDS))
-        await state(other, "completed")
-        late = await (await open_browser(talk.served.url)).open(link.removeprefix(talk.served.url))
-        await state(late, "completed")
-        await plain(late)
-        await shows(late, "".join(WORDS))
-
-
-async def test_cancelling_works_in_the_queue_and_while_it_streams(
-    talk: Talk, open_browser: OpenBrowser
-) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        await ask(page)
-        task = await worker.take()
-        await say(worker, task, WORDS[:1])
-        await expect(page.locator("#output")).to_have_text("Once")
-        second = await page.context.new_page()
-        await second.goto(talk.served.url)
-        await ask(second)
-        await state(second, "queued")
-        await second.locator("#cancel-task").click()
-        await state(second, "cancelled")
-        await expect(second.locator("#failure")).to_have_text("Cancelled by the client.")
-        await page.locator("#cancel-task").click()
-        await state(page, "cancelled")
-        await expect(page.locator("#output")).to_have_text("Once")
-        frame = await worker.recv()
-        assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
-        assert (await talk.poll(task["taskId"]))["status"] == "cancelled"
 
 
 async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
@@ -343,78 +245,6 @@ async def test_bursts_show_who_is_served_when_and_can_be_cancelled(
             await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 1, "outputTokens": 1})
         await expect(verdict).to_contain_text("bob sent 4 tasks and waited")
         await expect(verdict).to_contain_text("alice sent 16 and waited")
-
-
-async def looks_well(page: Page) -> None:
-    """Assert that it fits its window and is accessible, in the light and in the dark."""
-    for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme=scheme)
-        await fits(page)
-        await accessible(page)
-
-
-async def test_it_fits_a_phone_and_is_used_by_keyboard(talk: Talk, open_browser: OpenBrowser) -> None:
-    async with talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url, viewport=PHONE)).open()
-        await choose_model(page, "m")
-        await page.locator("#prompt").focus()
-        await page.keyboard.press("Control+Enter")
-        task = await worker.take()
-        await say(
-            worker,
-            task,
-            ["x" * 400, "\n\n```\n" + "y" * 400 + "\n```\n\n|a|b|\n|-|-|\n|" + "z" * 90 + "|2|\n"],
-        )
-        await expect(page.locator("#output")).to_contain_text("z" * 90)
-        await page.locator("#cancel-task").focus()
-        await page.keyboard.press("Enter")
-        await state(page, "cancelled")
-        await expect(page.locator("#output table")).to_be_visible()
-        await looks_well(page)
-        await page.locator("#tab-ask").focus()
-        await page.keyboard.press("ArrowRight")
-        await expect(page.locator("#view-burst")).to_be_visible()
-        await looks_well(page)
-
-
-async def test_a_template_is_filled_in(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
-    """A route's template takes the place of model and prompt; one without a route leaves the model to be chosen."""
-    user = {"role": "user", "content": "{{ name }}{% for one in list %} {{ one }}{% endfor %}"}
-    settings = {
-        "routes": {"greet": {"model": "m"}},
-        "templates": {
-            "greet": {"messages": [user], "locales": {"de": [user]}, "optional": ["list"]},
-            "alone": {"messages": [{"role": "user", "content": "x"}]},
-        },
-    }
-    async with talking(redis_url, tmp_path, **settings) as talk, talk.worker2(["m"]) as worker:
-        page = await (await open_browser(talk.served.url)).open()
-        await page.locator("#template option[value=alone]").wait_for(state="attached")
-        await page.locator("#template").select_option("alone")
-        await expect(page.locator("#model")).to_be_visible()
-        await expect(page.locator("#prompt")).to_be_hidden()
-        await page.locator("#template").select_option("greet")
-        await expect(page.locator("#model")).to_be_hidden()
-        assert await page.locator("#api").is_disabled()
-        await accessible(page)
-        await page.locator("#send").click()
-        await expect(page.locator("#ask-problem")).to_contain_text("missing: name")
-        await page.locator("textarea[name=name]").fill("Ann")
-        await page.locator("textarea[name=list]").fill('["a", "b"]')
-        await page.locator("#locale").select_option("de")
-        await page.locator("#send").click()
-        task = await worker.take()
-        assert task["payload"]["messages"] == [{"role": "user", "content": "Ann a b"}]
-        await worker.answer(task, {"content": "fine"})
-        await state(page, "completed")
-        assert await fact(page, "model") == "m"
-        await expect(page.locator("#code")).to_contain_text("/api/tasks")
-        await page.locator("#template").select_option("")
-        await expect(page.locator("#prompt")).to_be_visible()
-        await expect(page.locator("#model")).to_be_visible()
-        await page.set_viewport_size(PHONE)
-        await page.locator("#template").select_option("greet")
-        await fits(page)
 
 
 async def test_a_chain_shows_its_stages(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:

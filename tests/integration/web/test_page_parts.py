@@ -1,7 +1,5 @@
 """The pages' own modules in a real browser: strings, snippets that can be run, Markdown, streams that break."""
 
-import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -9,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
-from tests.integration.web.conftest import OpenBrowser, new_browser
-from tests.integration.web.playground import WORDS, ask, say, state
-from tests.support.prepared import program
-from tests.support.processes import NO_PROXIES, output_of
+from playwright.async_api import Browser, Page
+from tests.integration.web.conftest import new_browser
 from tests.support.talk import Talk
 
 from fairlane.gateway.operator.settings import described
@@ -74,88 +69,6 @@ async def test_every_limit_is_explained_in_chinese_too(page: Page) -> None:
 
 def _forms(text: Any) -> list[str]:
     return list(text.values()) if isinstance(text, dict) else [text]
-
-
-async def script(page: Page, language: str) -> str:
-    await page.locator(f"#code input[value={language}]").check(force=True)
-    return await page.locator("#code pre").evaluate("e => e.textContent")
-
-
-async def run(shell: str, script: str) -> str:
-    return await output_of("-c", script, program=shell, **NO_PROXIES)
-
-
-async def run_python(text: str) -> str:
-    python, *arguments = program(text)
-    return await output_of(*arguments, program=python, **NO_PROXIES)
-
-
-@pytest.mark.slow
-async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_browser: OpenBrowser) -> None:
-    prompt = 'It\'s "quoted" $HOME `date` \\n 小明 \U0001f600\n<b>'
-
-    async def model() -> None:
-        async with talk.worker2(["m"], slots=4) as worker:
-            ready.set()
-            while True:
-                task = await worker.recv(None)
-                if task["type"] != "task":
-                    continue
-                said = task["payload"]["messages"][0]["content"]
-                await say(worker, task, [said, "|", *WORDS])
-                await worker.answer(task)
-
-    ready = asyncio.Event()
-    talk.later(model())
-    await ready.wait()
-    page = await (await open_browser(talk.served.url)).open()
-    await page.locator("#user").fill("小明")
-    await ask(page, prompt=prompt)
-    await state(page, "completed")
-    answer = prompt + "|" + "".join(WORDS)
-    output = await run("sh", await script(page, "curl"))
-    accepted, _, events = output.partition("}")
-    assert json.loads(accepted + "}")["status"] == "queued"
-    assert (
-        "".join(json.loads(text)["delta"] for text in re.findall(r"event: chunk\ndata: (.*)", events))
-        == answer
-    )
-    assert "event: done" in await run_python(await script(page, "python"))
-    assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
-
-    for api, path, end in (
-        ("chat", "/v1/chat/completions", "[DONE]"),
-        ("responses", "/v1/responses", "response.completed"),
-        ("messages", "/v1/messages", "message_stop"),
-    ):
-        await ask(page, prompt=prompt, api=api)
-        await expect(page.locator("#code pre")).to_contain_text(path)
-        await state(page, "completed")
-        assert end in await run("sh", await script(page, "curl"))
-        assert end in await run_python(await script(page, "python"))
-
-    await page.locator("#api").select_option("fairlane")
-    await page.locator("#side-by-side").check()
-    await ask(page, prompt=prompt)
-    await expect(page.locator("#agreed")).to_be_visible()
-    assert '"status":"completed"' in await run("sh", await script(page, "curl"))
-    assert "'status': 'completed'" in await run_python(await script(page, "python"))
-
-    link = page.url.removeprefix(talk.served.url)
-    other = await (await open_browser(talk.served.url)).open(link)
-    await state(other, "completed")
-    assert "event: done" in await run_python(await script(other, "python"))
-    assert "event: done" in await run("sh", await script(other, "curl"))
-
-    await page.locator("#tab-burst").click()
-    for index, count in enumerate((2, 1, 1)):
-        await page.locator(f"#burst-count-{index}").fill(str(count))
-    await page.locator("#burst-send").click()
-    await expect(page.locator("#burst-progress")).to_have_text("4 of 4 ended")
-    burst = page.locator("#burst-code pre")
-    assert (await run("sh", await burst.evaluate("e => e.textContent"))).count('"taskId"') == 4
-    await page.locator("#burst-code input[value=python]").check(force=True)
-    assert (await run_python(await burst.evaluate("e => e.textContent"))).count("taskId") == 4
 
 
 MARKDOWN = """\

@@ -91,7 +91,7 @@ export async function send(path, { method, body, headers = {}, signal, timeoutMs
   throw await problemOf(response, (method ?? (body === undefined ? "GET" : "POST")) !== "GET");
 }
 
-/** The JSON of a call's answer, all of which has come within `timeoutMs`. Throws like `send`. */
+/** The JSON of a call's answer, read within `timeoutMs`. Throws like `send`. */
 export async function call(path, { timeoutMs = 20_000, signal, ...options } = {}) {
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(), timeoutMs);
@@ -117,7 +117,7 @@ async function problemOf(response, changes) {
   return problemFrom(response.status, name => response.headers.get(name), body, changes);
 }
 
-/** The problem that an answer tells: its status, its headers by name, and its JSON (null where it is none). */
+/** The problem of an answer: its status, its headers by name, and its JSON (null where it is none). */
 function problemFrom(status, header, body, changes) {
   const exact = Number(header("retry-after-ms")) || Number(header("retry-after")) * 1000;
   const native = typeof body?.error === "string";
@@ -130,7 +130,7 @@ function problemFrom(status, header, body, changes) {
 }
 
 /**
- * As whom this page counts: { user, tier, key, open, delegating, admin, tiers, modes, version }; null when a key is needed and
+ * The client that the page is for the gateway: { user, tier, key, open, delegating, admin, tiers, modes, version }; null when a key is needed and
  * there is none, or a wrong one. Throws Problem for anything else.
  */
 export async function whoAmI(options = {}) {

@@ -43,7 +43,7 @@ export function replace(element, ...children) {
   return element;
 }
 
-/** Set an element's text, and touch the document only when it differs (so that a screen reader is told once). */
+/** Set an element's text, and touch the document only when it differs (so that a screen reader reads it once). */
 export function setText(element, text) {
   const value = String(text ?? "");
   if (element.textContent !== value) element.textContent = value;

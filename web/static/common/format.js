@@ -19,10 +19,10 @@ export function number(value, digits = 0) {
 /** 12.3K: where there is little room. */
 export const compact = value => (value < 10_000 ? number(value, 2) : formatter({ notation: "compact", maximumFractionDigits: 1 }).format(value));
 
-/** Credits: small ones to the last digit, others as money is told. */
+/** Credits: small ones to the last digit, others as money. */
 export const credits = value => number(value, Math.abs(value) < 1 ? 6 : 2);
 
-/** The same to the last digit that they have: what somebody pays with. `sign` as of Intl.NumberFormat. */
+/** The same with all digits. `sign` as of Intl.NumberFormat. */
 export const exactCredits = (value, sign = "auto") => formatter({ maximumFractionDigits: 6, signDisplay: sign }).format(value);
 
 function unit(value, name, digits = 0) {
@@ -60,14 +60,14 @@ export const hourMinute = ms => new Date(ms).toLocaleTimeString(language(), { ho
 /** The day of a time: 23 Nov. */
 export const dayMonth = ms => new Date(ms).toLocaleDateString(language(), { day: "numeric", month: "short" });
 
-/** The reader's time zone, in which all times are told: UTC, GMT+2, CET. */
+/** The reader's time zone, of all times shown: UTC, GMT+2, CET. */
 export const timeZone = () =>
   new Intl.DateTimeFormat(language(), { timeZoneName: "short" }).formatToParts().find(({ type }) => type === "timeZoneName").value;
 
 /** Date and time of day. */
 export const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
-/** A time as briefly as it can be told: of today the time of day, else the day and the minute. */
+/** A time in short: today the time of day, otherwise the day and the minute. */
 export const when = (ms, now = Date.now()) => (dayMonth(ms) === dayMonth(now) ? clock(ms) : `${dayMonth(ms)} ${hourMinute(ms)}`);
 
 /** 180B, 1.5MB */

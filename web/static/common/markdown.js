@@ -2,7 +2,7 @@
 //
 // The text is not trusted. marked's lexer (vendor/marked) reads it into tokens, and the tokens become DOM nodes here: no HTML is
 // ever made, so tags, scripts and comments are shown as they were written. Only absolute http, https and mailto links become links;
-// images become links too, because loading one would tell its server who reads. Control characters are made visible. A long text
+// images become links too, because loading one would show its server the reader. Control characters are made visible. A long text
 // and deep nesting stay plain, so that a text cannot stop the page.
 
 import { Lexer } from "../vendor/marked/marked.js";

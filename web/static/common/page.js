@@ -16,7 +16,7 @@ const THEMES = ["auto", "light", "dark"];
  * Put the header into <header id="header">, translate the page, and find out who its reader is. `name`: playground, dashboard or docs.
  *
  * Returns { me, onMe(work), askForKey(reason), refresh() }: `me` is what `whoAmI` says (null: a key is needed), `work(me)` is
- * called when it becomes known and whenever the key changes; a failure to find out is told as `work(undefined, problem)`.
+ * called when it becomes known and whenever the key changes; a failure is `work(undefined, problem)`.
  */
 export function startPage({ name, strings }) {
   define(common);
@@ -92,7 +92,7 @@ function languagePart() {
   );
   const change = event => {
     setLanguage(event.target.value);
-    document.getElementById("language").focus(); // the header has been drawn anew
+    document.getElementById("language").focus(); // the header has been drawn again
   };
   return h("select", { id: "language", "aria-label": t("language.label"), on: { change } }, options);
 }

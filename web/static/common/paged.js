@@ -5,10 +5,10 @@ import { h, later, replace } from "./dom.js";
 import { onLanguage, t } from "./i18n.js";
 
 /**
- * A LiveTable of which more can be asked for. `path(after)`: where the rows behind `after` are read, "" the first ones; `rowsOf(answer)`
- * and `keyOf(row)`: the rows, and what tells them apart; `nextOf(answer)`: behind what there is more, null when nothing is; `empty`: the key
- * of what is said when there are none; `headers()`: those of the calls. With `againMs`, or `againMs(rows)`, the first ones are read again
- * and again, as long as nobody asked for more. `onRows(rows)` is told what is shown.
+ * A LiveTable that is read page by page. `path(after)`: the path of the rows after `after`, "" the first ones; `rowsOf(answer)` and
+ * `keyOf(row)`: the rows and their keys; `nextOf(answer)`: the cursor of the next page or null; `empty`: the key of the text without
+ * rows; `headers()`: those of the calls. With `againMs`, or `againMs(rows)`, the first page is read periodically until the reader
+ * asks for more. `onRows(rows)` is called with the rows shown.
  */
 export class PagedTable {
   constructor(table, { path, rowsOf, keyOf, nextOf = answer => answer.next, empty, headers = () => ({}), againMs = 0, onRows = () => {} }) {
@@ -35,7 +35,7 @@ export class PagedTable {
     this._table.close();
   }
 
-  /** Read the first rows anew, or those behind `after`. */
+  /** Read the first rows again, or those behind `after`. */
   async read(after = "") {
     this._calledOff();
     const mine = (this._asked += 1);
@@ -59,7 +59,7 @@ export class PagedTable {
     if (againMs && this._whole !== false) this._calledOff = later(() => this.read(), againMs);
   }
 
-  /** Read the first rows anew, unless more than these are shown: then the reader is somewhere among them. */
+  /** Read the first rows again, unless more are shown. */
   async refresh() {
     if (this._whole !== false) await this.read();
   }

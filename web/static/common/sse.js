@@ -11,7 +11,7 @@ const LONGEST_PAUSE_MS = 15_000;
 /** The number of an event in its log, as people read it: an id is opaque but for the count behind its dash; "–" for none. */
 export const numberOf = id => id.slice(id.indexOf("-") + 1) || "–";
 
-/** When to try again after so many failures in a row: 0.5 s, 1, 2, 4, 8, 15, a random part of it. */
+/** When to retry after this number of failures: 0.5 s, 1, 2, 4, 8, 15, a random part of it. */
 const pauseMs = failures => Math.min(500 * 2 ** failures, LONGEST_PAUSE_MS) * (0.5 + Math.random() / 2);
 
 /**
@@ -25,7 +25,7 @@ const pauseMs = failures => Math.min(500 * 2 ** failures, LONGEST_PAUSE_MS) * (0
  * `onEvent({ id, event, data })`: `id` null for events that are not in the log. `restart` means: discard what you have. Its frame has
  * an empty id, so the browser forgets the last one; and if the link itself names one, another EventSource begins without it.
  * `onState(state, problem)`: connecting, open, lost (comes back by itself), cut (by `cut`), ended, refused (for good; why).
- * `renew()`: a promise of another link, for when this one has expired, as after a long sleep; it may fail, or tell none.
+ * `renew()`: a promise of another link, for when this one has expired, as after a long sleep; it may fail or return none.
  */
 export class Follower {
   constructor(url, { onEvent, onState = () => {}, renew }) {
@@ -47,7 +47,7 @@ export class Follower {
     this._connect();
   }
 
-  /** Break the connection off, as a dead network would. The task goes on. */
+  /** Break the connection off, as a dead network would. The task continues. */
   cut() {
     if (this.state === "ended" || this.state === "refused") return;
     this._close();

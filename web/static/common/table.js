@@ -1,10 +1,10 @@
-// Tables that are drawn anew every second without moving under the reader: rows are known by a key, cells change when their
+// Tables that are updated every second without moving under the reader: rows are known by a key, cells change when their
 // content does, and what has the focus keeps it.
 
 import { h, replace, setText } from "./dom.js";
 import { onLanguage, t } from "./i18n.js";
 
-/** A bar. `share` 0…1; `tone` a CSS colour. Its text stands beside it, so it says nothing itself. */
+/** A bar. `share` 0…1; `tone` a CSS colour. The text next to it has the value. */
 export function meter(share, { tone = null } = {}) {
   const fill = h("i");
   fill.style.width = `${Math.min(Math.max(share, 0), 1) * 100}%`;
@@ -17,12 +17,12 @@ export const gauge = (text, share, options) => h("span", { class: "gauge" }, h("
 
 /**
  * `columns`: { name (a string's key, "" for none), class, sign(row), draw(row) }. `sign` is a text that changes when the cell
- * must be drawn anew; without `draw` it is what the cell shows. With `sort(row)`, a number or text, the reader may order the rows by it. `draw` also gets a function that returns what the row is by
+ * must be drawn again; without `draw` it is what the cell shows. With `sort(row)`, a number or text, the reader may order the rows by it. `draw` also gets a function that returns what the row is by
  * then, for what a click does later. The first column heads its row. `caption` names the table.
  */
 export class LiveTable {
   constructor(columns, caption, onOrder = () => {}) {
-    this._onOrder = onOrder; // told of another order, as `order` takes it
+    this._onOrder = onOrder; // called with another order, as `order` takes it
     this._sort = null; // { column, falling }
     this._columns = columns;
     this._caption = caption;

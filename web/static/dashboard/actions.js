@@ -1,4 +1,4 @@
-// What an operator can do. Everything is asked for once more, and everything ends in the gateway's audit record.
+// What an operator can do. Each action asks for confirmation and is recorded in the audit log.
 
 import { call, explain } from "../common/api.js";
 import { h, replace } from "../common/dom.js";
@@ -16,7 +16,7 @@ const pathOf = (kind, name) => PATHS[kind] + name.split("/").map(encodeURICompon
 
 const patch = (kind, name, values, query = "") => call(pathOf(kind, name) + query, { method: "PATCH", body: values });
 
-/** Do something and tell how it went; `after` is called when it was done. The feed shows it within a second anyhow. */
+/** Do something and report the result; `after` is called on success. The feed shows the change within a second. */
 export async function carryOut(work, after = () => {}) {
   try {
     toast(await work(), "good");
@@ -125,7 +125,7 @@ function csv(value) {
   return `"${text.replaceAll('"', '""')}"`;
 }
 
-/** Keep the tasks that a search finds as a CSV file, at most so many, the newest first. */
+/** Save the tasks that a search finds as a CSV file, at most `most`, newest first. */
 export async function save(search, most) {
   await carryOut(async () => {
     const query = new URLSearchParams(search);
@@ -261,7 +261,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
   fields.find(one => one.setting === first)?.input.focus();
 }
 
-/** Sentences about models of which the queues would together have more slots reserved than there are. */
+/** Warnings about models with more reserved slots, over all queues, than slots. */
 async function reservations(kind, name, wanted) {
   if (!wanted.reserved && !wanted.concurrency) return [];
   const { queues, models } = await call("/api/admin/state?tasks=0");

@@ -89,7 +89,7 @@ class Plot {
     this._drawKey();
   }
 
-  /** Draw it anew: in other colours, another language, another unit. */
+  /** Draw it again: in other colours, another language, another unit. */
   redraw() {
     this._drawWords();
     if (this._data === null || this._box.hidden) return;

@@ -28,7 +28,7 @@ page.onMe((me, problem) => {
   clearTimeout(state.again);
   stopFeed();
   if (me === undefined) {
-    // nobody answers: what was shown stays, marked as lost
+    // the gateway does not answer: what was shown stays, marked as lost
     state.again = setTimeout(page.refresh, AGAIN_MS);
     if (state.allowed) state.connection = "lost";
     else state.refusal = { text: () => explain(problem), asks: false };
@@ -163,7 +163,7 @@ function drawProblems(picture, lost) {
   for (const [index, [, text]] of notices.entries()) setText(box.children[index], text);
 }
 
-/** Notices of a database that is away, or behind by so many records that nothing more may begin. */
+/** Notices of a database that is unavailable, or too far behind to accept tasks. */
 function ofDatabase({ database, counts }) {
   const away = database && !database.up ? { at: clock(database.since), why: database.why } : null;
   const { recordsWaiting, recordsMost } = counts ?? {};

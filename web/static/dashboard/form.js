@@ -38,7 +38,7 @@ export function field(name, control, label, hint = "") {
   };
 }
 
-/** Ask with a form. `fields`: those of `content` whose mistakes are told beside them; `work()` does it, and may return what is wrong. */
+/** Ask with a form. `fields`: those of `content` that show their mistakes; `work()` does it, and may return an error message. */
 export function openForm({ title, content, fields = [], action, work, danger = false }) {
   const notice = h("p", { class: "field-problem", role: "alert" });
   let busy = false;

@@ -147,7 +147,7 @@ export class Overview {
       if (this._stopped) return;
       if (this._picture) this.show(this._picture);
     } catch {
-      // the banner tells what is wrong
+      // the banner says what is wrong
     }
     if (!this._stopped) this._usersCalledOff = later(() => this._readUsers(), HISTORY_MS);
   }

@@ -76,6 +76,7 @@ const own = pairs({
   "plot.first": ["First output", "首个输出"],
   "plot.choice": ["Measure", "测量内容"],
   "plot.empty": ["No data in the last hour.", "近一小时没有数据。"],
+  "plot.hour": ["last hour", "近一小时"],
   "plot.about": ["The charts show the last hour. For longer periods, use", "图表显示近一小时。更长的时间请使用"],
   "plot.docs": ["Prometheus and the Grafana dashboard", "Prometheus 与 Grafana 面板"],
   "rate.unit": ["{n}/s", "{n}/秒"],

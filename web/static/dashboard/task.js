@@ -68,7 +68,7 @@ export class Task {
     this._drawEventsNow();
   }
 
-  /** A page that nobody sees holds no connection: a browser has few of them for one gateway. */
+  /** A hidden page holds no connection: a browser has few of them for one gateway. */
   _rest() {
     if (document.hidden) this._follower?.cut();
     else this._follower?.resume();

@@ -1,4 +1,4 @@
-// A burst: several users send many tasks at once, and the page draws who is served when.
+// A burst: several users send many tasks at the same time, and the page draws who is served when.
 
 import { Problem, call, explain, send } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";

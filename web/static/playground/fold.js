@@ -10,7 +10,7 @@ export function textOf(result) {
   return typeof content === "string" ? content : null;
 }
 
-/** Tokens in and out, of the former those from a cache, of the latter those of thoughts; null for what is not told. In all names that there are. */
+/** Tokens in and out, of the former those from a cache, of the latter those of thoughts; null if not reported. In all names that there are. */
 export function tokensOf(usage) {
   const first = (...values) => values.find(value => typeof value === "number") ?? null;
   const read = usage?.cache_read_input_tokens;
@@ -31,7 +31,7 @@ export class TaskFold {
     this.state = "queued";
     this.place = null; // { position, estimateMs, lowMs, highMs }
     this.enqueuedAt = submittedAt(taskId);
-    this.stages = []; // of a chain: { name, status }, as far as they were told of
+    this.stages = []; // of a chain: { name, status }, as far as they were reported
     this._forget();
   }
 
@@ -92,8 +92,8 @@ export class TaskFold {
     this._forget();
     this.state = "executing";
     this.place = null;
-    const anew = data.stage && this.stages[data.index - 1]?.status === "executing";
-    this.attempt = data.stage ? (anew ? this.attempt + 1 : 1) : data.attempt; // of a chain: of this stage, as each counts anew
+    const again = data.stage && this.stages[data.index - 1]?.status === "executing";
+    this.attempt = data.stage ? (again ? this.attempt + 1 : 1) : data.attempt; // of a chain: of this stage, as each counts from 1
     this.model = data.model;
     this.queue = data.queue;
     this.startedAt = data.ts;
@@ -101,7 +101,7 @@ export class TaskFold {
     return had ? "new" : "";
   }
 
-  /** One of several steps stands so; `index` from 1. Those before it that nothing was told of are passed over. */
+  /** The status of one of several stages; `index` from 1. Earlier stages without a report were skipped. */
   _stage({ name, index, of, status, usage }) {
     const most = Math.max(this.stages.length, of ?? 0, index);
     this.stages = Array.from({ length: most }, (_, at) => {

@@ -10,7 +10,7 @@ import { Frames } from "./frames.js";
 const SOON_MS = 1000;
 
 /**
- * Polls `task` by itself, in the rhythm that the gateway asks for, and is told the events of the stream by `take`. When both are at their
+ * Polls `task` by itself, in the rhythm that the gateway asks for, and gets the events of the stream by `take`. When both are at their
  * end it says whether all three hold the same text.
  */
 export class Readings {

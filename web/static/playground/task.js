@@ -68,7 +68,7 @@ export class TaskPanel {
     this._begin(readings);
   }
 
-  /** Follow a task of which only the link is known. */
+  /** Follow a task by its link alone. */
   followLink({ taskId, streamUrl, headers, user }) {
     this.close();
     this._task = { taskId, streamUrl, headers, user, steps: [{ do: "link", url: streamUrl }] };
@@ -212,7 +212,7 @@ export class TaskPanel {
 
   // ---- drawing ----------
 
-  /** Draw everything anew, for example in another language. */
+  /** Draw everything again, for example in another language. */
   draw() {
     if (this._fold === null) {
       replace(

@@ -16,7 +16,7 @@ export function valueOf(text) {
   return text;
 }
 
-/** What may be named as `chain`, and as `template`: routes that have one, and templates that are no route. `value` tells all apart. */
+/** What may be named as `chain`, and as `template`: routes that have one, and templates that are no route. `value` is unique. */
 export function namesOf({ routes, templates, chains = [] }) {
   const byName = new Map(templates.map(template => [template.name, template]));
   const named = routes.filter(route => byName.has(route.template)).map(route => ({ ...byName.get(route.template), name: route.name, route: true }));
