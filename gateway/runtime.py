@@ -61,10 +61,10 @@ from fairlane.gateway.permits.holder import Holder
 from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.records import Records
-from fairlane.gateway.responses.ends import ResponseEnds
-from fairlane.gateway.responses.keeping import Keeping
+from fairlane.gateway.responses.log_archive import LogArchive
 from fairlane.gateway.responses.quota import StorageQuota
 from fairlane.gateway.responses.store import ResponseStore
+from fairlane.gateway.responses.writer import ResponseWriter
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.configuration import ConfigurationWatch
@@ -76,11 +76,11 @@ from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.of_keys import KeyTasks
+from fairlane.gateway.tasks.pending_response import ResponseStorage
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.tokeep import Admissions
 from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
@@ -221,7 +221,9 @@ class Gateway:
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
         response_quota = StorageQuota(self.database, lambda: current.settings.responses.max_bytes_per_caller)
-        keeping = Keeping(self.database, records.forgotten.of, response_quota.wrote, self._stored_response)
+        response_writer = ResponseWriter(
+            self.database, records.forgotten.of, response_quota.wrote, self._stored_response
+        )
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -246,12 +248,12 @@ class Gateway:
             self.scheduler,
             poll,
             records.forgotten,
-            ResponseEnds(self.database, kept, self.hub.page, response_quota.wrote).keep,
+            LogArchive(self.database, kept, self.hub.page, response_quota.wrote).keep,
         )
         responses = Responses(
             current,
             kept,
-            Admissions(keeping, kept, self.scheduler, cancels.abandon_soon),
+            ResponseStorage(response_writer, kept, self.scheduler, cancels.abandon_soon),
             lambda: self.database.trouble is None,
             self.scheduler,
             self.hub,
@@ -401,7 +403,7 @@ class Gateway:
             self.overrides,
             self.replicas,
             *records.parts,
-            keeping,
+            response_writer,
             response_quota,
             archive,
             sender,

@@ -13,10 +13,10 @@ from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.tasks.making import make
+from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
@@ -142,7 +142,7 @@ async def wait(
     request: Request,
     task: TaskSpec,
     make_view: Callable[[TaskInfo], Body],
-    keep: ToKeep | None = None,
+    keep: PendingResponse | None = None,
 ) -> None:
     """Submit a task, wait for its end and answer with its body. Raises ApiError, and as `Wait` does."""
     waited = await tasks.wait(request, task, make_view, _show, keep=keep)
@@ -173,7 +173,7 @@ class Asking(NamedTuple):
     """What answers in place of both: without waiting."""
     kind: Headers = SSE_HEADERS
     """What the head of a stream says of its type."""
-    keep: ToKeep | None = None
+    keep: PendingResponse | None = None
     """The response that is to be kept of it; both are made when that is done."""
 
 

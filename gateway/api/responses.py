@@ -19,10 +19,10 @@ from fairlane.gateway.calls.intake import read_flag
 from fairlane.gateway.calls.responses.request import chat_of, wishes_of
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import result_gone
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.tokeep import NotKept, ToKeep
 from fairlane.queues.ids import issued_ms, new_task_id
 from fairlane.queues.tasks import Known, TaskSpec
 from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id
@@ -42,38 +42,35 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     wishes = await tasks.bodies.run(len(body), wishes_of, fields)
     kept, most = tasks.responses, tasks.settings.max_body_bytes
     previous, background = wishes.previous, wishes.background
-    keeps = kept.keeps(wishes.store, background=background, previous=previous is not None)
+    stores = await kept.stores(wishes)
     owner = caller.named(fields)
     history: Sequence[bytes] = await kept.history(owner, previous, most) if previous is not None else ()
     known = await kept.referenced(owner, wishes.references, most)
     task_id = new_task_id(time.time_ns() // 1_000_000)
     size = len(body) + sum(map(len, history)) + sum(map(len, known.values()))
     asked = await tasks.bodies.run(
-        size, chat_of, fields, stream=stream, store=keeps, most=most, history=history, known=known
+        size, chat_of, fields, stream=stream, store=stores, most=most, history=history, known=known
     )
     task = task_of(
         *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
         wait=not background,
         task_id=task_id,
     )
-    keep = None
-    if keeps:
-        keep = kept.to_keep(task, wishes, echo=asked.echo, input_items=asked.input_items)
-        if background:
-            instead = partial(_in_background, tasks, owner, request, task, keep, stream)
-            return Asking(task, None, None, instead)
-    told = keep or NotKept(asked.echo)
-    streamed = partial(_stream_view, told) if stream else None
-    return Asking(task, streamed, partial(_body_view, told), keep=keep)
+    pending = kept.pending(task, wishes, stores=stores, echo=asked.echo, input_items=asked.input_items)
+    if background:
+        instead = partial(_in_background, tasks, owner, request, task, pending, stream)
+        return Asking(task, None, None, instead)
+    streamed = partial(_stream_view, pending) if stream else None
+    return Asking(task, streamed, partial(_body_view, pending), keep=pending if stores else None)
 
 
 async def _in_background(
-    tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, keep: ToKeep, stream: bool
+    tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, pending: PendingResponse, stream: bool
 ) -> None:
     """Answer as soon as the task is accepted; with `stream`, by its events, which are its caller's wherever he reads them."""
-    submitted = await tasks.submit(task, keep=keep)
+    submitted = await tasks.submit(task, keep=pending)
     request.standing = submitted.standing
-    row, beside = keep.row, list[tuple[bytes, bytes]]()
+    row, beside = pending.row, list[tuple[bytes, bytes]]()
     if isinstance(submitted, Known):
         row, beside = await _earlier(tasks, owner, submitted.task_id), REPLAYED
     assert row is not None  # its caller has asked for it
@@ -97,12 +94,12 @@ async def _earlier(tasks: Tasks, owner: Caller, task_id: str) -> Row:
         raise result_gone(task_id) from None
 
 
-def _stream_view(keep: ToKeep | NotKept, info: TaskInfo) -> ResponsesStreamView:
-    return ResponsesStreamView(_info(keep.row, info), keep.echo)
+def _stream_view(pending: PendingResponse, info: TaskInfo) -> ResponsesStreamView:
+    return ResponsesStreamView(_info(pending.row, info), pending.echo)
 
 
-def _body_view(keep: ToKeep | NotKept, info: TaskInfo) -> ResponsesBodyView:
-    return ResponsesBodyView(_info(keep.row, info), keep.echo)
+def _body_view(pending: PendingResponse, info: TaskInfo) -> ResponsesBodyView:
+    return ResponsesBodyView(_info(pending.row, info), pending.echo)
 
 
 def _info(row: Row | None, info: TaskInfo) -> TaskInfo:

@@ -17,7 +17,7 @@ from fairlane.gateway.responses.reading import KeptReader
 from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.tokeep import Admissions, ToKeep
+from fairlane.gateway.tasks.pending_response import PendingResponse, ResponseStorage
 from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours, issued_ms
@@ -52,7 +52,7 @@ class Responses:
         self,
         current: Current,
         store: ResponseStore,
-        admissions: Admissions,
+        storage: ResponseStorage,
         takes_more: Callable[[], bool],
         scheduler: Scheduler,
         hub: Hub,
@@ -61,7 +61,7 @@ class Responses:
         note: Callable[..., Awaitable[None]],
     ) -> None:
         """`takes_more`: whether SQL takes what is written, as far as that is known. `note`: `AuditRecord.note`."""
-        self._admissions = admissions
+        self._storage = storage
         self._takes_more = takes_more
         self._current = current
         self._store = store
@@ -246,46 +246,49 @@ class Responses:
         made = members(await self.body(row)) or {}
         return _Bare(msgspec.json.decode(made["status"], type=str), items(made.get("output")) or [])
 
-    # ---- keeping one ----------
+    # ---- storing one ----------
 
-    def to_keep(self, task: TaskSpec, wishes: Wishes, *, echo: bytes, input_items: bytes) -> ToKeep:
-        """The response that a task will make, to be kept when that is accepted (`Submit`): it is made such a task, whose log goes
-        to SQL."""
-        background = wishes.background
+    def pending(
+        self, task: TaskSpec, wishes: Wishes, *, stores: bool, echo: bytes, input_items: bytes
+    ) -> PendingResponse:
+        """Return the response that a task will make. If it is to be stored, have the task's log archived in SQL."""
+        if not stores:
+            return PendingResponse(self._storage, None, echo, required=False)
         ttl_ms, created = self._current.settings.responses.ttl_ms, issued_ms(task.id)
         task.archive_ms, task.archive_request, task.archive_log = ttl_ms, False, True
         falls = task.asked != "" or task.otherwise is not None
         before = _task_of(wishes.previous or "") or ""
         row = Row(
             *(task.id, task.key, task.user, created, created + ttl_ms),
-            *(background, task.model, falls, before, echo),
+            *(wishes.background, task.model, falls, before, echo),
         )
-        asked_for = background or wishes.store is True
-        early = asked_for and (self._admissions.keeping.refuses or not self._takes_more())
-        return ToKeep(self._admissions, New(row, input_items), asked_for=asked_for, early=early)
+        return PendingResponse(self._storage, New(row, input_items), echo, required=wishes.needs_storage)
 
-    def keeps(self, said: bool | None, *, background: bool, previous: bool) -> bool:
-        """Whether a response is kept whose request says so, or not, or nothing (None). `background`, `previous`: it is to run in
-        the background, it goes on from another one. While SQL takes nothing, what nobody asked for is not kept. Raises
-        ApiError(400)."""
-        if background and said is False:
+    async def stores(self, wishes: Wishes) -> bool:
+        """Return whether a response is to be stored. While the database fails, only what needs storage is.
+
+        Raise ApiError(400), and DatabaseUnavailable if it needs storage and the database fails.
+        """
+        if wishes.background and wishes.store is False:
             raise bad_request(
-                "background needs store: true: without it nobody could read the response", "store"
+                "background needs store: true: a response that is not stored cannot be read", "store"
             )
         if not self._current.settings.responses.store:
-            asked = (
-                "background"
-                if background
-                else "previous_response_id"
-                if previous
-                else "store"
-                if said
-                else ""
-            )
-            if asked:
-                raise bad_request(f"{asked}: this gateway keeps no responses (responses.store: false)", asked)
+            wanted = {
+                "background": wishes.background,
+                "previous_response_id": wishes.previous is not None,
+                "store": wishes.store,
+            }
+            for name, value in wanted.items():
+                if value:
+                    raise bad_request(
+                        f"{name}: this gateway stores no responses (responses.store: false)", name
+                    )
             return False
-        return background or said is True or (said is None and self._takes_more())
+        if wishes.needs_storage:
+            await self._storage.writer.check()
+            return True
+        return wishes.store is None and self._takes_more()
 
     def accepted(self, row: Row, place: Place) -> bytes:
         """The response object of one that has just been submitted."""

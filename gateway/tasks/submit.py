@@ -12,9 +12,9 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.gateway.tasks.replayed import key_reused, result_gone
-from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
@@ -63,7 +63,7 @@ class Submit:
         task: TaskSpec,
         feed: Feed | None = None,
         chain: Submission | None = None,
-        keep: ToKeep | None = None,
+        keep: PendingResponse | None = None,
     ) -> Coroutine[Any, Any, Submitted | Known]:
         """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
         one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
@@ -72,14 +72,9 @@ class Submit:
         return self._submit(task, feed, chain) if keep is None else self._and_keep(keep, task, feed, chain)
 
     async def _and_keep(
-        self, keep: ToKeep, task: TaskSpec, feed: Feed | None, chain: Submission | None
+        self, keep: PendingResponse, task: TaskSpec, feed: Feed | None, chain: Submission | None
     ) -> Submitted | Known:
-        await keep.before()
-        try:
-            answer = await self._submit(task, feed, chain)
-        except BaseException:
-            keep.refused()
-            raise
+        answer = await self._submit(task, feed, chain)
         await keep.accepted(answer)
         return answer
 
@@ -180,7 +175,7 @@ class Submit:
         )
 
     def followed(
-        self, task: TaskSpec, chain: Submission | None = None, keep: ToKeep | None = None
+        self, task: TaskSpec, chain: Submission | None = None, keep: PendingResponse | None = None
     ) -> "Followed":
         """`async with`: the task is submitted, or the one that its idempotency key names is joined, and its events are read here,
         until the end of the block."""
@@ -207,7 +202,7 @@ class Followed:
     """Once it is entered."""
 
     def __init__(
-        self, submit: Submit, hub: Hub, task: TaskSpec, chain: Submission | None, keep: ToKeep | None
+        self, submit: Submit, hub: Hub, task: TaskSpec, chain: Submission | None, keep: PendingResponse | None
     ) -> None:
         self._submit = submit
         self._hub = hub

@@ -7,9 +7,9 @@ from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.replayed import HEADERS, kept
 from fairlane.gateway.tasks.submit import LOST, Earlier, Submit
-from fairlane.gateway.tasks.tokeep import ToKeep
 from fairlane.queues.limits import Standing
 from fairlane.queues.tasks import TERMINAL, TaskSpec
 from fairlane.streaming.events import Event
@@ -114,7 +114,7 @@ class Wait:
         make_view: Callable[[TaskInfo], View],
         show: Callable[[View], bytes],
         chain: Submission | None = None,
-        keep: ToKeep | None = None,
+        keep: PendingResponse | None = None,
     ) -> Waited:
         """Submit a task, or join the one that its idempotency key names, and wait for its end. `show` makes the body of a view
         that was fed all events. A caller who joins reads the end alone.

@@ -43,7 +43,7 @@ _reference = Decoder(shapes.Kind)
 
 
 class Wishes(NamedTuple):
-    """What a request says of keeping, and of what was kept: to be looked up before it can be read."""
+    """What a request says about stored responses: it is looked up before the request is read."""
 
     store: bool | None
     """None: nothing."""
@@ -52,6 +52,11 @@ class Wishes(NamedTuple):
     """`previous_response_id`."""
     references: tuple[str, ...]
     """Ids of items of earlier responses that its input refers to (`item_reference`), each once."""
+
+    @property
+    def needs_storage(self) -> bool:
+        """Whether the request asks for storage."""
+        return self.background or self.store is True
 
 
 class Asked(NamedTuple):

@@ -21,7 +21,7 @@ from fairlane.gateway.database.tables import archive
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.archive import Archive, purge, write
 from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.responses.ends import ResponseEnds
+from fairlane.gateway.responses.log_archive import LogArchive
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.settings import load_settings
 from fairlane.queues.errors import StoreUnavailable
@@ -54,7 +54,7 @@ def another_of(talk: Talk) -> Archive:
     """Another replica's."""
     gateway = talk.served.gateway
     parts = gateway.metrics, "r2", gateway.scheduler, gateway.tasks.poll
-    ends = ResponseEnds(gateway.database, ResponseStore(gateway.database), gateway.hub.page, lambda *_: None)
+    ends = LogArchive(gateway.database, ResponseStore(gateway.database), gateway.hub.page, lambda *_: None)
     return Archive(gateway.link, KEYS, gateway.database, *parts, ErasedUsers(gateway.database), ends.keep)
 
 

@@ -295,29 +295,3 @@ async def test_a_key_used_again_is_the_same_response(here: Talk, acme: Asker, el
         async with here.served.gateway.database.reading() as connection:
             rows = await connection.exec_driver_sql("SELECT count(*) FROM responses")
             assert rows.scalar_one() == 0
-
-
-async def test_what_is_refused_leaves_nothing(here: Talk, acme: Asker) -> None:
-    refused(await acme.post(background=True), 503)  # nobody runs the model
-    async with here.worker2(["m"]) as worker:
-        call = here.later(acme.ask())
-        await answer_with(worker, "yes")
-        kept = await call
-
-        async def alone() -> bool:
-            async with here.served.gateway.database.reading() as connection:
-                rows = await connection.exec_driver_sql("SELECT task FROM responses")
-                return ["resp_" + task for (task,) in rows] == [kept["id"]]
-
-        await until(alone, "nothing else to be kept")
-
-
-async def test_many_at_once_are_each_their_own(here: Talk, acme: Asker) -> None:
-    async with here.worker2(["m"], slots=4) as worker:
-        asked = await asyncio.gather(*(acme.ask(f"{n}", background=True) for n in range(40)))
-        assert len({response["id"] for response in asked}) == 40
-        for _ in range(40):
-            task = await worker.take()
-            await worker.answer(task, result={"content": task["payload"]["messages"][0]["content"]})
-        for n, response in enumerate(asked):
-            assert text_of(await acme.reaches(response["id"], "completed")) == f"{n}"

@@ -8,10 +8,10 @@ import pytest
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.responses.keeping import Keeping
 from fairlane.gateway.responses.quota import StorageQuota
+from fairlane.gateway.responses.writer import ResponseWriter
 
-from .test_keeping import NOON, new, tasks_in
+from .test_store import NOON, new, tasks_in
 
 pytestmark = pytest.mark.anyio
 ANN, BOB = Owner("site", "ann"), Owner("site", "bob")
@@ -23,12 +23,12 @@ def of(owner: Owner, n: int, size: int = 1000) -> Any:
 
 async def test_a_caller_above_the_limit_loses_the_oldest(database: Database) -> None:
     quota = StorageQuota(database, lambda: 3500)
-    keeping = Keeping(database, ErasedUsers(database).of, quota.wrote)
-    keeping.start()
-    await asyncio.gather(*(keeping.keep(of(ANN, n)) for n in range(200)))
+    writer = ResponseWriter(database, ErasedUsers(database).of, quota.wrote)
+    writer.start()
+    await asyncio.gather(*(writer.write(of(ANN, n)) for n in range(200)))
     for n in range(5):
-        await keeping.keep(of(BOB, n, size=10))
+        await writer.write(of(BOB, n, size=10))
     await quota.check()
     left = ["ann-197", "ann-198", "ann-199", *(f"bob-{n}" for n in range(5))]
     assert await tasks_in(database) == sorted(left)
-    await keeping.close()
+    await writer.close()

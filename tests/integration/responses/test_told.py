@@ -12,8 +12,8 @@ from tests.support.receivers import LOCAL, receiving
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.responses import ends
-from fairlane.gateway.responses.ends import ResponseEnds
+from fairlane.gateway.responses import log_archive
+from fairlane.gateway.responses.log_archive import LogArchive
 
 from .asking import Asker, answer_with, good, told_events
 
@@ -134,7 +134,7 @@ async def test_a_reader_of_a_gateway_that_stops_resumes_behind_the_last_event_he
 async def test_one_whose_log_is_too_large_is_failed_once_redis_has_forgotten_it(
     talk: Talk, acme: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ends, "MOST_OF_A_VALUE", 500)
+    monkeypatch.setattr(log_archive, "MOST_OF_A_VALUE", 500)
     async with talk.worker2(["m"]) as worker:
         asked = await acme.ask(background=True)
         await answer_with(worker, "x" * 1000)
@@ -155,14 +155,14 @@ async def test_what_cannot_be_archived_holds_up_no_other(
     talk: Talk, acme: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad: set[str] = set()
-    collect = ResponseEnds._collect
+    collect = LogArchive._collect
 
-    async def sometimes(self: ResponseEnds, row: Any, ended: int) -> Any:
+    async def sometimes(self: LogArchive, row: Any, ended: int) -> Any:
         if row.id in bad:
             raise RuntimeError("tests")
         return await collect(self, row, ended)
 
-    monkeypatch.setattr(ResponseEnds, "_collect", sometimes)
+    monkeypatch.setattr(LogArchive, "_collect", sometimes)
     async with talk.worker2(["m"], slots=4) as worker:
         asked = await asyncio.gather(*(acme.ask(background=True) for _ in range(8)))
         bad.add(asked[3]["id"])

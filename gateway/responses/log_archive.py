@@ -1,8 +1,7 @@
-"""Brings the logs of kept responses that have ended from Redis to SQL. `records/archive.py` asks, for each once it has ended;
-Redis forgets one only when SQL has it, so whoever dies in between, another replica does the same once more.
+"""Copies the logs of stored responses that have ended from Redis to SQL. `records/archive.py` calls it after each end.
 
-A row comes behind the admission of its task (tasks/tokeep.py), so a task may have ended before its row is there. Then its log
-waits in Redis, until the task is older than any row's delay: what has no row then is not kept."""
+Redis keeps a log until SQL has it, so another replica repeats the work of one that dies in between. A task may end before its
+row is written (tasks/pending_response.py). Its log then waits in Redis until the task is older than ROW_WITHIN_MS."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -29,8 +28,8 @@ from fairlane.streaming.views.responses import ResponsesBodyView
 log = structlog.get_logger("fairlane.gateway")
 
 ROW_WITHIN_MS = 60_000
-"""So long after its submission a task may get its row still: a caller waits KEEP_S for it, and no transaction lasts longer than
-DEADLINE_S. Who comes with an idempotency key after its gateway died has as long, too."""
+"""How long after its submission the row of a task can be written, also by a client that repeats its idempotency key after its
+gateway died."""
 AT_ONCE = 4
 """Logs that are read at the same time."""
 LARGE = 256 * 1024
@@ -76,7 +75,7 @@ class Collected(NamedTuple):
         return End(row.owner, f"response.{self.status}", row.id, self.ended)
 
 
-class ResponseEnds:
+class LogArchive:
     """`page` reads a part of a log behind an event, as `Hub.page`."""
 
     def __init__(
@@ -86,7 +85,7 @@ class ResponseEnds:
         page: Callable[[str, int, int], Awaitable[list[Event]]],
         wrote: Callable[[Owner], None],
     ) -> None:
-        """`wrote`: as of `Keeping`."""
+        """`wrote`: `StorageQuota.wrote`."""
         self._database = database
         self._store = store
         self._page = page
