@@ -1,13 +1,13 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs what every change must pass, `make nightly`
 # all tests on all servers, `make fuzz` the long random ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
-# (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=),
+# (KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=),
 # `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=, ENDPOINT=1: of calls and
 # permits), `make check` the format, lint and type checks.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test nightly fuzz records chains hostile drill windows batches check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test nightly fuzz records chains hostile drill windows check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -37,7 +37,7 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.installed
 
 # Tests start many processes, which would compile the same sources again and again: what is compiled is kept.
-test nightly fuzz records chains hostile drill windows batches: export PYTHONDONTWRITEBYTECODE =
+test nightly fuzz records chains hostile drill windows: export PYTHONDONTWRITEBYTECODE =
 
 test: install-dev
 	sh tests/install-tools
@@ -54,10 +54,6 @@ fuzz: install-dev
 
 records: install-dev
 	FAIRLANE_LONG=1 FAIRLANE_TASKS=$(or $(TASKS),100000) $(BIN)/python -m pytest tests/integration/records/test_every_task_once.py
-
-batches: install-dev
-	FAIRLANE_LONG=1 FAIRLANE_LINES=$(or $(LINES),50000) FAIRLANE_KILLS=$(or $(KILLS),10) \
-	  $(BIN)/python -m pytest -s tests/integration/batches/test_batch_kills.py
 
 chains: install-dev
 	FAIRLANE_LONG=1 FAIRLANE_KILLS=$(or $(KILLS),500) $(BIN)/python -m pytest -s tests/integration/kills/chains

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_of, prompt_of, usage_for
-from fairlane.workers.adapters.simulated_media import images, moderations, sketches, speech, transcript
+from fairlane.workers.adapters.simulated_media import images, moderations, partial_images, speech, transcript
 from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.media import (
@@ -201,7 +201,7 @@ class SimulateAdapter:
             await self._ticker.until(first_at + max(0, end - 1) * fate.seconds_per_token)
         usage = usage_for(prompt, end)
         if heard is not None:
-            told = transcript(fate.text.split(), len(heard.file.data))
+            told = transcript(fate.text)
             usage = Usage(details={"type": "duration", "seconds": told.duration})
         yield usage
         if fate.accident is Accident.MIDWAY:
@@ -219,19 +219,19 @@ class SimulateAdapter:
         if task.type == SPEECH:
             asked = SpeechRequest.of(task)
             yield usage_for(asked.input, 0)
-            pieces = [*speech(asked.input, asked.response_format)]
-            yield from pieces[: len(pieces) // 2] if fate.accident is Accident.MIDWAY else pieces
+            pieces = speech(asked.response_format)
+            yield from pieces[:1] if fate.accident is Accident.MIDWAY else pieces
         elif task.type == MODERATION:
             yield Result(moderations(ModerationRequest.of(task)))
         elif task.type == TRANSLATION:
-            heard = TranscriptionRequest.of(task)
-            told = transcript(fate.text.split(), len(heard.file.data))
+            TranscriptionRequest.of(task)
+            told = transcript(fate.text)
             yield Usage(details={"type": "duration", "seconds": told.duration})
             yield Result(told)
         else:
             wanted = ImageRequest.of(task)
             made = images(wanted)
-            yield from sketches(wanted)
+            yield from partial_images(wanted)
             yield usage_for(wanted.prompt, TOKENS_OF_IMAGE * len(made.data))
             yield Result(made)
 

@@ -103,28 +103,6 @@ async def test_a_rate_limit_slows_a_batch_and_fails_nothing(staged: tuple[Caller
     assert len(await limited.records(ended["error_file_id"])) == 7 - ended["request_counts"]["completed"]
 
 
-async def test_a_caller_has_some_batches_worked_on_and_no_more_than_may_be(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlane.gateway.batches.leader.MAX_LED_PER_CALLER", 1)
-    monkeypatch.setattr("fairlane.gateway.batches.api.MAX_UNENDED_PER_CALLER", 3)
-    async with stage(redis_url, tmp_path) as (caller, crew):
-        crew.go.clear()
-        first = await caller.batch([line(1, model="patient")])
-        await caller.reaches(first["id"], "in_progress")
-        second, third = [await caller.batch([line(number)]) for number in (2, 3)]
-        body = {"input_file_id": first["input_file_id"], "completion_window": "24h"}
-        refused = await caller.http.post("/v1/batches", json={**body, "endpoint": first["endpoint"]})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "TOO_MANY_BATCHES")
-        assert int(refused.headers["retry-after"]) > 0
-        await caller.http.post(f"/v1/batches/{third['id']}/cancel")
-        assert (await caller.reaches(third["id"]))["status"] == "cancelled", "it need not wait for that"
-        assert (await caller.show(second["id"]))["status"] == "validating"
-        crew.go.set()
-        for batch in (first, second):
-            assert (await caller.reaches(batch["id"]))["status"] == "completed"
-
-
 async def test_a_key_that_is_revoked_ends_its_batches(redis_url: str, tmp_path: Path) -> None:
     async with stage(redis_url, tmp_path, slots=1, keys=[key("ops", admin=True)]) as (caller, crew):
         ops = of(caller, "ops")

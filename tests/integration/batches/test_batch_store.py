@@ -88,21 +88,6 @@ async def _only(store: BatchStore) -> Batch:
     return batch
 
 
-async def test_many_and_long_results_are_read_in_parts(database: Database) -> None:
-    store = BatchStore(database)
-    await store.add(made(), 10)
-    batch = await led(store, "one", await _only(store))
-    for at in range(0, 1000, 250):
-        await store.keep(batch, [outcome(at + number) for number in range(1, 251)], 1, 0)
-    await store.keep(batch, [Outcome(1001 + number, False, b"x" * (3 << 20)) for number in range(4)], 1, 0)
-    parts = [part async for part in store.records(batch.id, failed=False)]
-    assert b"".join(parts).startswith(b"1\n2\n3\n")
-    assert sum(map(len, parts)) == sum(len(b"%d\n" % n) for n in range(1, 1001)) + 4 * (3 << 20)
-    while await store.forget_results(batch.id):
-        pass
-    assert [part async for part in store.records(batch.id, failed=False)] == []
-
-
 async def test_of_those_that_ended_the_oldest_go_where_an_owner_has_many(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,14 +165,6 @@ async def test_how_unended_batches_stand_is_told_to_metrics(database: Database) 
         BatchGroup("validating", (), 2, 0, 0, 0),
     ]
     assert (told.files, told.responses) == (Sums(0, 0), Sums(0, 0))
-
-
-async def test_calls_at_the_same_time_make_no_more_batches_than_may_be(database: Database) -> None:
-    store = BatchStore(database)
-    made_at_once = (store.add(made(number), 2) for number in range(6))
-    refused = await asyncio.gather(*made_at_once, return_exceptions=True)
-    assert [type(one) for one in refused].count(TooMany) == 4
-    assert len(await store.page(None, "", 10)) == 2
 
 
 async def test_ended_batches_go_with_what_came_of_their_lines(database: Database) -> None:

@@ -41,16 +41,6 @@ async def test_a_line_without_an_end_is_refused_with_its_number(redis_url: str, 
         assert not crew.runs
 
 
-async def test_long_lines_are_answered_too(redis_url: str, tmp_path: Path) -> None:
-    async with stage(redis_url, tmp_path) as (caller, _):
-        said = [{"role": "user", "content": "z" * (1 << 20)}]
-        made = await caller.batch([line(number, messages=said) for number in range(12)])
-        ended = await caller.reaches(made["id"], deadline_s=60)
-        assert ended["request_counts"] == {"total": 12, "completed": 12, "failed": 0}
-        for record in await caller.records(ended["output_file_id"]):
-            assert len(record["response"]["body"]["choices"][0]["message"]["content"]) == 1 << 20
-
-
 async def test_a_file_that_is_taken_away_ends_its_batch(redis_url: str, tmp_path: Path) -> None:
     async with stage(redis_url, tmp_path, slots=1, batches={"window": 2}) as (caller, crew):
         crew.go.clear()
@@ -66,22 +56,6 @@ async def test_a_file_that_is_taken_away_ends_its_batch(redis_url: str, tmp_path
         counts = ended["request_counts"]
         assert 0 < counts["completed"] < 200
         assert len(await caller.records(ended["output_file_id"])) == counts["completed"]
-
-
-async def test_a_batch_ends_whose_file_and_tasks_are_both_gone(redis_url: str, tmp_path: Path) -> None:
-    async with stage(redis_url, tmp_path, slots=1, batches={"window": 3}) as (caller, crew):
-        crew.go.clear()
-        made = await caller.batch([line(number, model="patient") for number in range(3)])
-        async with asyncio.timeout(15):
-            while crew.running < 1:
-                await asyncio.sleep(0.02)
-        assert (await caller.http.delete(f"/v1/files/{made['input_file_id']}")).status_code == 200
-        await caller.served.gateway.link.command("FLUSHALL")
-        crew.go.set()
-        ended = await caller.reaches(made["id"], deadline_s=60)
-        assert ended["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
-        for record in await caller.records(ended["error_file_id"]):
-            assert record["response"]["body"]["error"]["code"] == "FILE_NOT_FOUND"
 
 
 async def test_a_storage_that_is_away_is_waited_for_and_cancelling_does_not_wait(

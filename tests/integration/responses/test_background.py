@@ -1,6 +1,5 @@
 """Responses in the background: an id at once, polled, streamed and resumed on any replica at any time, cancelled, deleted."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -277,21 +276,3 @@ async def test_an_unknown_id_and_queries_that_make_no_sense_are_refused(acme: As
     ]
     for query, param in queries:
         refused(await acme.call("GET", "resp_x", **query), 400, param=param)
-
-
-async def test_a_key_used_again_is_the_same_response(here: Talk, acme: Asker, elsewhere: Asker) -> None:
-    headers = {"Idempotency-Key": "mine"}
-    async with here.worker2(["m"]) as worker:
-        asked = await acme.ask(background=True, headers=headers)
-        again = await elsewhere.post(background=True, headers=headers)
-        assert again.headers["idempotency-replayed"] == "true"
-        assert good(again)["id"] == asked["id"]
-        await answer_with(worker, "once")
-        done = await acme.reaches(asked["id"], "completed")
-        assert good(await acme.post(background=True, headers=headers)) == done
-        await acme.forget(asked["id"])
-        assert good(await acme.post(background=True, headers=headers)) == done
-        good(await acme.call("DELETE", asked["id"]))
-        async with here.served.gateway.database.reading() as connection:
-            rows = await connection.exec_driver_sql("SELECT count(*) FROM responses")
-            assert rows.scalar_one() == 0

@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import Response
 from tests.support.serving import until
 
-from .openais import Sdk, python_sdk
+from .openais import Sdk
 from .stage import Stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -28,18 +28,6 @@ async def reaches(sdk: Sdk, response_id: str, status: str) -> Response:
 
     await until(reached, f"the response to be {status}")
     return told[0]
-
-
-async def test_it_is_polled_from_its_queue_to_its_end(crowded: Stage, kind: str) -> None:
-    async with python_sdk(kind, crowded.base_url) as sdk:
-        asked = await ask(sdk, background=True)
-        assert (asked.status, asked.background, asked.output) == ("queued", True, [])
-        assert (await reaches(sdk, asked.id, "queued")).status == "queued"
-        crowded.cast.release.set()
-        done = await reaches(sdk, asked.id, "completed")
-        assert done.output_text == "Hello wörld"
-        assert done.usage is not None
-        assert done.usage.total_tokens == 8
 
 
 async def test_resumed_behind_each_event_the_rest_comes(sdk: Sdk) -> None:
@@ -90,24 +78,3 @@ async def test_it_is_cancelled_and_can_be_so_again(stage: Stage, sdk: Sdk) -> No
         told = await sdk.call("responses.cancel", response_id=asked.id)
         assert (told.id, told.status) == (asked.id, "cancelled")
     assert (await reaches(sdk, asked.id, "cancelled")).id == asked.id
-
-
-async def test_what_is_deleted_is_not_found(sdk: Sdk) -> None:
-    asked = await ask(sdk)
-    assert (await sdk.call("responses.retrieve", response_id=asked.id)) == asked
-    await sdk.call("responses.delete", response_id=asked.id)
-    with pytest.raises(openai.NotFoundError):
-        await sdk.call("responses.retrieve", response_id=asked.id)
-
-
-async def test_a_conversation_goes_on_by_its_last_id(stage: Stage, sdk: Sdk) -> None:
-    first = await ask(sdk)
-    second = await sdk.call("responses.create", model="talk", input="and?", previous_response_id=first.id)
-    assert second.previous_response_id == first.id
-    told = [(message["role"], message["content"]) for message in stage.cast.seen[-1]["messages"]]
-    assert told == [("user", "hi"), ("assistant", "Hello wörld"), ("user", "and?")]
-    items = await sdk.call("responses.input_items.list", response_id=second.id)
-    assert [item.content[0].text for item in items.data] == ["and?"]
-    with pytest.raises(openai.BadRequestError) as unknown:
-        await ask(sdk, previous_response_id="resp_unknown")
-    assert unknown.value.code == "previous_response_not_found"

@@ -1,27 +1,20 @@
 """What holds for tasks of media as for all others, and what is refused: over plain HTTP."""
 
-import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from sqlalchemy import select
-from tests.support.serving import WORKER_TOKEN, http_client, serving, until
+from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.database.tables import usage
-from fairlane.gateway.settings import CallerKey
-from fairlane.queues.tasks import Place
-from fairlane.streaming.events import queued_event
-from fairlane.workers.sdk import Context, Task, Worker
 
-from .media import KEY, PIECES, SOUND, TEAM, Media, media_behind, media_staged
+from .media import PIECES, SOUND, TEAM, Media, media_behind
 from .stage import PATIENT
 
 pytestmark = pytest.mark.anyio
@@ -66,21 +59,6 @@ async def test_a_form_with_the_same_key_is_one_task_whatever_its_boundary(
     assert other.json()["error"]["code"] == "IDEMPOTENCY_KEY_REUSED"
 
 
-async def test_speech_and_subtitles_with_a_key_are_replayed_with_their_type(
-    media: Media, http: httpx2.AsyncClient
-) -> None:
-    headers = {"Idempotency-Key": "order-8"}
-    spoken = [await http.post(SPEECH, json=speak("pieces"), headers=headers) for _ in range(2)]
-    assert [answer.content for answer in spoken] == [b"".join(PIECES)] * 2
-    assert [answer.headers["content-type"] for answer in spoken] == ["audio/mpeg"] * 2
-    data = {"model": "sim", "response_format": "srt"}
-    headers = {"Idempotency-Key": "order-9"}
-    heard = [await http.post(HEAR, data=data, files=FILE, headers=headers) for _ in range(2)]
-    assert [answer.headers["content-type"] for answer in heard] == ["text/plain; charset=utf-8"] * 2
-    assert heard[0].text == heard[1].text
-    assert len(media.seen) == 1
-
-
 async def test_a_record_says_what_the_worker_reported_and_nothing_else(
     media: Media, http: httpx2.AsyncClient
 ) -> None:
@@ -111,15 +89,6 @@ async def test_a_record_says_what_the_worker_reported_and_nothing_else(
         ("openaiSpeech", None, None, False),
         ("openaiTranscription", None, None, False),
     }
-
-
-async def test_a_file_counts_for_no_tokens_of_a_limit(redis_url: str, tmp_path: Path) -> None:
-    limited = CallerKey(id="team", sha256=digest(KEY), admin=True, limits={"tokens_per_minute": 1000})
-    async with media_staged(redis_url, tmp_path, keys=[limited]) as media, media.http() as http:
-        for _ in range(3):
-            answer = await http.post(HEAR, data={"model": "ear"}, files=FILE)
-            assert answer.status_code == 200, answer.text
-        assert int(answer.headers["x-ratelimit-limit-tokens"]) == 1000
 
 
 async def test_native_callers_have_the_same_types(media: Media, http: httpx2.AsyncClient) -> None:
@@ -174,58 +143,6 @@ async def test_a_caller_who_leaves_stops_the_worker(media: Media, http: httpx2.A
     async with http.stream("POST", SPEECH, json=speak("slow")) as answer:
         assert await anext(answer.aiter_raw()) == b"first!"
     await until(media.cancelled.is_set, "the cancel at the worker")
-
-
-async def test_speech_that_never_begins_ends_at_its_time_limit(media: Media) -> None:
-    async with media.http() as http:
-        headers = {"X-Fairlane-Timeout": "5000"}
-        filler = asyncio.create_task(_hold_all(media))
-        await media.speaking.wait()
-        try:
-            answer = await http.post(SPEECH, json=speak("slow"), headers=headers)
-        finally:
-            media.go_on.set()
-            await filler
-        assert answer.status_code == 504, answer.text
-
-
-@pytest.mark.parametrize(
-    ("path", "call"),
-    [
-        (SPEECH, {"json": speak("pieces")}),
-        (SPEECH, {"json": speak("pieces", stream_format="sse")}),
-        (HEAR, {"data": {"model": "ear", "stream": "true"}, "files": FILE}),
-        ("/v1/images/generations", {"json": {"model": "painter", "prompt": "x", "stream": True}}),
-    ],
-    ids=["bytes", "events", "words", "images"],
-)
-async def test_who_waits_may_move_up_in_the_queue(
-    media: Media, http: httpx2.AsyncClient, path: str, call: dict[str, Any]
-) -> None:
-    filler = asyncio.create_task(_hold_all(media))
-    await media.speaking.wait()
-    calling = asyncio.create_task(http.post(path, **call))
-    waiting: list[str] = []
-
-    async def waits() -> bool:
-        rows = (await http.get("/api/admin/state")).json()["tasks"]
-        waiting[:] = [row["taskId"] for row in rows if row["status"] == "queued"]
-        return len(waiting) == 1
-
-    await until(waits, "the call to wait")
-    (task_id,) = waiting
-    media.served.gateway.hub.show(task_id, queued_event(task_id, 1, Place(0, 1, 1, 1)))
-    media.go_on.set()
-    answer = await calling
-    await filler
-    assert answer.status_code == 200, answer.text
-    assert "error" not in answer.text
-
-
-async def _hold_all(media: Media) -> None:
-    """Take all slots of the worker that speaks."""
-    async with media.http() as http:
-        await asyncio.gather(*(http.post(SPEECH, json=speak("slow")) for _ in range(8)))
 
 
 async def test_speech_as_events(http: httpx2.AsyncClient) -> None:
@@ -297,55 +214,6 @@ async def test_a_form_that_is_cut_off_or_none_is_a_400(http: httpx2.AsyncClient)
     for body in (b"", b"junk", b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\near'):
         answer = await http.post(HEAR, content=body, headers=kind)
         assert answer.status_code == 400, answer.text
-
-
-async def test_where_no_worker_is_connected_nobody_offers_the_type(redis_url: str, tmp_path: Path) -> None:
-    async with media_staged(redis_url, tmp_path, models={"known": {"concurrency": 1}}) as media:
-        async with media.http() as http:
-            known = await http.post(SPEECH, json=speak("known"))
-        assert (known.status_code, known.json()["error"]["code"]) == (503, "NO_WORKER")
-
-
-async def test_a_worker_at_another_replica_offers_it_too(redis_url: str, tmp_path: Path) -> None:
-    keys = [CallerKey(id="team", sha256=digest(KEY), admin=True)]
-    async with (
-        media_staged(redis_url, tmp_path) as media,
-        serving(redis_url, tmp_path / "other", keys=keys) as other,
-        http_client(other.url, headers={"Authorization": f"Bearer {KEY}"}) as http,
-    ):
-        spoken = await http.post(SPEECH, json=speak("pieces"))
-        assert spoken.content == b"".join(PIECES)
-        refused = await http.post(SPEECH, json=speak("chat-only"))
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "TYPE_NOT_OFFERED")
-        assert len(media.seen) == 1
-
-
-async def test_a_gateway_whose_workers_only_chat_says_so(redis_url: str, tmp_path: Path) -> None:
-    worker = Worker("chat", token=WORKER_TOKEN)
-    worker.handler(["chat-only"])(_chat)
-    keys = [CallerKey(id="team", sha256=digest(KEY), admin=True)]
-    async with (
-        serving(redis_url, tmp_path, keys=keys) as served,
-        http_client(served.url, headers={"Authorization": f"Bearer {KEY}"}) as http,
-    ):
-        early = await http.post(SPEECH, json=speak("tts-1"))
-        assert (early.status_code, early.json()["error"]["code"]) == (503, "NO_WORKER")
-        stop = asyncio.Event()
-        worker.gateway = served.url
-        working = asyncio.create_task(worker.serve(stop))
-
-        async def there() -> bool:
-            return bool((await http.get("/v1/models")).json()["data"])
-
-        await until(there, "the worker")
-        late = await http.post(SPEECH, json=speak("tts-1"))
-        assert (late.status_code, late.json()["error"]["code"]) == (404, "TYPE_NOT_OFFERED")
-        stop.set()
-        await working
-
-
-async def _chat(task: Task, context: Context) -> str:
-    raise AssertionError("it was given a task of media")
 
 
 async def test_speech_that_breaks_off_behind_the_adapter_is_cut_here(

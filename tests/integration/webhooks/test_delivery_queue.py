@@ -130,13 +130,6 @@ async def test_one_that_owes_too_much_tells_how_many_ends_it_missed(
     assert (one.waiting, one.missed) == (3, 3)
 
 
-async def test_one_that_is_off_is_told_nothing(database: Database) -> None:
-    webhook = await hook(database)
-    use = using(database)
-    await use.change(caller(ANN), webhook, {"enabled": False})
-    assert await tell(database, end()) == 0
-
-
 async def test_two_replicas_never_have_the_same_webhook(database: Database) -> None:
     for number in range(20):
         await hook(database, Owner("k", f"k/{number}"))
@@ -348,11 +341,3 @@ async def test_a_user_who_is_forgotten_has_no_webhooks_and_is_in_nobodys_log(dat
         assert left == 0
         [one] = (await connection.execute(select(webhooks).where(webhooks.c.id == all_users))).all()
         assert one.waiting == 1
-
-
-async def test_as_many_as_there_may_be_also_when_all_are_made_at_once(database: Database) -> None:
-    made = await asyncio.gather(*(hook(database) for _ in range(15)), return_exceptions=True)
-    assert sum(isinstance(one, str) for one in made) == 10
-    assert {str(one) for one in made if not isinstance(one, str)} == {
-        "You have 10 webhooks: remove one first"
-    }

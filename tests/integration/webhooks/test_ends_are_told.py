@@ -1,6 +1,5 @@
 """Callers are told of the ends of their tasks, and of nobody else's."""
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -138,22 +137,6 @@ async def test_each_caller_hears_of_their_own_tasks_and_a_trusted_back_end_of_al
                 assert (answer.status_code, answer.json()["code"]) == (404, "WEBHOOK_NOT_FOUND"), (method, at)
 
 
-async def test_an_end_before_the_webhook_is_told_nothing_of(talk: Talk) -> None:
-    async with receiving() as receiver, talk.worker2(["m"]) as worker:
-        before = await talk.submit(model="m")
-        await worker.answer(await worker.take(), result={"content": "early"})
-        await talk.reaches(before, "completed")
-        await talk.served.gateway.records.outbox.catch_up()
-        await hook(talk, receiver, events=["task.completed"])
-        after = await talk.submit(model="m")
-        await worker.answer(await worker.take(), error="no such luck")
-        await talk.reaches(after, "failed")
-        last = await talk.submit(model="m")
-        await worker.answer(await worker.take(), result={"content": "late"})
-        await until(lambda: receiver.got, "a request")
-    assert [got.json["data"]["id"] for got in receiver.got] == [last]
-
-
 async def test_the_end_of_a_background_response_is_told_and_is_openais_event(talk: Talk) -> None:
     async with receiving() as receiver, talk.worker2(["m"]) as worker:
         made = await hook(talk, receiver)
@@ -167,31 +150,3 @@ async def test_the_end_of_a_background_response_is_told_and_is_openais_event(tal
             got.body, got.headers
         )
         assert (event.type, event.data.id) == ("response.completed", response.json()["id"])
-
-
-async def test_the_end_of_a_batch_is_told_and_its_lines_are_not(talk: Talk) -> None:
-    line = {
-        "custom_id": "a",
-        "method": "POST",
-        "url": "/v1/chat/completions",
-        "body": {"model": "m", "messages": []},
-    }
-    async with receiving() as receiver, talk.worker2(["m"]) as worker:
-        made = await hook(talk, receiver)
-        form = {"file": ("lines.jsonl", json.dumps(line).encode()), "purpose": (None, "batch")}
-        file = await talk.http.post("/v1/files", files=form)
-        assert file.status_code == 200, file.text
-        asked = {
-            "input_file_id": file.json()["id"],
-            "endpoint": "/v1/chat/completions",
-            "completion_window": "24h",
-        }
-        batch = await talk.http.post("/v1/batches", json=asked)
-        assert batch.status_code == 200, batch.text
-        await worker.answer(await worker.take(), result={"content": "of a line"})
-        await until(lambda: receiver.got, "a request")
-        [got] = receiver.got
-        event = openai.OpenAI(api_key="x", webhook_secret=made["secret"]).webhooks.unwrap(
-            got.body, got.headers
-        )
-        assert (event.type, event.data.id) == ("batch.completed", batch.json()["id"])

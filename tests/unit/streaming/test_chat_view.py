@@ -219,13 +219,6 @@ def test_a_result_with_everything_becomes_a_whole_stream() -> None:
     assert shown[-1]["usage"]["total_tokens"] == 2
 
 
-def test_a_native_result_of_another_task_is_understood() -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    log = Log().start().done({"id": "t", "content": None, "toolCalls": [call], "finishReason": "tool_calls"})
-    choice = body(log)["choices"][0]
-    assert (choice["message"]["tool_calls"], choice["finish_reason"]) == ([call], "tool_calls")
-
-
 def test_a_waiting_stream_gets_chunks_that_clients_can_parse() -> None:
     for include_usage, place in ((False, Place(3, 2000, 900, 4000)), (True, Place(1, 0, 0, 0))):
         (frame,) = frames(ChatStreamView(INFO, include_usage).queue_chunk(place))
@@ -251,14 +244,6 @@ def test_lost_events_end_a_chat_stream_with_an_error(event: ev.Event) -> None:
     assert view.feed(Log().text("late").events[0]) == b""
 
 
-def test_events_for_other_readers_add_nothing() -> None:
-    view = ChatStreamView(INFO)
-    progress = ev.progress_event(TASK, TS, 5, "n")
-    others = [*Log().start().stage().usage({}).events, ev.queued_event(TASK, TS, Place(1, 1, 1, 1)), progress]
-    assert read(view, others) == b""
-    assert not view.ended
-
-
 def test_model_names_and_texts_are_escaped() -> None:
     info = replace(INFO, model='a"b\n')
     log = Log().start().text('"\n\u2028\\').done()
@@ -280,21 +265,6 @@ def test_log_probabilities_come_with_their_text() -> None:
     assert [one.get("stop_reason") for one in shown] == [None, 7, 7, None]
 
 
-def test_log_probabilities_of_a_whole_result_come_with_its_text() -> None:
-    choice = {
-        "index": 0,
-        "message": {"content": "Hello"},
-        "logprobs": {"content": []},
-        "finish_reason": "stop",
-    }
-    shown = [chunk["choices"][0] for chunk in chunks(Log().start().done({"choices": [choice]}))]
-    assert [(one["delta"].get("content"), one.get("logprobs")) for one in shown] == [
-        ("", None),
-        ("Hello", {"content": []}),
-        (None, None),
-    ]
-
-
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_members_of_the_upstreams_answer_are_kept(include_usage: bool) -> None:
     told = {"id": "chatcmpl-up", "system_fingerprint": "fp_1"}
@@ -307,22 +277,3 @@ def test_members_of_the_upstreams_answer_are_kept(include_usage: bool) -> None:
     whole = body(log)
     assert (whole["id"], whole["system_fingerprint"], whole["timings"]) == ("chatcmpl-up", "fp_1", {"ms": 5})
     assert "response" not in whole["choices"][0]
-
-
-@pytest.mark.parametrize("name", ["id", "system_fingerprint", "service_tier"])
-def test_what_is_too_long_to_stand_in_each_frame_is_left_out(name: str) -> None:
-    told = {"id": "chatcmpl-up", "system_fingerprint": "fp_1", name: "A" * 300}
-    log = Log().start().chunk("extra", {"response": told}).text("Hi", "you")
-    log.done({"choices": [], **told})
-    shown = chunks(log)
-    assert all(chunk.get(name) in (None, f"chatcmpl-{TASK}") for chunk in shown)
-    other = "system_fingerprint" if name == "id" else "id"
-    assert {chunk[other] for chunk in shown[1:]} == {told[other]}
-
-
-def test_members_of_a_whole_result_are_kept_in_a_stream() -> None:
-    choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
-    result = {"id": "chatcmpl-up", "system_fingerprint": "fp_1", "choices": [choice], "timings": {"ms": 5}}
-    shown = chunks(Log().start().done(result))
-    assert {(chunk["id"], chunk["system_fingerprint"]) for chunk in shown} == {("chatcmpl-up", "fp_1")}
-    assert shown[-1]["timings"] == {"ms": 5}

@@ -6,7 +6,6 @@ from openai.types import Completion
 from streaming_logs import INFO, TASK, Log, fold, frames, read
 
 from fairlane.streaming.views import CompletionBodyView, CompletionStreamView
-from fairlane.streaming.views.result import MisfitError
 
 
 def chunks(log: Log, include_usage: bool = False) -> list[Any]:
@@ -98,26 +97,3 @@ def test_a_failure_ends_the_stream_with_an_error_and_without_done() -> None:
         "param": None,
         "code": "MODEL_TOO_BUSY",
     }
-
-
-@pytest.mark.parametrize(
-    "result", [{"a": 1}, 7, [1.5], {"data": []}, {"choices": []}, {"choices": [{"index": 0}]}]
-)
-def test_what_is_no_completion_is_named(result: Any) -> None:
-    log = Log().start().done(result)
-    with pytest.raises(MisfitError, match="not with a completion"):
-        fold(CompletionBodyView(INFO), log.events).body()
-    (frame,) = frames(read(CompletionStreamView(INFO), log.events))
-    assert frame.json["error"]["code"] == "JSON_PARSE_FAILED"
-
-
-def test_log_probabilities_come_with_their_text() -> None:
-    log = Log().start()
-    for text in ("Hel", "lo"):
-        log.chunk("extra", {"logprobs": {"tokens": [text]}}).text(text)
-    shown = [chunk["choices"][0] for chunk in chunks(log.done(finish="stop"))]
-    assert [(one["text"], one["logprobs"] and one["logprobs"]["tokens"]) for one in shown] == [
-        ("Hel", ["Hel"]),
-        ("lo", ["lo"]),
-        ("", None),
-    ]

@@ -15,7 +15,7 @@ from fairlane.gateway.calls.responses.request import chat_of
 from fairlane.queues.failures import FAILURES, failure_row
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
-from fairlane.streaming.views import ChatBodyView, ResponsesBodyView, ResponsesStreamView, ResultView
+from fairlane.streaming.views import ChatBodyView, ResponsesBodyView, ResponsesStreamView
 from fairlane.streaming.views.responses import response_id, task_of_item, task_of_response
 
 CALL = {
@@ -236,11 +236,6 @@ def test_what_a_result_says_is_shown_where_chunks_said_nothing() -> None:
     assert body(other)["output"] == [said(text("Bye"))]
 
 
-def test_only_the_first_choice_is_told() -> None:
-    log = Log().start().text("Hello").text("Other", index=1).done()
-    assert streamed(log)["output"] == body(log)["output"] == [HELLO]
-
-
 @pytest.mark.parametrize(
     ("usage", "told"),
     [
@@ -287,12 +282,6 @@ def test_usage_in_the_words_of_responses(usage: Any, told: Any) -> None:
 def test_usage_that_the_gateway_counted_says_so() -> None:
     log = Log().start().text("Hello").done(usage={"inputTokens": 5, "outputTokens": 3, "estimated": True})
     assert body(log)["usage"]["estimated"] is True
-
-
-def test_usage_of_a_failure_is_what_was_told_on_the_way() -> None:
-    log = Log().start().usage({"inputTokens": 5, "outputTokens": 3}).text("Hello").error()
-    assert streamed(log)["usage"] == body(log)["usage"]
-    assert body(log)["usage"]["total_tokens"] == 8
 
 
 @pytest.mark.parametrize("code", sorted(FAILURES))
@@ -352,14 +341,6 @@ def test_the_model_that_took_over_is_told_from_the_start_on() -> None:
 
 
 # ---- what is drawn when ----------
-
-
-def test_a_stream_is_opened_once() -> None:
-    view = ResponsesStreamView(INFO, ECHO)
-    opened = [frame.json for frame in frames(view.open())]
-    assert [data["type"] for data in opened] == ["response.created", "response.queued"]
-    assert {data["response"]["status"] for data in opened} == {"queued"}
-    assert view.open() == b""
 
 
 def test_a_stream_that_waits_repeats_that_it_is_queued_with_its_place() -> None:
@@ -481,18 +462,6 @@ def test_what_was_said_goes_back_as_chat_tells_it(chunks: list[Any]) -> None:
     else:
         texts = [{"type": "text", "text": said_}] if said_ else []
         assert message["content"] == [*texts, {"type": "refusal", "refusal": refused}]
-
-
-@given(CHUNKS, RESULTS)
-def test_every_surface_reads_the_same_usage_and_text(chunks: list[Any], found: Any) -> None:
-    log = log_of(chunks, "done", found)
-    native = fold(ResultView(INFO), log.events)
-    told = body(log)
-    parts = [part for item in told["output"] if item["type"] == "message" for part in item["content"]]
-    text_ = "".join(part["text"] for part in parts if part["type"] == "output_text")
-    chat = json.loads(fold(ChatBodyView(INFO), log.events).body())["choices"][0]["message"]
-    assert text_ == (chat["content"] or "")
-    assert (native.status, told["status"] in ("completed", "incomplete")) == ("completed", True)
 
 
 def test_ids_lead_to_their_task() -> None:

@@ -139,18 +139,3 @@ def test_what_holds_for_the_whole_answer_goes_with_the_first_output() -> None:
         {"finishReason": "stop"},
     ]
     assert plain(reader.last()) == {"extra": {"response": {"timings": {"ms": 5}}}}
-
-
-def test_members_of_the_answer_that_are_too_large_are_left_out() -> None:
-    chunk = {"id": "x" * 5000, "timings": {"x": "y" * 5000}, **choice(content="a")}
-    deltas, reader = read(chunk)
-    assert (deltas, reader.last()) == ([{"content": "a"}], None)
-
-
-def test_a_choice_says_nothing_of_the_whole_answer() -> None:
-    deltas, _ = read(choice(content="a", index=1) | {"id": "up-1"})
-    first = choice(content="b")
-    first["choices"][0] |= {"response": {"id": "x" * 5000}, "own": 1}
-    more, _ = read(first)
-    assert deltas[0]["extra"] == {"response": {"id": "up-1"}}
-    assert more == [{"content": "b", "extra": {"own": 1}}]
