@@ -107,7 +107,7 @@ class MediaUpstream:
             yield piece
 
     async def _draw(self, request: Request) -> Response:
-        fields = await self._note(request)
+        await self._note(request)
         usage = {
             "input_tokens": 9,
             "input_tokens_details": {"image_tokens": 0, "text_tokens": 9},
@@ -115,20 +115,7 @@ class MediaUpstream:
             "total_tokens": 281,
         }
         data = [{"b64_json": base64.b64encode(PICTURE).decode()}]
-        if str(fields.get("stream", "")).lower() == "true":
-            kind = "image_edit" if request.url.path.endswith("/edits") else "image_generation"
-            count = int(fields["partial_images"])
-            return StreamingResponse(self._drawn(kind, count, usage), media_type="text/event-stream")
         return JSONResponse({"created": 1_700_000_000, "data": data, "usage": usage, "size": "1024x1024"})
-
-    async def _drawn(self, kind: str, unfinished: int, usage: Any) -> AsyncIterator[str]:
-        image = base64.b64encode(PICTURE).decode()
-        about = {"b64_json": image, "created_at": 1_700_000_000, "size": "1024x1024"}
-        for index in range(unfinished):
-            told = {"type": f"{kind}.partial_image", "partial_image_index": index, **about}
-            yield f"event: {kind}.partial_image\ndata: {json.dumps(told)}\n\n"
-        done = {"type": f"{kind}.completed", "usage": usage, **about}
-        yield f"event: {kind}.completed\ndata: {json.dumps(done)}\n\n"
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_of, prompt_of, usage_for
-from fairlane.workers.adapters.simulated_media import images, moderations, partial_images, speech, transcript
+from fairlane.workers.adapters.simulated_media import images, moderations, speech, transcript
 from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.media import (
@@ -231,7 +231,6 @@ class SimulateAdapter:
         else:
             wanted = ImageRequest.of(task)
             made = images(wanted)
-            yield from partial_images(wanted)
             yield usage_for(wanted.prompt, TOKENS_OF_IMAGE * len(made.data))
             yield Result(made)
 

@@ -2,7 +2,6 @@
 
 import struct
 from base64 import b64decode
-from collections.abc import Iterator
 
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.media import (
@@ -15,9 +14,7 @@ from fairlane.workers.sdk.media import (
     Moderations,
     Segment,
     Transcript,
-    unfinished,
 )
-from fairlane.workers.sdk.values import Delta
 
 PCM = bytes(2 * 2400)
 """0.1 s of silence: 24 kHz, 16 bit, mono."""
@@ -33,7 +30,6 @@ PNG = b64decode(
 )
 """One pixel."""
 MAX_IMAGES = 10
-MAX_PARTIAL_IMAGES = 3
 _FLAGGED = "this is vile"
 
 
@@ -67,10 +63,3 @@ def images(request: ImageRequest) -> Images:
     """Return as many images as were requested."""
     count = min(max(request.n or 1, 1), MAX_IMAGES)
     return Images([Image(b64_json=PNG) for _ in range(count)], size="1x1", output_format="png")
-
-
-def partial_images(request: ImageRequest) -> Iterator[Delta]:
-    """Yield the partial images that a streamed request asked for."""
-    count = min(request.partial_images or 0, MAX_PARTIAL_IMAGES) if request.stream else 0
-    for index in range(count):
-        yield unfinished(PNG, index)

@@ -25,7 +25,7 @@ from fairlane.workers.adapters.listing import read_models
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.protocol import ModelInfo
-from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Worker
+from fairlane.workers.sdk import Context, Task, TaskError, Worker
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
 from fairlane.workers.secrets import check_secret
@@ -192,7 +192,7 @@ class Upstream:
         ) as error:  # an address that is none, a number beyond all: no failure of ours
             raise TaskError("BAD_REQUEST", f"The payload cannot be said to the upstream: {error}.") from error
         asked = Asked(self._shown_url + call.path, model, callers_choice, self._api_key)
-        clock = Clock(self._limits, context.remaining(), stream=call.stream and not call.slow)
+        clock = Clock(self._limits, context.remaining(), stream=call.stream)
         request = self._http().build_request(
             "POST",
             self._base_url + call.path,
@@ -311,7 +311,7 @@ class Upstream:
             if part is None or reader.done:
                 break
         final = reader.last()
-        if isinstance(final, Delta) and clock.has_output:
+        if final is not None and clock.has_output:
             yield final
         if reader.usage is not None:
             yield reader.usage
@@ -319,8 +319,6 @@ class Upstream:
             raise failure
         if not reader.complete:
             raise TaskError("UPSTREAM_TRUNCATED", "The upstream's stream ended without its end.")
-        if isinstance(final, Result):
-            yield final
         if reader.done:
             await _linger(parts)
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from fairlane.workers.sdk.errors import TaskError
-from fairlane.workers.sdk.values import Delta, Task
+from fairlane.workers.sdk.values import Task
 from fairlane.workers.tasktypes import (
     IMAGE,
     IMAGE_EDIT,
@@ -49,7 +49,6 @@ __all__ = [
     "TranscriptionRequest",
     "Upload",
     "Word",
-    "unfinished",
 ]
 
 
@@ -188,8 +187,6 @@ class ImageRequest(_Request, kw_only=True):
     quality: str | None = None
     output_format: str | None = None
     stream: bool | None = None
-    partial_images: int | None = None
-    """The most unfinished images that a streaming client wants to see: yield `unfinished(…)`."""
     image: Upload | list[Upload] = []
     mask: Upload | None = None
 
@@ -205,12 +202,6 @@ class Image(Struct, omit_defaults=True):
     b64_json: bytes | None = None
     url: str | None = None
     revised_prompt: str | None = None
-
-
-def unfinished(image: bytes, index: int) -> Delta:
-    """What to yield to show an image that is not finished yet; `index` counts them from 0."""
-    told = {"b64_json": image, "partial_image_index": index}
-    return Delta(extra=msgspec.Raw(msgspec.json.encode({"partial_image": told})))
 
 
 class Images(Struct, omit_defaults=True):

@@ -1,16 +1,12 @@
-"""OpenAI's images: the whole answer, or events, of which those in between are images that are not finished.
+"""OpenAI's images: the whole answer, or one event for each image."""
 
-A worker tells an unfinished one in `extra` of a delta: `{"partial_image": {"b64_json", "partial_image_index", …}}`.
-"""
-
-from fairlane.streaming.events import Event, read_chunk, read_done
+from fairlane.streaming.events import Event, read_done
 from fairlane.streaming.jsontext import items, join_object, kind_of, members
 from fairlane.streaming.views.choice import what_came
 from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame, with_media_usage
 from fairlane.streaming.views.sse import error_frame
 from fairlane.streaming.views.task import TaskInfo
 
-PARTIAL = "partial_image"
 _OF_ALL = ("background", "output_format", "quality", "size")
 """Members of the answer that stand in the event of each of its images."""
 
@@ -40,13 +36,8 @@ class ImageStreamView(MediaStreamView):
         super().__init__(info)
         self._kind = kind.encode()
 
-    def chunk(self, event: Event) -> bytes:
-        chunk = read_chunk(event.data)
-        found = members((members(chunk.delta) or {}).get(PARTIAL)) if chunk.kind == "extra" else None
-        if found is None:
-            return b""
-        told = [(name, bytes(value)) for name, value in found.items() if name not in ("type", "created_at")]
-        return frame(b"%b.partial_image" % self._kind, [("created_at", b"%d" % self.info.created), *told])
+    def chunk(self, event: Event) -> bytes:  # noqa: ARG002 - images come with the result
+        return b""
 
     def done(self, event: Event) -> bytes:
         done = read_done(event.data)

@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from tests.support.media_upstream import MediaUpstream, media_upstream
 from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, http_client, serving, until
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 from fairlane.workers.adapters import SIMULATED, OpenAIAdapter, SimulateAdapter, Simulation
-from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
+from fairlane.workers.sdk import Context, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.media import (
     IMAGE,
     SPEECH,
@@ -101,10 +100,8 @@ class Media:
         return Transcript("words")
 
     async def painter(self, task: Task, _: Context) -> AsyncIterator[Any]:
-        """Shows an unfinished image first."""
+        """Makes one image."""
         self.seen.append(task.payload)
-        partial = {"b64_json": "UEFSVA==", "partial_image_index": 0, "size": "8x8"}
-        yield Delta(extra=msgspec.Raw(msgspec.json.encode({"partial_image": partial})))
         yield Usage(4, 100)
         yield Result({"data": [{"b64_json": "V0hPTEU="}], "size": "8x8", "quality": "low"})
 

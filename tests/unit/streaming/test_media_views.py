@@ -223,16 +223,9 @@ def test_images_whole() -> None:
 
 
 def test_images_as_events() -> None:
-    partial = {"partial_image": {"b64_json": "UA==", "partial_image_index": 0, "type": "other"}}
-    log = Log().start().chunk("extra", partial).chunk("extra", {"logprobs": 1})
+    log = Log().start().chunk("extra", {"logprobs": 1})
     log.done({"data": [{"b64_json": "QQ=="}], "size": "8x8"}, usage={"inputTokens": 1, "outputTokens": 2})
-    unfinished, finished = frames(ImageStreamView(INFO, "image_edit"), log)
-    assert unfinished == {
-        "type": "image_edit.partial_image",
-        "created_at": INFO.created,
-        "b64_json": "UA==",
-        "partial_image_index": 0,
-    }
+    (finished,) = frames(ImageStreamView(INFO, "image_edit"), log)
     assert (finished["type"], finished["b64_json"], finished["size"]) == (
         "image_edit.completed",
         "QQ==",

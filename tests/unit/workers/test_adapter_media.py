@@ -65,89 +65,9 @@ async def ask(task: Task, response: httpx2.Response, path: str) -> tuple[list[An
         return items, route.calls.last.request
 
 
-def events(*said: dict[str, Any], end: str = "") -> httpx2.Response:
-    content = "".join(f"data: {msgspec.json.encode(one).decode()}\n\n" for one in said) + end
-    return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
-
-
-def drawn(state: str, image: str, **more: Any) -> dict[str, Any]:
-    return {
-        "type": f"image_generation.{state}",
-        "b64_json": image,
-        "created_at": 7,
-        "size": "8x8",
-        "quality": "low",
-        **more,
-    }
-
-
-async def test_unfinished_images_are_asked_for_and_told_as_they_come() -> None:
-    payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": 2, "size": "8x8"}
-    usage = {"total_tokens": 12, "input_tokens": 3, "output_tokens": 9}
-    said = (
-        drawn("partial_image", "UA==", partial_image_index=0),
-        drawn("partial_image", "UQ==", partial_image_index=1),
-        drawn("completed", "Ug==", usage=usage),
-    )
-    items, request = await ask(task(IMAGE, payload, stream=True), events(*said), "/images/generations")
-    sent = {"model": "theirs", "prompt": "x", "size": "8x8", "stream": True, "partial_images": 2}
-    assert msgspec.json.decode(request.content) == sent
-    *deltas, used, result = items
-    shown = [msgspec.json.decode(delta.extra)["partial_image"] for delta in deltas]
-    assert shown == [
-        {"b64_json": image, "partial_image_index": index, "size": "8x8", "quality": "low"}
-        for index, image in enumerate(("UA==", "UQ=="))
-    ]
-    assert (used.input_tokens, used.output_tokens) == (3, 9)
-    told = {"created": 7, "data": [{"b64_json": "Ug=="}], "size": "8x8", "quality": "low", "usage": usage}
-    assert msgspec.json.decode(result.value) == told
-
-
-async def test_of_several_images_all_must_come() -> None:
-    payload = {"model": "m", "prompt": "x", "n": 2, "stream": True, "partial_images": 1}
-    asked = task(IMAGE, payload, stream=True)
-    items, _ = await ask(
-        asked, events(drawn("completed", "Ug=="), drawn("completed", "Uw==")), "/images/generations"
-    )
-    assert [image["b64_json"] for image in msgspec.json.decode(items[-1].value)["data"]] == ["Ug==", "Uw=="]
-    for broken in (
-        events(drawn("completed", "Ug==")),
-        events(drawn("partial_image", "UA=="), end="data: [DONE]\n\n"),
-    ):
-        with pytest.raises(TaskError) as caught:
-            await ask(asked, broken, "/images/generations")
-        assert caught.value.code == "UPSTREAM_TRUNCATED"
-
-
-@pytest.mark.parametrize(
-    ("said", "code"),
-    [
-        ({"type": "error", "error": {"message": "no such prompt"}}, "UPSTREAM_ERROR"),
-        ({"type": "image_generation.completed"}, "JSON_PARSE_FAILED"),
-        ({"type": ["image_generation.completed"], "b64_json": "UA=="}, "UPSTREAM_TRUNCATED"),
-    ],
-)
-async def test_an_upstream_that_fails_amid_its_images_is_told_so(said: dict[str, Any], code: str) -> None:
-    payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": 1}
-    response = events(drawn("partial_image", "UA=="), said)
-    with pytest.raises(TaskError) as caught:
-        await ask(task(IMAGE, payload, stream=True), response, "/images/generations")
-    assert caught.value.code == code
-
-
-async def test_an_upstream_that_knows_no_unfinished_images_is_read_as_a_whole() -> None:
-    payload = {"image": FILE, "prompt": "x", "stream": True, "partial_images": 1}
-    items, request = await ask(
-        task(IMAGE_EDIT, payload, stream=True), httpx2.Response(200, json={"data": []}), "/images/edits"
-    )
-    assert b'name="partial_images"\r\n\r\n1\r\n' in request.content
-    assert msgspec.json.decode(items[-1].value) == {"data": []}
-
-
-@pytest.mark.parametrize("count", [0, None, "2", -1, 2.5])
-async def test_images_are_asked_for_whole_where_nobody_wants_to_see_them_unfinished(count: Any) -> None:
+async def test_images_are_requested_whole() -> None:
     answer = {"created": 1, "data": [], "usage": {"input_tokens": 3, "output_tokens": 9}}
-    payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": count, "size": "8x8"}
+    payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": 2, "size": "8x8"}
     items, request = await ask(
         task(IMAGE, payload, stream=True), httpx2.Response(200, json=answer), "/images/generations"
     )

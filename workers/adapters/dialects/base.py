@@ -30,8 +30,8 @@ class Reader(Protocol):
         """The output of one event."""
         ...
 
-    def last(self) -> Delta | Result | None:
-        """Return what to report when the stream is over: a delta if there was output, a result if the stream was a whole one."""
+    def last(self) -> Delta | None:
+        """Return what to report when the stream is over."""
         ...
 
     def whole(self, body: bytes) -> list[Output]:
@@ -41,8 +41,8 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: the path behind the base URL, the body, and what reads the answer; `binary`: that is bytes, unless it is
-    JSON; `slow`: what is streamed comes in few large parts, so that the limits of the first output and of silence do not hold."""
+    """One request: the path behind the base URL, the body, and what reads the answer. `binary`: the answer is bytes, unless it
+    is JSON."""
 
     path: str
     body: bytes
@@ -50,7 +50,6 @@ class Call:
     stream: bool
     content_type: str = "application/json"
     binary: bool = False
-    slow: bool = False
 
 
 class Dialect(Protocol):
