@@ -13,7 +13,7 @@ script('show', nil, function(ARGV)
   if state ~= 'executing' or current ~= epoch or token ~= ARGV[4] then return 0 end
   call('HSET', keys.task(id), 'progress', epoch .. '\n' .. ARGV[6])
   for reader in string.gmatch(readers or '', '[^,]+') do
-    if reader ~= replica then tell(reader, 'ephemeral\n' .. id .. '\n' .. ARGV[5] .. '\n' .. ARGV[6]) end
+    if reader ~= replica then publish(reader, 'ephemeral\n' .. id .. '\n' .. ARGV[5] .. '\n' .. ARGV[6]) end
   end
   return 1
 end)

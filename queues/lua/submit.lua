@@ -77,11 +77,11 @@ script('submit', nil, function(ARGV)
   local m = permit and asked or scheduled_as(asked, want > 0 and by_name == '1')
   if not m and is_reserved(asked) and t.waiting ~= '1' then m, want = asked, 0 end -- an endpoint's worker comes back, nobody waits here
   local falls, costs = t.fallbacks, quota ~= '' and costs_of(t)
-  if falls and (not m or barred_until(asked) > NOW + num(t.fallback_after)) then
+  if falls and (not m or blocked_until(asked) > NOW + num(t.fallback_after)) then
     t.model, t.requested_model = m or asked, m ~= asked and asked or nil
-    local i = open_to(t) or not m and offered_among(t)
+    local i = next_open_fallback(t) or not m and next_offered_fallback(t)
     if i then
-      fall(t, i, true, barred_by(asked))
+      choose_fallback(t, i, true, blocked_by_code(asked))
       m, asked, want = t.model, t.requested_model or t.model, 0 -- the slots are for another one
     end
   end
@@ -122,7 +122,7 @@ script('submit', nil, function(ARGV)
       tokens = math.max(math.floor(chains.expected_tokens(t, parts, lane.mean_output) + 0.5), 1)
     end
     limit_reached = weigh(standings, tokens)
-    at_once = at_once and not full_of(running_of(standings))
+    at_once = at_once and not subject_at_limit(running_of(standings))
     local too_many = not limit_reached and not at_once and waits_too_many(standings)
     if too_many then
       local each = interval_of(q, m, lane.drain, lane.mean_ms) * math.max(call('ZCARD', keys.flows(q, m)), 1)
@@ -172,7 +172,7 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'queue', q, 'model', m, 'user', u, 'enqueued_at', NOW_TEXT, 'order', order, said_of(ARGV, first_field, t, falls) }
+  local fields = { 'queue', q, 'model', m, 'user', u, 'enqueued_at', NOW_TEXT, 'order', order, fields_after_fallback(ARGV, first_field, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
@@ -209,7 +209,7 @@ script('submit', nil, function(ARGV)
     local grant = { replica = replica, worker = worker, upstream = upstream, nonce = nonce, number = 1, ms = grant_ms }
     local data = begin(id, t, lane, start, false, false, grant, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
-    let_others_on(t)
+    unpark_for(t)
     return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.top_seq, data) }, {}, m, asked, left }
   end
 

@@ -166,7 +166,7 @@ script('sweep', 'allow-oom', function(ARGV)
       local account = account_of_end(t, id)
       if t.state == 'queued' then account[2] = its_model end -- it is told of the model that it was running on
       accounts[#accounts + 1] = account
-      if t.state == 'queued' and (t.requested_model or t.model) ~= asked then note_fallen(told, asked, t) end
+      if t.state == 'queued' and (t.requested_model or t.model) ~= asked then note_moved_to_fallback(told, asked, t) end
     end
   end
 
@@ -185,7 +185,7 @@ script('sweep', 'allow-oom', function(ARGV)
   for model in pairs(touched) do wake(model) end
   for _, t in pairs(freed) do wake_elsewhere(t) end
 
-  local more_fall, told_fallen = let_fall(100, told)
+  local more_fall, told_fallen = sweep_fallbacks(100, told)
 
   -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
   if NOW - num(call('HGET', pool, 'woke')) >= 900 then
@@ -198,7 +198,7 @@ script('sweep', 'allow-oom', function(ARGV)
       elseif lane and not at then
         for _, offered in ipairs(offered_as(model)) do
           for _, other in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
-            tell(other, 'wake_all\n' .. model)
+            publish(other, 'wake_all\n' .. model)
           end
         end
       end
@@ -215,7 +215,7 @@ script('sweep', 'allow-oom', function(ARGV)
             looks = looks - 1
             if call('HGET', keys.task(id), 'waiting') == '1' then
               local t = load(id)
-              if t.state == 'queued' and nothing_left(t) then -- (a part ends with another one)
+              if t.state == 'queued' and fallbacks_exhausted(t) then -- (a part ends with another one)
                 local data = chains.end_data(id, t, 'failed', unavailable.rest)
                 end_waiting(id, t, 'failed', 'error', data, unavailable.code)
                 accounts[#accounts + 1] = account_of_end(t, id)
@@ -230,7 +230,7 @@ script('sweep', 'allow-oom', function(ARGV)
       if call('HGET', keys.model(model), 'upstream_state') == '2' then end_those_who_wait(model) end
     end
 
-    for _, subject in ipairs(call('ZRANDMEMBER', keys.at_limit(), '100')) do let_on(subject) end
+    for _, subject in ipairs(call('ZRANDMEMBER', keys.at_limit(), '100')) do unpark_next(subject) end
     upstreams.tidy()
 
     local excess = math.min(call('ZCARD', keys.recent()) - 10000, 10000)

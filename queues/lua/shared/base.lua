@@ -82,7 +82,7 @@ local function new_epoch(t)
 end
 
 -- Publish to a replica; the number of receivers.
-local function tell(replica, message) return call('PUBLISH', keys.channel(replica), message) end
+local function publish(replica, message) return call('PUBLISH', keys.channel(replica), message) end
 
 -- Tell the readers' replicas of an event, all but `except`. Large events travel by id only.
 local function publish_event(readers, id, event_id, kind, data, except)
@@ -97,7 +97,7 @@ local function publish_event(readers, id, event_id, kind, data, except)
           message = 'event\n' .. id .. '\n' .. event_id .. '\n' .. kind .. '\n' .. data
         end
       end
-      tell(replica, message)
+      publish(replica, message)
     end
   end
 end

@@ -61,7 +61,7 @@ end
 -- others that its key or user holds back.
 local function unpark_after(t)
   if string.sub(t.account, -1) == '1' then unpark(t.model, t.user) end
-  let_others_on(t, t.model)
+  unpark_for(t, t.model)
 end
 
 -- A task has ended and holds no slot; nor does, of a chain, any of its parts: the chain that ended before its last part stopped is
@@ -236,12 +236,12 @@ function end_waiting(id, t, state, kind, data, code)
   call('ZREM', keys.due(), id)
   dequeue(id, t)
   settle_over(id, t)
-  let_others_on(t)
+  unpark_for(t)
   return end_task(id, t, state, kind, data, code, '')
 end
 
 -- Ask the owner of a running task to stop its worker.
 function tell_owner(id, t, why)
-  if t.owner then tell(t.owner, 'stop\n' .. id .. '\n' .. t.epoch .. '\n' .. why) end
+  if t.owner then publish(t.owner, 'stop\n' .. id .. '\n' .. t.epoch .. '\n' .. why) end
 end
 end

@@ -196,7 +196,7 @@ local function grant_next(model, grant)
     local id, next_id = unpack(call('ZRANGE', flow, '0', '1'))
     local t = load(id)
     local cap = lane.rules and num(call('HGET', keys.model(model), 'max_running_per_user')) or 0
-    local full = t and t.limits and full_of(running_limits(t))
+    local full = t and t.limits and subject_at_limit(running_limits(t))
     if not t or passed(t.wait_deadline) or passed(t.deadline) then -- (not `linger_at`: a reader may still move it)
       dequeue(id, t or { queue = q, model = model, user = u })
     elseif t.requested_model and name_held_until(t) then
@@ -205,7 +205,7 @@ local function grant_next(model, grant)
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, tag)
     elseif full then
-      hold(q, model, u, tag, full)
+      park_at_limit(q, model, u, tag, full)
     elseif permits.is(model, t.type) ~= (grant.worker == permits.HOLDER) then
       return nil, nil, OTHERS
     else
@@ -228,10 +228,10 @@ local function grant_next(model, grant)
         if lane.users == 1 then call('ZREM', keys.backlog(), model) end
       end
       local data = begin(id, t, lane, tag + 0, flow_stays, lane_stays, grant, more, {})
-      let_others_on(t, model)
+      unpark_for(t, model)
       return id, t, data, model_step(lane.mean_ms, lane.users), lane.last
     end
-    if t then let_others_on(t, model) end
+    if t then unpark_for(t, model) end
   end
 end
 

@@ -133,7 +133,7 @@ function lift_lane(q, m)
   return tag + lift, lifts
 end
 
--- A waiting task that may go on to another model is in a line of these (falling.lua).
+-- A waiting task that may go on to another model is in a line of these (fallback.lua).
 local function note_falls(id, t)
   if not t.fallbacks then return end
   call('ZADD', keys.fallbacks(t.model), t.order, id)
@@ -170,7 +170,7 @@ function park(q, m, u, tag)
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
 
--- A parked flow comes back, or ends: it is held no more (holding.lua).
+-- A parked flow comes back, or ends: it is held no more (user_concurrency.lua).
 function forget_held(q, m, u)
   local key, user = subjects_of(u)
   for _, subject in ipairs({ key, user }) do

@@ -1,5 +1,5 @@
 -- Limits of a caller's key, and of each user of a delegating one: requests and tokens a minute and a day, tasks that wait, and tasks
--- that run (holding.lua). A subject is one of the two: 'k:' and the key's id, 'u:' and the user; a key's users are named `<id>/<name>`.
+-- that run (user_concurrency.lua). A subject is one of the two: 'k:' and the key's id, 'u:' and the user; a key's users are named `<id>/<name>`.
 --
 -- A rate is one number, `tat`: the instant (us) at which all that was taken has come back (the generic cell rate algorithm). Taking
 -- moves it by the period's part that was taken, and may move it a whole period ahead of now: so the limit can be taken at once, and

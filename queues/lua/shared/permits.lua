@@ -22,7 +22,7 @@ end
 function permits.wake(m)
   local alive = call('ZRANGEBYSCORE', keys.replicas(), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', '64')
   for i = 1, #alive do
-    if tell(alive[(US + i) % #alive + 1], 'permit\n' .. m) > 0 then return end
+    if publish(alive[(US + i) % #alive + 1], 'permit\n' .. m) > 0 then return end
   end
 end
 

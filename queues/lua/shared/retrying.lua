@@ -51,7 +51,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   local other, failed
   if not give_up and t.fallbacks then
     failed = cause == 'falls' or cause == 'failed' and t.begun
-    other = (failed or barred_until(t.requested_model or t.model) > NOW + num(t.fallback_after)) and open_to(t)
+    other = (failed or blocked_until(t.requested_model or t.model) > NOW + num(t.fallback_after)) and next_open_fallback(t)
   end
   if not give_up and cause == 'falls' and not other then give_up = failures.lost end
   if not give_up and not other and t.waiting == '1' and cause == 'failed' and t.begun and is_broken(t.model) then
@@ -90,8 +90,8 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   call('HDEL', key, 'worker', 'begun', 'granted_at', 'upstream', 'probe')
   t.upstream, t.probe = nil, nil
   if other then
-    fall_on(id, t, other, not t.begun or cause == 'declined' or cause == 'lost' or repair,
-      failed and why or barred_by(t.requested_model or t.model))
+    move_to_fallback(id, t, other, not t.begun or cause == 'declined' or cause == 'lost' or repair,
+      failed and why or blocked_by_code(t.requested_model or t.model))
     if failed and t.repair and t.repair ~= '1' then -- the other one's answer alone is paid, as ever
       t.repair = '2'
       call('HSET', key, 'repair', t.repair)

@@ -158,10 +158,10 @@ local function plan_entry(entry)
   local m = scheduled_as(asked)
   s.model, s.requested_model = m or asked, m and m ~= asked and asked or nil
   local offered = m ~= nil
-  if s.fallbacks and (not m or barred_until(asked) > NOW + num(s.fallback_after)) then
-    local i = open_to(s) or not m and offered_among(s)
+  if s.fallbacks and (not m or blocked_until(asked) > NOW + num(s.fallback_after)) then
+    local i = next_open_fallback(s) or not m and next_offered_fallback(s)
     if i then
-      fall(s, i, true, barred_by(asked))
+      choose_fallback(s, i, true, blocked_by_code(asked))
       offered = true
     end
   end

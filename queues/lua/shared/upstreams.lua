@@ -38,11 +38,11 @@ local function announce(m, up, what, why, ms, by)
   local told = {}
   for _, offered in ipairs(offered_as(m)) do
     for _, replica in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', '64')) do
-      if not told[replica] then tell(replica, message) end
+      if not told[replica] then publish(replica, message) end
       told[replica] = true
     end
   end
-  if by and by ~= '' and not told[by] then tell(by, message) end
+  if by and by ~= '' and not told[by] then publish(by, message) end
 end
 
 -- How many tasks probe an upstream.

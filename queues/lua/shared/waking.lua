@@ -7,7 +7,7 @@ local function wake_one(model, q)
     for _ = 1, 64 do
       local popped = call('ZPOPMIN', idle)
       if not popped[1] then break end
-      if tell(popped[1], 'wake\n' .. model) > 0 then return end
+      if publish(popped[1], 'wake\n' .. model) > 0 then return end
     end
   end
 end

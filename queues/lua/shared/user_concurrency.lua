@@ -1,4 +1,4 @@
-local running_limits, full_of, hold, let_on, let_others_on
+local running_limits, subject_at_limit, park_at_limit, unpark_next, unpark_for
 do
 -- How many tasks of a key, or of one user of a delegating key, may run at once, over all models (limiting.lua says what a subject is).
 --
@@ -21,14 +21,14 @@ function running_limits(t)
 end
 
 -- The first of them of which as many run as may; nil: one more may run.
-function full_of(limits)
+function subject_at_limit(limits)
   for _, of in ipairs(limits) do
     if call('SCARD', keys.runs(of[1])) >= of[2] then return of end
   end
 end
 
 -- Park the first user of a lane until a task of the subject `of` (as in `running_limits`) ends.
-function hold(q, m, u, tag, of)
+function park_at_limit(q, m, u, tag, of)
   local subject, limit = of[1], of[2]
   park(q, m, u, tag)
   call('ZADD', keys.at_limit_flows(q, m, subject), tag, u)
@@ -38,7 +38,7 @@ end
 
 -- One more of a subject may run: of each lane where flows of it are held, the first comes back, unless another one is due before it.
 -- `here`: a model that the caller wakes.
-function let_on(subject, here)
+function unpark_next(subject, here)
   local limit = call('ZSCORE', keys.at_limit(), subject)
   if not limit or call('SCARD', keys.runs(subject)) >= tonumber(limit) then return end
   local lanes = call('HRANDFIELD', keys.at_limit_lanes(subject), MOST_LANES, 'WITHVALUES')
@@ -56,8 +56,8 @@ function let_on(subject, here)
 end
 
 -- The same for all whom a task counts for when it runs.
-function let_others_on(t, here)
+function unpark_for(t, here)
   if not t.limits then return end
-  for _, of in ipairs(running_limits(t)) do let_on(of[1], here) end
+  for _, of in ipairs(running_limits(t)) do unpark_next(of[1], here) end
 end
 end

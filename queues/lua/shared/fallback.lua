@@ -1,4 +1,5 @@
-local barred_until, barred_by, open_to, offered_among, costs_of, fall, said_of, fall_on, note_fallen, let_fall, nothing_left
+local blocked_until, blocked_by_code, next_open_fallback, next_offered_fallback, costs_of, choose_fallback, fields_after_fallback,
+  move_to_fallback, note_moved_to_fallback, sweep_fallbacks, fallbacks_exhausted
 do
 -- Tasks that may go on to another model, which they do in the order of their field `fallbacks`, before anybody saw output: when an attempt
 -- failed, and while their own model starts nothing: nobody offers it, it is paused, the breakers of its upstreams are open, or for
@@ -16,7 +17,7 @@ end)
 
 -- The instant (ms) until which no task starts that asks for this model, whatever ends before; 0: one may; FOREVER: nobody offers it, it
 -- is paused, or its breakers are open.
-function barred_until(name)
+function blocked_until(name)
   local m = scheduled_as(name)
   if not m then return FOREVER end
   local rules = call('HMGET', keys.model(m), unpack(ALL_RULES))
@@ -33,7 +34,7 @@ end
 local BARRED = { no_worker = true, model_paused = true, breaker_open = true, held = true }
 
 -- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'held' (or paced).
-function barred_by(name)
+function blocked_by_code(name)
   local m = scheduled_as(name)
   if not m then return 'no_worker' end
   local s = call('HMGET', keys.model(m), 'paused', 'upstream_state')
@@ -53,16 +54,16 @@ local function moves(t, why)
   return table.concat(all, '\n', math.max(#all - 9, 1))
 end
 
--- Which of the models that a task may go on to starts it in time: the number in its list; nil: none. `barred`: `barred_until`, or
+-- Which of the models that a task may go on to starts it in time: the number in its list; nil: none. `barred`: `blocked_until`, or
 -- one that looks at each model once.
-function open_to(t, barred)
+function next_open_fallback(t, barred)
   for i, one in ipairs(parse_fallbacks(t.fallbacks)) do
-    if (barred or barred_until)(one[1]) <= NOW + num(t.fallback_after) then return i end
+    if (barred or blocked_until)(one[1]) <= NOW + num(t.fallback_after) then return i end
   end
 end
 
 -- The first of them that somebody offers, for a task whose own model nobody does.
-function offered_among(t)
+function next_offered_fallback(t)
   for i, one in ipairs(parse_fallbacks(t.fallbacks)) do
     if scheduled_as(one[1]) then return i end
   end
@@ -79,8 +80,8 @@ function costs_of(t)
 end
 
 -- Let a task, which stands in no line, be one of the i-th model of its list. `again`: the one that it comes from goes to the end of
--- the list, else it is struck off. `why`: the failure code of its attempt, or what `barred_by` says.
-function fall(t, i, again, why)
+-- the list, else it is struck off. `why`: the failure code of its attempt, or what `blocked_by_code` says.
+function choose_fallback(t, i, again, why)
   t.fallback_history = moves(t, why)
   local list, rest = parse_fallbacks(t.fallbacks), {}
   local function add(one) rest[#rest + 1] = one[1] .. '\t' .. one[2] end
@@ -96,7 +97,7 @@ function fall(t, i, again, why)
 end
 
 -- The fields of a record that a task was submitted with, from `first` on; `before`: its `fb` then, as it may have gone on at once.
-function said_of(args, first, t, before)
+function fields_after_fallback(args, first, t, before)
   if t.fallbacks == before then return unpack(args, first) end
   local fields = {}
   for i = first, #args, 2 do
@@ -109,8 +110,8 @@ function said_of(args, first, t, before)
 end
 
 -- The same of a task that has a record.
-function fall_on(id, t, i, again, why)
-  fall(t, i, again, why)
+function move_to_fallback(id, t, i, again, why)
+  choose_fallback(t, i, again, why)
   local key = keys.task(id)
   call('HSET', key, 'model', t.model)
   for _, field in ipairs({ 'requested_model', 'price', 'fallbacks', 'fallback_history' }) do
@@ -121,7 +122,7 @@ function fall_on(id, t, i, again, why)
 end
 
 -- Count a task that went on from a model, by both models and why.
-function note_fallen(told, from, t)
+function note_moved_to_fallback(told, from, t)
   local barred = BARRED[string.match(t.fallback_history, '([^\t]*)$')]
   local pair = from .. '\n' .. (t.requested_model or t.model) .. '\n' .. (barred and 'unavailable' or 'failed')
   told[pair] = (told[pair] or 0) + 1
@@ -130,10 +131,10 @@ end
 -- Move tasks that wait for a model of which nothing starts: of some models, and `most` tasks at most, in the order in which they
 -- came. `told`: what has gone on besides. Returns whether to come again at once, as some moved and not all were looked at; and of
 -- each pair of models {from, to and why, number, …}.
-function let_fall(most, told)
+function sweep_fallbacks(most, told)
   local moved, more, woken, known = 0, false, {}, {}
   local function barred(name)
-    if not known[name] then known[name] = barred_until(name) end
+    if not known[name] then known[name] = blocked_until(name) end
     return known[name]
   end
   for _, m in ipairs(call('SRANDMEMBER', keys.fallback_models(), '16') or {}) do
@@ -152,14 +153,14 @@ function let_fall(most, told)
       if not t or t.state ~= 'queued' or not t.fallbacks then
         call('ZREM', line, id)
       elseif barred(t.requested_model or t.model) > NOW + num(t.fallback_after) then
-        local at = open_to(t, barred)
+        local at = next_open_fallback(t, barred)
         if at then
           local from = t.requested_model or t.model
           dequeue(id, t)
-          fall_on(id, t, at, true, barred_by(from))
+          move_to_fallback(id, t, at, true, blocked_by_code(from))
           enqueue(id, t)
           moved, woken[t.model] = moved + 1, true
-          note_fallen(told, from, t)
+          note_moved_to_fallback(told, from, t)
         end
       end
     end
@@ -180,9 +181,9 @@ function let_fall(most, told)
 end
 
 -- Whether no model that a task may go on to starts anything, whatever ends before.
-function nothing_left(t)
+function fallbacks_exhausted(t)
   for _, one in ipairs(t.fallbacks and parse_fallbacks(t.fallbacks) or {}) do
-    if barred_until(one[1]) < FOREVER then return false end
+    if blocked_until(one[1]) < FOREVER then return false end
   end
   return true
 end
