@@ -106,7 +106,9 @@ async def test_a_gateway_that_is_to_start_none_starts_none(tmp_path: Path) -> No
             told = await ask(gateway, server.url("/x"))
             assert (told.status_code, told.json()["code"]) == (503, "NO_WORKER")
             assert http_worker(gateway) is None
-            async with process(*COMMAND, "http", "--slots", "2", FAIRLANE_GATEWAY=gateway.url):
+            async with process(
+                *COMMAND, "start", "--provider", "http", "--slots", "2", FAIRLANE_GATEWAY=gateway.url
+            ):
                 await gets(gateway, server.url("/x"), "hello")
 
 
@@ -162,7 +164,9 @@ async def test_by_hand_it_finishes_what_it_runs_when_it_is_told_to_end() -> None
     async with (
         FakeGateway() as gateway,
         target(slow) as server,
-        process(*COMMAND, "http", "--slots", "5", FAIRLANE_GATEWAY=gateway.url) as child,
+        process(
+            *COMMAND, "start", "--provider", "http", "--slots", "5", FAIRLANE_GATEWAY=gateway.url
+        ) as child,
     ):
         link = await gateway.worker("http:*")
         assert link.register is not None

@@ -87,7 +87,7 @@ class Client:
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
         self._max_idle = MAX_IDLE if keep_alive else 0
-        self._pools: dict[tuple[str, tuple[Network, ...]], httpcore2.AsyncConnectionPool] = {}
+        self._pools: dict[tuple[str, tuple[Network, ...], bool], httpcore2.AsyncConnectionPool] = {}
 
     async def aclose(self) -> None:
         """Close all connections; a later request opens new ones."""
@@ -130,10 +130,11 @@ class Client:
         return Answer(response.status, response.headers, body)
 
     def _pool(self, owner: str, request: Request) -> httpcore2.AsyncConnectionPool:
-        key = (owner, request.allowed)
+        is_secure = request.target.scheme == "https"
+        key = (owner, request.allowed, is_secure)
         pool = self._pools.get(key)
         if pool is None:
-            if self._tls is None:
+            if is_secure and self._tls is None:  # making it takes long
                 self._tls = self._make_tls()
                 self._tls.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF  # Python sets it; see `_check_end`
             pool = self._pools[key] = httpcore2.AsyncConnectionPool(
