@@ -285,8 +285,6 @@ QUEUE = {
     "max_wait_ms": "longest wait",
     "max_running": "running tasks over all models",
     "reserved": "slots of each limited model that it is owed",
-    "lendable": "how many of them others may use; absent: all",
-    "borrow": "slots of a model beyond those that it may use; absent: all",
     "admission": "fixed or adaptive",
     "paused": "1: nothing of it starts",
     "strict": "1: some queue is paused or has a rule about running tasks",

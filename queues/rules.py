@@ -19,8 +19,6 @@ QUEUE_SETTINGS: Mapping[str, type[str] | type[int] | type[float] | type[bool]] =
     "max_wait_ms": int,
     "max_running": int,
     "reserved": int,
-    "lendable": int,
-    "borrow": int,
     "admission": str,
     "paused": bool,
 }

@@ -691,8 +691,6 @@ class Queue(Schema, kw_only=True):
     max_wait_ms: Ms | None
     max_running: int | None
     reserved: int | None
-    lendable: int | None
-    borrow: int | None
     admission: str
     paused: bool
     overrides: dict[str, SettingValue]

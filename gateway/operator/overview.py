@@ -32,8 +32,6 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
         "maxWaitMs": settings["max_wait_ms"],
         "maxRunning": settings["max_running"],
         "reserved": settings["reserved"],
-        "lendable": settings["lendable"],
-        "borrow": settings["borrow"],
         "admission": settings["admission"],
         "paused": settings["paused"],
         "overrides": queue.settings.overrides,

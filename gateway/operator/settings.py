@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from fairlane.gateway.calls.intake import check_model_name
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS
-from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion, unusable
+from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
 
@@ -89,14 +89,8 @@ def no_queue(settings: Settings, name: str) -> ApiError:
     return ApiError(404, "QUEUE_NOT_FOUND", f"There is no queue {name[:64]!r}; there are {known}")
 
 
-def read_change(
-    settings: Settings, kind: Kind, name: str, fields: Mapping[str, Any], overrides: Mapping[str, Value]
-) -> Values:
-    """The values that a PATCH sets; None takes a change back. Raises ApiError(400) with all that is wrong.
-
-    `overrides`: the changes that hold until now. Each value is checked by itself; of what then holds together, only
-    contradictions that this change takes part in, so that an old one never stands in the way of pausing.
-    """
+def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, Any]) -> Values:
+    """Return the values that a PATCH sets; None removes a change. Raise ApiError(400) with all that is wrong."""
     known = changeable(kind)
     values = dict(fields)
     paused = values.pop(PAUSED, None)
@@ -105,16 +99,10 @@ def read_change(
         problems.append((PAUSED, f"paused should be true or false; got {_shown(paused)}"))
     entry = settings.queues[name] if kind == "queue" else settings.model(name)
     given = {field: value for field, value in values.items() if value is not None and field in known}
-    kept = {field: value for field, value in overrides.items() if field in known and field not in values}
-    merged = entry.model_dump() | kept | given
     try:
-        checked = ENTRY[kind].model_validate(merged, strict=True)
+        ENTRY[kind].model_validate(entry.model_dump() | given, strict=True)
     except ValidationError as error:
         problems += [(str(detail["loc"][0]), _sentence(detail)) for detail in error.errors(include_url=False)]
-    else:
-        if isinstance(checked, QueueSettings):
-            for message, *about in unusable(checked):
-                problems += [(field, message) for field in about if field in values][:1]
     if problems:
         refusal = bad_request(
             "; ".join(sentence for _, sentence in problems), next(iter(fields)) if len(fields) == 1 else None

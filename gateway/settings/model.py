@@ -606,8 +606,6 @@ def _check_queues(settings: Settings, refuse: Refuse) -> None:
         other = owners.setdefault((queue.tier, queue.mode), name)
         if other != name:
             refuse(f"queues {other} and {name} have the same tier and mode", ("queues", name))
-        for message, *fields in unusable(queue):
-            refuse(message, *(("queues", name, field) for field in fields))
     for tier in sorted(settings.tiers):
         missing = [mode for mode in MODES if (tier, mode) not in owners]
         if missing:
@@ -707,20 +705,6 @@ def unusable_routes(settings: Settings) -> list[str]:
         found.extend(f"{'.'.join(map(str, loc))}: {message}" for loc in locs[:1])
 
     _check_routes(settings, refuse)
-    return found
-
-
-def unusable(queue: QueueSettings) -> list[tuple[str, ...]]:
-    """What does not fit together in one queue: for each, a sentence and the fields concerned."""
-    found: list[tuple[str, ...]] = []
-    if queue.lendable is not None and queue.lendable > queue.reserved:
-        found.append(
-            (f"lendable ({queue.lendable}) is above reserved ({queue.reserved})", "lendable", "reserved")
-        )
-    if queue.borrow == 0 and queue.reserved == 0:
-        found.append(
-            ("with borrow 0 and nothing reserved, no task of a limited model could run", "borrow", "reserved")
-        )
     return found
 
 

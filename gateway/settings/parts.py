@@ -245,20 +245,8 @@ class QueueSettings(SettingsPart):
     """
 
     reserved: CountOrZero = 0
-    """Slots of each model with a `concurrency` that this queue is owed: while it runs fewer, its tasks come
-    first, whatever the weights, and what it does not lend stays free for it. 0: weights alone decide. As many
-    as a model has, and other queues get only what is lent. Means nothing to models without a `concurrency`.
-    """
-
-    lendable: CountOrZero | None = None
-    """How many of the `reserved` slots others may use while this queue does not; at most `reserved`. Not
-    set: all, so that none stays idle; a lent slot comes back when the task on it ends. 0 keeps them free at
-    all times.
-    """
-
-    borrow: CountOrZero | None = None
-    """Slots beyond its `reserved` ones that this queue may use of a model with a `concurrency`. Not set: as
-    many as are free. 0 confines the queue to its own, of which there must be some.
+    """Slots of each model with a `concurrency` that this queue is owed: while it runs fewer, its tasks come first, whatever the
+    weights. Other queues use them while it does not. 0: weights alone decide. Without effect on models without a `concurrency`.
     """
 
     admission: Literal["fixed", "adaptive"] = "fixed"

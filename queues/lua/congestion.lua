@@ -31,7 +31,7 @@ script('congestion', nil, function(ARGV)
   local waiting, pace, unknown = 0, 0, false
   for _, q in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do
     local lane = call('HMGET', keys.model(m), 'waiting:' .. q, 'drain:' .. q, 'mean_ms', 'mean_output')
-    if not blocked_by(q, m, s[3], s[1], s[9]) then
+    if not blocked_by(q, m, s[3], s[9]) then
       if learnt(lane[2], lane[3], num(s[5]), num(s[6]), lane[4], s[10]) then
         waiting = waiting + num(lane[1])
         pace = pace + 1 / math.max(interval_of(q, m, lane[2], lane[3], true), 0.001)

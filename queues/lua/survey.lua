@@ -53,7 +53,7 @@ script('survey', 'no-writes', function(ARGV)
       local flows, parked = keys.flows(q, model), keys.parked(q, model)
       local a, b = oldest_in(q, flows), oldest_in(q, parked)
       local oldest = (a == 0 or (b > 0 and b < a)) and b or a
-      local blocked = blocked_by(q, model, paused, s[1], s[9]) or ''
+      local blocked = blocked_by(q, model, paused, s[9]) or ''
       lanes[#lanes + 1] = { q, call('ZCARD', flows), call('ZCARD', parked), oldest, blocked }
     end
   end

@@ -50,8 +50,6 @@ class Blocked(enum.StrEnum):
     NO_WORKER = "no_worker"
     BREAKER_OPEN = "breaker_open"
     """The breakers of all its upstreams are open."""
-    RESERVED = "reserved"
-    """Other queues are owed all slots of the model, and do not lend them."""
 
 
 @dataclass(slots=True)

@@ -42,8 +42,6 @@ SET_QUEUE = st.tuples(
         st.tuples(st.just("paused"), st.booleans()),
         st.tuples(st.just("max_running"), st.sampled_from((None, 1, 2))),
         st.tuples(st.just("reserved"), st.sampled_from((None, 1, 2))),
-        st.tuples(st.just("lendable"), st.sampled_from((None, 0, 1))),
-        st.tuples(st.just("borrow"), st.sampled_from((None, 0, 1))),
     ),
 )
 SET_MODEL = st.tuples(
@@ -65,8 +63,6 @@ RULES = st.fixed_dictionaries(
         queue: st.fixed_dictionaries(
             {
                 "reserved": st.sampled_from((None, None, 1, 2)),
-                "lendable": st.sampled_from((None, 0, 1)),
-                "borrow": st.sampled_from((None, None, 0, 1)),
                 "max_running": st.sampled_from((None, None, 1, 2)),
             }
         )
@@ -248,7 +244,7 @@ def test_they_do_so_whatever_rules_are_set_while_they_run(
         getattr(both, name)(*args)
         both.compare_charges()
     for queue in WEIGHTS:
-        for setting in ("paused", "max_running", "reserved", "lendable", "borrow"):
+        for setting in ("paused", "max_running", "reserved"):
             both.set_queue(queue, (setting, None))
     for setting in ("paused", "max_running_per_user"):
         both.set_model((setting, None))

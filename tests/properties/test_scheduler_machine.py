@@ -88,8 +88,6 @@ QUEUE_CHANGES: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("max_wait_ms", (None, 3000)),
     ("max_running", (None, 1, 2)),
     ("reserved", (None, 1, 2)),
-    ("lendable", (None, 0, 1)),
-    ("borrow", (None, 0, 1)),
     ("admission", (None, "adaptive")),
     ("paused", (None, None, False, True)),
 )
@@ -1106,22 +1104,14 @@ class Life(RuleBasedStateMachine):
         if not lanes or fields.get("paused") == "1" or (limit and slots >= limit):
             return False, 0
         cap = int(fields.get("max_running_per_user", 0))
-        kept = {queue: self.kept_free(shot, queue, model) if limit else 0 for queue in QUEUES}
         for queue in lanes:
             settings = shot.one("queue", queue)
-            running = self.running(shot, queue, model)
             load = sum(self.running(shot, queue, m) for m in self.models)
             most = int(settings.get("max_running", 0))
             users = shot.one("flows", queue, model)
             if (
                 settings.get("paused") != "1"
                 and not (most and load >= most)
-                and not (
-                    limit
-                    and "borrow" in settings
-                    and running >= int(settings.get("reserved", 0)) + int(settings["borrow"])
-                )
-                and not (limit and not kept[queue] and limit - slots <= sum(kept.values()))
                 and any(
                     (not cap or running_of_user(shot, model, user) < cap)
                     and not self.is_held(shot, queue, model, user)
@@ -1148,13 +1138,6 @@ class Life(RuleBasedStateMachine):
     @staticmethod
     def running(shot: Snapshot, queue: str, model: str) -> int:
         return sum(len(t) for (q, _, m, _), t in shot.by_kind["busy"].items() if (q, m) == (queue, model))
-
-    def kept_free(self, shot: Snapshot, queue: str, model: str) -> int:
-        """Slots that others must leave free for a queue."""
-        settings = shot.one("queue", queue)
-        reserved = int(settings.get("reserved", 0))
-        lent = min(int(settings.get("lendable", reserved)), reserved)
-        return max(reserved - lent - self.running(shot, queue, model), 0)
 
     def time_has_come(self, model: str) -> None:
         """Whoever was told of this instant asks now; if nobody was, the next sweep wakes."""

@@ -452,8 +452,7 @@ def running_of_user(shot: Snapshot, model: str, user: str) -> int:
 def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -> None:
     """The marks that say where rules hold, what they count, and who is parked."""
     strict = any(
-        _set(fields, "paused", "max_running", "reserved") or "borrow" in fields
-        for fields in shot.by_kind["queue"].values()
+        _set(fields, "paused", "max_running", "reserved") for fields in shot.by_kind["queue"].values()
     )
     assert shot.one("pool").get("strict", "0") == str(int(strict))
     for (queue,), fields in shot.by_kind["queue"].items():

@@ -67,8 +67,6 @@ class Lane:
     paused: bool = False
     max_running: int = 0
     reserved: int = 0
-    lendable: int | None = None
-    borrow: int | None = None
     stood_back: bool = False
     """It was passed over for a rule."""
 
@@ -91,17 +89,8 @@ class Lane:
         return sum(flow.running for flow in self.flows.values())
 
     @property
-    def kept(self) -> int:
-        """Slots that others must leave free for it."""
-        lent = self.reserved if self.lendable is None else min(self.lendable, self.reserved)
-        return max(self.reserved - lent - self.running, 0)
-
-    def blocked(self, limited: bool) -> bool:
-        return (
-            self.paused
-            or 0 < self.max_running <= self.running
-            or (limited and self.borrow is not None and self.running >= self.reserved + self.borrow)
-        )
+    def blocked(self) -> bool:
+        return self.paused or 0 < self.max_running <= self.running
 
 
 class FairModel:
@@ -182,12 +171,10 @@ class FairModel:
         line = sorted((lane.tag, name) for name, lane in self.lanes.items() if lane.waiting())
         if not line or (self.limit and len(self.running) >= self.limit):
             return None
-        free = self.limit - len(self.running)
-        kept = sum(lane.kept for lane in self.lanes.values())
         open_lanes = []
         for _, name in line:
             lane = self.lanes[name]
-            if lane.blocked(self.limit > 0) or (self.limit and not lane.kept and free <= kept):
+            if lane.blocked:
                 lane.stood_back = True
             else:
                 open_lanes.append(lane)

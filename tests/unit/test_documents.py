@@ -205,7 +205,6 @@ def test_the_words_that_are_ours_are_explained() -> None:
         "task",
         "tier",
         "parked",
-        "lendable",
         "mode",
         "slot",
         "lane",

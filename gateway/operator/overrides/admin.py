@@ -126,8 +126,7 @@ class OverrideAdmin:
         `check_name` has accepted the name. If the reply of the store is lost, the same call again is safe.
         """
         settings, scheduler = self._current.settings, self._scheduler
-        settled = await scheduler.effective(kind, name)
-        values = read_change(settings, kind, name, fields, settled.overrides)
+        values = read_change(settings, kind, name, fields)
         changed: dict[str, dict[str, Any]] = {}
         if values and not check:
             try:
@@ -144,7 +143,7 @@ class OverrideAdmin:
             log.info(
                 "setting changed", who=actor.who, address=actor.address, target=f"{kind} {name}", **split
             )
-            settled = await scheduler.effective(kind, name)
+        settled = await scheduler.effective(kind, name)
         return {
             kind: name,
             "values": in_force(kind, settled.values),
@@ -192,8 +191,7 @@ class OverrideAdmin:
                     f"{empty[0][:64]} must have a value: to restore what is configured, roll back", empty[0]
                 )
             if scheduled:
-                overrides = (await self._scheduler.effective(kind, override.name)).overrides
-                read_change(settings, kind, override.name, scheduled, overrides)
+                read_change(settings, kind, override.name, scheduled)
         try:
             after = overridden(settings, override)
         except InvalidOverride as error:

@@ -4,9 +4,7 @@
 -- of every queue, kept by configure.lua) are looked at only where there are some:
 --   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute, windows) starts nothing; nor does
 --      one through an upstream that is held or whose breaker is open (upstreams.lua);
---   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models, or while it has all of
---      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend, unless it is owed
---      such slots itself (all together may have reserved more than there are);
+--   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models;
 --   3  a lane that has not all of its reserved slots comes before those that have; else the smallest tag.
 local ALL_RULES = { 'concurrency', 'rules', 'paused', 'cooldown_until', 'requests_per_minute', 'tokens_per_minute',
   'requests_at', 'tokens_at', 'upstream_state', 'windows' }
@@ -71,32 +69,23 @@ end
 -- none may. `skipped` are lanes that were passed over. `line`: lanes and tags, if not those that wait.
 local function choose_lane(model, limit, line)
   line = line or call('ZRANGE', keys.lanes(model), '0', '-1', 'WITHSCORES')
-  local queues, owed = {}, 0
+  local queues = {}
   for _, q in ipairs(call('SMEMBERS', keys.queues())) do
-    local s = call('HMGET', keys.queue(q), 'paused', 'max_running', 'reserved', 'lendable', 'borrow')
-    local lane = { paused = s[1] == '1', running = call('SCARD', keys.running(q, model)), reserved = 0, kept = 0 }
+    local s = call('HMGET', keys.queue(q), 'paused', 'max_running', 'reserved')
+    local lane = { paused = s[1] == '1', owed = limit > 0 and call('SCARD', keys.running(q, model)) < num(s[3]) }
     if num(s[2]) > 0 then lane.full = call('SCARD', keys.load(q)) >= num(s[2]) end
-    if limit > 0 then
-      lane.reserved = num(s[3])
-      local lent = s[4] and s[4] ~= '' and math.min(num(s[4]), lane.reserved) or lane.reserved
-      lane.kept = math.max(lane.reserved - lent - lane.running, 0)
-      if s[5] and s[5] ~= '' then lane.full = lane.full or lane.running >= lane.reserved + num(s[5]) end
-    end
     queues[q] = lane
-    owed = owed + lane.kept
   end
-  local free = limit > 0 and limit - call('ZCARD', keys.slots(model)) or FOREVER
-  local chosen, chosen_tag, chosen_reserve, first_tag
+  local chosen, chosen_tag, chosen_owed, first_tag
   local skipped = {}
   for i = 1, #line, 2 do
-    local lane = queues[line[i]] or { running = 0, reserved = 0, kept = 0 }
-    if lane.paused or lane.full or (lane.kept == 0 and free <= owed) then
+    local lane = queues[line[i]] or {}
+    if lane.paused or lane.full then
       skipped[#skipped + 1] = line[i]
     else
-      local reserve = lane.running < lane.reserved
       first_tag = first_tag or line[i + 1]
-      if not chosen or (reserve and not chosen_reserve) then
-        chosen, chosen_tag, chosen_reserve = line[i], line[i + 1], reserve
+      if not chosen or (lane.owed and not chosen_owed) then
+        chosen, chosen_tag, chosen_owed = line[i], line[i + 1], lane.owed
       end
     end
   end

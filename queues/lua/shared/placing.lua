@@ -32,27 +32,16 @@ function learnt(drain, mean_ms, rpm, tpm, mean_output, in_windows)
 end
 
 -- Why no task of a lane can start, whatever ends before: 'model_paused' | 'queue_paused' | 'no_worker' nobody offers the model, of which
--- nothing runs | 'breaker_open' of all its upstreams | 'reserved' other queues are owed all its slots and do not lend them (eligible.lua); nil: one can. `paused`, `limit`, `ups`: of
--- the model, as stored.
-function blocked_by(q, m, paused, limit, ups)
+-- nothing runs | 'breaker_open' of all its upstreams; nil: one can. `paused`, `ups`: of the model, as stored.
+function blocked_by(q, m, paused, ups)
   if paused == '1' then return 'model_paused' end
-  local queue = call('HMGET', keys.queue(q), 'paused', 'strict')
-  if queue[1] == '1' then return 'queue_paused' end
+  if call('HGET', keys.queue(q), 'paused') == '1' then return 'queue_paused' end
   if call('EXISTS', keys.slots(m)) == 0 and not is_offered(m) and not permits.is_next(m, q) then return 'no_worker' end
   if ups == '2' then
     local at, why = upstreams.barred(m)
     if at > 0 and why ~= 'held' then return 'breaker_open' end
   end
-  limit = num(limit)
-  if queue[2] ~= '1' or limit == 0 then return nil end
-  local owed = 0
-  for _, other in ipairs(call('SMEMBERS', keys.queues())) do
-    local s = call('HMGET', keys.queue(other), 'reserved', 'lendable')
-    local kept = s[2] and s[2] ~= '' and math.max(num(s[1]) - num(s[2]), 0) or 0
-    if other == q and kept > 0 then return nil end
-    owed = owed + kept
-  end
-  return owed >= limit and 'reserved' or nil
+  return nil
 end
 
 -- The place of a task that does not wait.
@@ -92,8 +81,8 @@ function place(id, t)
   if not rank then
     local back = call('ZSCORE', keys.aside(), id)
     if not back then return NOWHERE end
-    local s = call('HMGET', keys.model(m), 'paused', 'concurrency', 'upstream_state')
-    if blocked_by(q, m, s[1], s[2], s[3]) then return { 1, UNKNOWN, UNKNOWN, UNKNOWN } end
+    local s = call('HMGET', keys.model(m), 'paused', 'upstream_state')
+    if blocked_by(q, m, s[1], s[2]) then return { 1, UNKNOWN, UNKNOWN, UNKNOWN } end
     local wait = math.max(tonumber(back) - NOW, 0)
     return { 1, wait, wait, 2 * wait }
   end
@@ -105,7 +94,7 @@ function place(id, t)
     'tokens_per_minute', 'tokens_at', 'mean_output', 'paused', 'concurrency', 'upstream_state', 'windows')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
   local held = num(s[4]) > NOW -- that long at least
-  if blocked_by(q, m, s[10], s[11], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
+  if blocked_by(q, m, s[10], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known

@@ -122,8 +122,7 @@ function rules_changed(models, of_queues)
   local queues = call('SMEMBERS', keys.queues())
   for _, q in ipairs(queues) do
     local s = call('HMGET', keys.queue(q), 'paused', 'max_running', 'reserved')
-    local borrow = call('HGET', keys.queue(q), 'borrow')
-    strict = strict or any(s) or (borrow and borrow ~= '')
+    strict = strict or any(s)
   end
   call('HSET', keys.pool(), 'strict', strict and '1' or '0')
   for _, q in ipairs(queues) do call('HSET', keys.queue(q), 'strict', strict and '1' or '0') end

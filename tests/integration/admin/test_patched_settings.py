@@ -69,27 +69,21 @@ async def test_a_paused_queue_keeps_its_tasks_and_starts_them_when_it_is_resumed
 
 
 async def test_a_change_is_answered_with_what_holds_now(here: Talk, there: Talk) -> None:
-    first = await change(here, "queue", "paid_stream", weight=4, reserved=2, lendable=1)
+    first = await change(here, "queue", "paid_stream", weight=4, reserved=2)
     assert first["queue"] == "paid_stream"
-    assert first["overrides"] == {"weight": 4, "reserved": 2, "lendable": 1}
-    assert first["changed"] == {
-        "weight": {"before": 8, "after": 4},
-        "reserved": {"before": 0, "after": 2},
-        "lendable": {"before": None, "after": 1},
-    }
-    second = await change(there, "queue", "paid_stream", weight=None, borrow=3)
+    assert first["overrides"] == {"weight": 4, "reserved": 2}
+    assert first["changed"] == {"weight": {"before": 8, "after": 4}, "reserved": {"before": 0, "after": 2}}
+    second = await change(there, "queue", "paid_stream", weight=None, max_running=3)
     assert second["values"] == {
         "weight": 8,
         "max_length": 1000,
         "max_wait_ms": None,
-        "max_running": None,
+        "max_running": 3,
         "reserved": 2,
-        "lendable": 1,
-        "borrow": 3,
         "admission": "fixed",
         "paused": False,
     }
-    assert second["overrides"] == {"reserved": 2, "lendable": 1, "borrow": 3}
+    assert second["overrides"] == {"reserved": 2, "max_running": 3}
     nothing = await change(here, "queue", "paid_stream")
     assert (nothing["values"], nothing["changed"]) == (second["values"], {})
     model = await change(here, "model", "org/model:7b", cost="requests", tokens_per_minute=10**9)

@@ -27,10 +27,10 @@ async def test_the_limits_that_hold_are_shown_and_which_were_changed(gateway: St
     settings = {
         "max_queue_length": 70,
         "models": {"m": {"concurrency": 4, "max_waiting_per_user": 9}},
-        "queues": {"paid_stream": {"reserved": 2, "lendable": 1, "max_wait_ms": 30_000}},
+        "queues": {"paid_stream": {"reserved": 2, "max_wait_ms": 30_000}},
     }
     async with gateway(**settings) as talk:
-        await change(talk, "queue", "paid_stream", weight=3, admission="adaptive", borrow=5, paused=True)
+        await change(talk, "queue", "paid_stream", weight=3, admission="adaptive", paused=True)
         await change(talk, "model", "m", concurrency=2, requests_per_minute=6, cost="slot_seconds")
         queue, model = await row(talk, "queue", "paid_stream"), await row(talk, "model", "m")
         shown = {
@@ -39,11 +39,9 @@ async def test_the_limits_that_hold_are_shown_and_which_were_changed(gateway: St
             "maxWaitMs": 30_000,
             "maxRunning": None,
             "reserved": 2,
-            "lendable": 1,
-            "borrow": 5,
             "admission": "adaptive",
             "paused": True,
-            "overrides": {"weight": 3, "admission": "adaptive", "borrow": 5, "paused": True},
+            "overrides": {"weight": 3, "admission": "adaptive", "paused": True},
         }
         assert {name: queue[name] for name in shown} == shown
         shown = {

@@ -40,8 +40,6 @@ STATE: dict[str, Any] = {
             "tokensCharged": 12_345,
             "maxRunning": 5,
             "reserved": 2,
-            "lendable": None,
-            "borrow": 1,
             "admission": "adaptive",
             "paused": True,
             "overrides": {"max_running": 5, "paused": True},

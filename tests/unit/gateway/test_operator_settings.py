@@ -20,7 +20,7 @@ from fairlane.queues.rules import Kind
 
 SETTINGS = Settings.model_validate(
     {
-        "queues": {"paid_stream": {"reserved": 2, "lendable": 1}, "free_batch": {"max_length": 5}},
+        "queues": {"paid_stream": {"reserved": 2}, "free_batch": {"max_length": 5}},
         "models": {"m": {"concurrency": 4, "first_output_ms": 9000}},
     }
 )
@@ -29,8 +29,8 @@ SETTINGS = Settings.model_validate(
 KINDS: tuple[Kind, ...] = ("queue", "model")
 
 
-def change(kind: Kind, name: str, fields: Values, overrides: Values | None = None) -> Values:
-    return read_change(SETTINGS, kind, name, fields, overrides or {})
+def change(kind: Kind, name: str, fields: Values) -> Values:
+    return read_change(SETTINGS, kind, name, fields)
 
 
 def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_scheduler() -> None:
@@ -46,8 +46,6 @@ def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_sched
         "max_wait_ms": None,
         "max_running": None,
         "reserved": 2,
-        "lendable": 1,
-        "borrow": None,
         "admission": "fixed",
     }
     assert models == {
@@ -74,8 +72,7 @@ def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_sched
         ("queue", "paid_stream", {"admission": "adaptive", "max_wait_ms": 30_000}),
         ("queue", "paid_stream", {"paused": True}),
         ("queue", "paid_stream", {"weight": None, "paused": None, "max_running": None}),
-        ("queue", "paid_stream", {"reserved": 0, "lendable": 0}),
-        ("queue", "paid_stream", {"borrow": 0}),
+        ("queue", "paid_stream", {"reserved": 0}),
         ("model", "m", {"concurrency": 8, "cost": "slot_seconds"}),
         ("model", "nobody/offers:this", {"requests_per_minute": 60, "tokens_per_minute": 10**9}),
         ("model", "m", {}),
@@ -106,13 +103,6 @@ def test_a_change_that_makes_sense_is_taken_as_it_is(kind: Kind, name: str, fiel
         ("queue", {"admission": "never"}, "admission should be 'fixed' or 'adaptive'; got 'never'"),
         ("queue", {"paused": 1}, "paused should be true or false; got 1"),
         ("queue", {"paused": "yes"}, "paused should be true or false; got 'yes'"),
-        ("queue", {"lendable": 3}, "lendable (3) is above reserved (2)"),
-        ("queue", {"reserved": 0}, "lendable (1) is above reserved (0)"),
-        (
-            "queue",
-            {"reserved": 0, "lendable": 0, "borrow": 0},
-            "with borrow 0 and nothing reserved, no task of a limited model could run",
-        ),
         ("model", {"concurrency": 0}, "concurrency should be greater than or equal to 1; got 0"),
         ("model", {"cost": "euros"}, "cost should be 'tokens', 'requests' or 'slot_seconds'; got 'euros'"),
         (
@@ -144,24 +134,6 @@ def test_a_change_that_makes_none_is_refused_with_a_sentence(
     json.dumps(error.message)
 
 
-def test_a_change_is_checked_against_the_changes_that_hold() -> None:
-    assert change("queue", "paid_stream", {"lendable": 5}, {"reserved": 6}) == {"lendable": 5}
-    error = refused(
-        lambda: change("queue", "paid_stream", {"reserved": None}, {"reserved": 6, "lendable": 5})
-    )
-    assert error.message == "lendable (5) is above reserved (2)"
-    fields: Values = {"reserved": None, "lendable": None}
-    assert change("queue", "paid_stream", fields, {"reserved": 6, "lendable": 5}) == fields
-
-
-def test_an_old_contradiction_does_not_stand_in_the_way_of_pausing() -> None:
-    """The configuration was read again, and reserves less than was lent out by a change before."""
-    overrides: Values = {"lendable": 5}
-    assert change("queue", "paid_stream", {"paused": True}, overrides) == {"paused": True}
-    assert change("queue", "paid_stream", {"lendable": None}, overrides) == {"lendable": None}
-    assert refused(lambda: change("queue", "paid_stream", {"reserved": 3}, overrides)).status == 400
-
-
 def test_queues_without_limits_of_their_own_are_configured_with_the_gateways() -> None:
     settings = SETTINGS.model_copy(update={"max_queue_length": 7, "max_queue_wait_ms": 9000})
     queues, _ = configured(settings)
@@ -176,8 +148,6 @@ def test_what_is_not_stored_holds_as_if_nothing_were_configured() -> None:
         "max_wait_ms": None,
         "max_running": None,
         "reserved": 0,
-        "lendable": None,
-        "borrow": None,
         "admission": "fixed",
         "paused": True,
     }
@@ -215,5 +185,3 @@ def test_every_setting_is_described_with_its_bounds() -> None:
 def test_a_refusal_tells_what_is_wrong_with_each_setting() -> None:
     error = refused(lambda: change("queue", "free_batch", {"weight": 0, "max_runing": 1}))
     assert error.fields.keys() == {"weight", "max_runing"}
-    error = refused(lambda: change("queue", "free_batch", {"weight": 1, "lendable": 5}))
-    assert error.fields == {"lendable": "lendable (5) is above reserved (0)"}

@@ -21,8 +21,6 @@ def test_a_queue_shows_what_holds_and_what_waits() -> None:
         "maxWaitMs": None,
         "maxRunning": None,
         "reserved": 2,
-        "lendable": None,
-        "borrow": None,
         "admission": "fixed",
         "paused": True,
         "overrides": {"weight": 4.0, "paused": True},

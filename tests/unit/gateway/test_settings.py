@@ -102,7 +102,6 @@ def test_unlisted_model_has_the_defaults_and_an_empty_entry_too() -> None:
         {"models": {"m": {"paused": True}}},
         {"queues": {"paid_stream": {"reserved": -1}}},
         {"queues": {"paid_stream": {"reserved": None}}},
-        {"queues": {"paid_stream": {"borrow": -1}}},
         {"queues": {"paid_stream": {"max_running": 0}}},
         {"queues": {"paid_stream": {"admission": "sometimes"}}},
         {"models": {"m": {"cost": "euros"}}},
@@ -132,8 +131,6 @@ def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
         ({"lease_ms": 1000}, "lease_ms"),
         ({"queues": {"x": {"tier": "paid", "mode": "stream"}}}, "same tier and mode"),
         ({"queues": {"x": {"tier": "vip", "mode": "stream"}}}, "no queue of mode batch and vision"),
-        ({"queues": {"paid_stream": {"lendable": 1}}}, "above reserved"),
-        ({"queues": {"paid_stream": {"borrow": 0}}}, "nothing reserved"),
         ({"keys": [{"id": "a", "sha256": SHA, "tier": "gold"}]}, "no queue has the tier 'gold'"),
         ({"keys": [{"id": "a", "sha256": SHA}, {"id": "a", "sha256": "b" * 64}]}, "used more than once"),
         ({"keys": [{"id": "a", "sha256": SHA}], "workers": [{"id": "w", "sha256": "A" * 64}]}, "sha256"),
@@ -147,7 +144,7 @@ def test_values_that_do_not_fit_together_are_refused(values: dict[str, Any], mes
 def test_by_default_nothing_is_limited_reserved_or_paced() -> None:
     queue, model = Settings().queues["paid_stream"], Settings().model("m")
     assert (queue.reserved, queue.admission) == (0, "fixed")
-    assert {queue.max_running, queue.lendable, queue.borrow} == {None}
+    assert queue.max_running is None
     assert {model.requests_per_minute, model.tokens_per_minute} == {None}
     assert {model.max_running_per_user, model.max_waiting_per_user} == {None}
 

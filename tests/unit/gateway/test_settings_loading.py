@@ -101,15 +101,7 @@ def test_nested_variables_reach_queues_and_models() -> None:
 
 
 def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
-    queue = {
-        "MAX_LENGTH": 9,
-        "MAX_WAIT_MS": 8,
-        "MAX_RUNNING": 7,
-        "RESERVED": 3,
-        "LENDABLE": 2,
-        "BORROW": 1,
-        "ADMISSION": "adaptive",
-    }
+    queue = {"MAX_LENGTH": 9, "MAX_WAIT_MS": 8, "MAX_RUNNING": 7, "RESERVED": 3, "ADMISSION": "adaptive"}
     model = {
         "CONCURRENCY": 6,
         "COST": "slot_seconds",
@@ -222,19 +214,6 @@ def test_contradiction_names_all_places_that_caused_it() -> None:
     assert found == [
         "FAIRLANE_MIN_TASK_TIMEOUT_MS, fairlane.yaml: max_task_timeout_ms: "
         "min_task_timeout_ms (2000) is above max_task_timeout_ms (1000)"
-    ]
-
-
-def test_limits_of_a_queue_that_contradict_each_other_name_both_places() -> None:
-    found = problems(
-        "queues: {paid_stream: {reserved: 1}, free_batch: {borrow: 0}}\n",
-        {"FAIRLANE_QUEUES__PAID_STREAM__LENDABLE": "2"},
-    )
-    assert found == [
-        "FAIRLANE_QUEUES__PAID_STREAM__LENDABLE, fairlane.yaml: queues.paid_stream.reserved: "
-        "lendable (2) is above reserved (1)",
-        "fairlane.yaml: queues.free_batch.borrow, fairlane.yaml: queues.free_batch.reserved: "
-        "with borrow 0 and nothing reserved, no task of a limited model could run",
     ]
 
 

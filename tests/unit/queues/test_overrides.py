@@ -20,8 +20,6 @@ QUEUE_VALUES: dict[str, Value] = {
     "max_wait_ms": 1234,
     "max_running": 3,
     "reserved": 2,
-    "lendable": 0,
-    "borrow": 0,
     "admission": "adaptive",
     "paused": True,
 }

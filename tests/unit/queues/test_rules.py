@@ -178,39 +178,6 @@ def test_a_reserve_holds_against_a_larger_weight(world: World) -> None:
         assert queues_of(running).count("free") == 2
 
 
-@pytest.mark.parametrize(("lendable", "others"), [(None, 4), (2, 4), (1, 3), (0, 2)])
-def test_what_is_not_lent_stays_free_for_its_queue(world: World, lendable: int | None, others: int) -> None:
-    pool = Pool(world, limit=4)
-    pool.set_queue("paid", reserved=2, lendable=lendable)
-    backlog(pool, "free", 6)
-    assert len(pool.take(want=6)) == others
-    backlog(pool, "paid", 6)
-    assert queues_of(pool.take(want=6)) == ["paid"] * (4 - others)
-
-
-@pytest.mark.parametrize(("borrow", "most"), [(None, 4), (2, 3), (1, 2), (0, 1)])
-def test_a_queue_uses_its_reserve_and_borrows_so_much(world: World, borrow: int | None, most: int) -> None:
-    pool = Pool(world, limit=4)
-    pool.set_queue("free", reserved=1, borrow=borrow)
-    backlog(pool, "free", 6)
-    grants = pool.take(want=6)
-    assert len(grants) == most
-    pool.finish(grants[0])
-    assert len(pool.take(want=6)) == 1
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_reserves_of_more_slots_than_the_model_has_keep_nobody_of_their_owners_out(
-    world: World, limit: int
-) -> None:
-    pool = Pool(world, limit=limit)
-    pool.set_queue("paid", reserved=2, lendable=0)
-    pool.set_queue("free", reserved=2, lendable=0)
-    backlog(pool, "free", 4)
-    backlog(pool, "paid", 4)
-    assert len(pool.take(want=6)) == limit
-
-
 def test_turns_out_of_a_reserve_push_nobody_else_back(world: World) -> None:
     """A third queue that comes is lifted to where the others are, not to where the reserved one is."""
     pool = Pool(world, limit=4)
@@ -229,7 +196,6 @@ def test_raising_a_limit_wakes_for_every_rule(world: World, ears: Callable[[Pool
     hears = ears(other)
     changes: list[tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = [
         (pool.set_queue, {"max_running": 1}, {"max_running": 2}),
-        (pool.set_queue, {"reserved": 0, "borrow": 1}, {"borrow": None}),
         (pool.set_model, {"concurrency": 1}, {"concurrency": 2}),
         (pool.set_model, {"max_running_per_user": 1}, {"max_running_per_user": None}),
     ]

@@ -55,7 +55,6 @@ BLOCKS: dict[Blocked, Block] = {
     Blocked.MODEL_PAUSED: lambda pool: pool.set_model(paused=True),
     Blocked.QUEUE_PAUSED: lambda pool: pool.set_queue("free", paused=True),
     Blocked.NO_WORKER: lambda pool: pool.offer(withdrawn=["m"]),
-    Blocked.RESERVED: lambda pool: pool.set_queue("paid", reserved=100, lendable=5),
 }
 
 
@@ -71,18 +70,6 @@ def test_why_no_task_of_a_lane_can_start_is_told_and_no_wait_then(world: World, 
     assert (model.blocked, lanes["free"].blocked) == ({"free": why}, why)
     assert (pool.place("b").position, pool.place("b").estimating) == (1, True)
     assert pool.taken() == [] or why is Blocked.NO_WORKER
-
-
-def test_slots_that_are_reserved_block_nobody_who_is_owed_some_or_lent_one(world: World) -> None:
-    pool = Pool(world, limit=2)
-    pool.submit("b")
-    pool.set_queue("paid", reserved=2, lendable=1)
-    assert look(pool)[0].blocked == {}
-    pool.set_queue("paid", lendable=0)
-    assert look(pool)[0].blocked == {"free": Blocked.RESERVED}
-    pool.set_queue("free", reserved=1, lendable=0)
-    assert look(pool)[0].blocked == {}
-    assert pool.taken() == ["b"]
 
 
 def test_with_more_running_tasks_than_are_looked_at_the_rest_counts_alike(world: World) -> None:

@@ -8,8 +8,6 @@ export const CHINESE = {
   max_wait_ms: "任务在此最多等待的毫秒数。",
   max_running: "此队列可同时运行的任务数，所有模型与副本合计；即使有空闲槽位，超出的任务也会等待。",
   reserved: "在每个设有 concurrency 的模型上为此队列预留的槽位：未用满时其任务优先，未借出的保持空闲。",
-  lendable: "此队列不用时，其他队列可借用多少预留（reserved）槽位；不超过 reserved。",
-  borrow: "除预留槽位外，此队列还可使用设有 concurrency 的模型的多少槽位。",
   admission: "何时立即拒绝任务而不排队。",
   concurrency: "此模型可同时运行的任务数，所有副本合计。",
   cost: "公平性按什么计量。",
