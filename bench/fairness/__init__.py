@@ -1,6 +1,6 @@
 """The fairness laboratory: scheduling policies against each other in one simulator with a virtual clock.
 
-`python -m bench.fairness` runs everything, writes docs/fairness.md's tables, draws plots and checks the gates. Fairlane's part is
+`python -m bench.fairness` runs everything, writes RESULTS.md's tables, draws plots and checks the gates. Fairlane's part is
 played by the real scripts on a real Redis, whose clock the simulator moves; the other policies are plain Python.
 
     workloads  what is asked for: the VTC paper's workloads, from their published parameters

@@ -1,4 +1,4 @@
-"""`python -m bench.fairness [--only NAME …] [--dry]`: the experiments, the tables of docs/fairness.md, plots, and the gates."""
+"""`python -m bench.fairness [--only NAME …] [--dry]`: the experiments, the tables of RESULTS.md, plots, and the gates."""
 
 import argparse
 import sys
@@ -30,7 +30,7 @@ from bench.fairness.waiting import honesty
 from bench.fairness.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "fairness.md"
+DOCUMENT = Path(__file__).with_name("RESULTS.md")
 PLOTS = ROOT / "build" / "fairness"
 
 
@@ -44,9 +44,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="only these workloads, no document"
     )
-    parser.add_argument(
-        "--dry", action="store_true", help="leave docs/fairness.md as it is, and draw no plots"
-    )
+    parser.add_argument("--dry", action="store_true", help="leave RESULTS.md as it is, and draw no plots")
     return parser.parse_args(argv)
 
 

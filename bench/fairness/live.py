@@ -1,6 +1,6 @@
 """`python -m bench.fairness.live [--only NAME …] [--minutes M] [--dry]`: the experiments end to end, beside the simulation.
 
-Prints a table, writes it into docs/fairness.md, and ends with 1 when a figure is further from the simulation's than it may be.
+Prints a table, writes it into RESULTS.md, and ends with 1 when a figure is further from the simulation's than it may be.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from bench.fairness.measures import percentile
 from bench.fairness.report import check_table, put, table
 from bench.fairness.simulator import Run
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "fairness.md"
+DOCUMENT = Path(__file__).with_name("RESULTS.md")
 OFF = 5.0
 """Per cent that a figure may be off the simulation's."""
 SPARE_SLOTS = 4
@@ -174,7 +174,7 @@ def arguments(argv: list[str], names: Iterable[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=[*names], metavar="NAME", help="only these, no document")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="length of each experiment")
-    parser.add_argument("--dry", action="store_true", help="leave docs/fairness.md as it is")
+    parser.add_argument("--dry", action="store_true", help="leave RESULTS.md as it is")
     return parser.parse_args(argv)
 
 

@@ -1,6 +1,6 @@
 """`python -m bench.fairness.live_waits`: what callers of real gateways are told of their waits, and what comes.
 
-Four loads beside each other, each on a model of its own. Prints a table, and writes it into docs/fairness.md.
+Four loads beside each other, each on a model of its own. Prints a table, and writes it into RESULTS.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from bench.fairness.shares import lognormal
 from bench.fairness.simulator import SECOND, Request
 from bench.fairness.waiting import Honesty, honesty
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "fairness.md"
+DOCUMENT = Path(__file__).with_name("RESULTS.md")
 SECONDS = 75.0
 DRAIN_S = 60.0
 SPARE_SLOTS = 4
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fairness.live_waits")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="length of the experiments")
     parser.add_argument("--seed", type=int, default=11, help="of the random times and lengths")
-    parser.add_argument("--dry", action="store_true", help="leave docs/fairness.md as it is")
+    parser.add_argument("--dry", action="store_true", help="leave RESULTS.md as it is")
     given = parser.parse_args(argv)
     experiments = [experiment(load, given.seconds, given.seed) for load in LOADS]
     found = asyncio.run(run_all(experiments))

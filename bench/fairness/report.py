@@ -1,4 +1,4 @@
-"""The tables of docs/fairness.md. Pure: figures in, Markdown out."""
+"""The tables of RESULTS.md. Pure: figures in, Markdown out."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A task holds one slot from its grant to its end and produces its tokens at a constant pace, the first after one pace. Nothing is
 preempted and prompts cost no time: with one constant, 45 ms per token at 20 slots, the model reproduces the figures that the VTC
-paper's artifact measured on a GPU (see docs/fairness.md). Times are whole microseconds from the beginning of the run.
+paper's artifact measured on a GPU (see RESULTS.md). Times are whole microseconds from the beginning of the run.
 """
 
 import heapq

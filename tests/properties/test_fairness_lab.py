@@ -15,7 +15,7 @@ from bench.fairness.workloads import WORKLOADS
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.settings import CallerKey, Settings
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "fairness.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[2] / "bench" / "fairness" / "RESULTS.md").read_text()
 
 FINGERPRINTS = {
     "overload": "9e1af45268f3937a",
