@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
-from fairlane.gateway.webhooks.events import EVERY_USER, TEST
+from fairlane.gateway.webhooks.events import EVERY_USER
 
 REMOVED = "(removed)"
 """Stands for the key of a webhook that is gone, as long as retention has not removed all that it told. No key is named so."""
@@ -51,12 +51,6 @@ async def add(connection: AsyncConnection, row: Mapping[str, Any]) -> None:
 async def count(connection: AsyncConnection, owner: Owner) -> int:
     """How many webhooks an owner has."""
     return await connection.scalar(select(func.count()).select_from(webhooks).where(_mine(owner))) or 0
-
-
-async def count_of_key(connection: AsyncConnection, key_id: str) -> int:
-    """How many all users of a key have."""
-    of_key = select(func.count()).select_from(webhooks).where(webhooks.c.key_id == key_id)
-    return await connection.scalar(of_key) or 0
 
 
 async def all_of(connection: AsyncConnection, owner: Owner) -> Sequence[Any]:
@@ -121,15 +115,6 @@ async def set_delivery(connection: AsyncConnection, delivery_id: str, values: Ma
     """Change these columns."""
     which = webhook_deliveries.c.id == delivery_id
     await connection.execute(update(webhook_deliveries).where(which).values(dict(values)))
-
-
-async def tested(connection: AsyncConnection, webhook: str, since_ms: int) -> bool:
-    """Whether a test of a webhook has begun since then."""
-    columns = webhook_deliveries.c
-    found = select(columns.id).where(
-        columns.webhook == webhook, columns.created > since_ms, columns.event == TEST
-    )
-    return (await connection.execute(found.limit(1))).first() is not None
 
 
 async def deliveries(

@@ -24,13 +24,10 @@ from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_n
 from fairlane.workers.adapters.targets import BadTarget, read_target
 
 MAX_URL_CHARS = 2048
-MOST_OF_KEY = 10_000
 MAX_PER_CALLER = 10
 """Webhooks of all users of a key, or of an open gateway."""
 KEEP_SECRET_MS = 24 * 3_600_000
 """For so long the secret before signs besides, where nothing else is said."""
-LEAST_PAUSE_MS = 5000
-"""Between two tests of a webhook, and before something is sent again by hand, or by a webhook that begins anew."""
 BY_OWNER = "Its owner switched it off."
 
 
@@ -120,16 +117,12 @@ class Webhooks:
             if await store.count(connection, owner) >= MAX_PER_CALLER:
                 sentence = f"You have {MAX_PER_CALLER} webhooks: remove one first"
                 raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
-            if await store.count_of_key(connection, owner.key_id) >= MOST_OF_KEY:
-                sentence = f"The users of this key have {MOST_OF_KEY} webhooks: remove some first"
-                raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
             await store.add(connection, row)
             made = _found(await store.find(connection, row["id"], owner))
         return shown(made) | {"secret": row["secret"]}
 
     async def change(self, caller: Caller, webhook: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is given: url, events, note, enabled. One that gets another URL, or is switched on, begins anew, in
-        LEAST_PAUSE_MS: or whoever changes it again and again would have a receiver asked that had its rest."""
+        """Change what is given: url, events, note, enabled. A new URL, or enabling it, resets its failures."""
         settings, owner, now = self._settings(), _owner(caller), self._now_ms()
         if not fields:
             raise bad_request("say what becomes otherwise: url, events, note or enabled")
@@ -146,11 +139,10 @@ class Webhooks:
             if not on and row.off_since is None:
                 values |= {"off_since": now, "off_why": BY_OWNER, "due": None, "claim": ""}
             elif on and (row.off_since is not None or values.get("url", row.url) != row.url):
-                # whoever sends to it now writes down what came of it, and stops
+                # a replica that sends to it now records its results, and stops
                 values |= {"off_since": None, "off_why": "", "fails": 0, "failing_since": None, "error": ""}
-                first, soon = await store.first_due(connection, webhook), now + LEAST_PAUSE_MS
-                due = None if first is None else max(first, soon)
-                values |= {"not_before": soon, "claim": "", "due": due}
+                due = await store.first_due(connection, webhook)
+                values |= {"not_before": 0, "claim": "", "due": due}
             await store.set_values(connection, webhook, values)
             return shown(_found(await store.find(connection, webhook, owner)))
 
@@ -178,12 +170,10 @@ class Webhooks:
         now = self._now_ms()
         async with self._database.writing() as connection:
             row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
-            if await store.tested(connection, webhook, now - LEAST_PAUSE_MS):
-                raise _too_soon("It was tested just now")
             if row.waiting >= MOST_WAITING:
                 sentence = f"{MOST_WAITING} deliveries wait for its receiver already"
                 raise ApiError(409, "WEBHOOK_FULL", sentence)
-            made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, f"{webhook} {now}"))
+            made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
             await store.add_delivery(connection, made)
             await store.set_values(
                 connection, webhook, {"waiting": row.waiting + 1, "due": due_of(row, now, at_once=True)}
@@ -192,8 +182,7 @@ class Webhooks:
         return shown_delivery(found, 0)
 
     async def redeliver(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
-        """Send one again, and now; if it had ended, with all the time that it had at first. A receiver that fails is asked in
-        LEAST_PAUSE_MS, and no more often, however many are sent again: its rest would be over with each call."""
+        """Send one again, now. One that has ended gets all its tries again."""
         now = self._now_ms()
         async with self._database.writing() as connection:
             row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
@@ -201,23 +190,14 @@ class Webhooks:
             if found is None:
                 raise _no_delivery()
             waits = found.state == "waiting"
-            if (_sent(found) if waits else found.began) > now - LEAST_PAUSE_MS:
-                raise _too_soon("It was sent just now")
-            soon = now + LEAST_PAUSE_MS if row.fails else now
             values: dict[str, Any] = {"due": now}
             if not waits:
                 values |= {"state": "waiting", "began": now, "tries": 0, "ended": None}
             await store.set_delivery(connection, delivery, values)
-            more = {"waiting": row.waiting + (not waits), "due": due_of(row, soon, at_once=True)}
+            more = {"waiting": row.waiting + (not waits), "due": due_of(row, now, at_once=True)}
             await store.set_values(connection, webhook, more)
             found = await store.delivery(connection, webhook, delivery)
-        return shown_delivery(found, soon)
-
-
-def _sent(row: Any) -> int:
-    """When a delivery was sent last, ms; 0: never."""
-    tries = tries_of(row)
-    return int(tries[-1]["at"] + tries[-1]["tookMs"]) if tries else 0
+        return shown_delivery(found, 0)
 
 
 # ---- what is told ----------
@@ -337,9 +317,3 @@ def _on(row: Any) -> Any:
 def _no_delivery() -> ApiError:
     sentence = "This webhook has no such delivery, or its time in the log is over"
     return ApiError(404, "DELIVERY_NOT_FOUND", sentence)
-
-
-def _too_soon(what: str) -> ApiError:
-    return ApiError(
-        429, "TOO_SOON", f"{what}: wait {LEAST_PAUSE_MS // 1000} seconds", retry_after_ms=LEAST_PAUSE_MS
-    )

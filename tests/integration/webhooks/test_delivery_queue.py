@@ -13,7 +13,6 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
-from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import enqueue as enqueue_module
 from fairlane.gateway.webhooks import store
@@ -246,28 +245,6 @@ async def test_what_was_not_taken_is_sent_again_and_given_up_at_its_time(databas
     assert one.fails == len(dues)
 
 
-async def test_by_hand_one_is_sent_again_every_five_seconds_and_a_receiver_that_fails_is_asked_no_more_often(
-    database: Database,
-) -> None:
-    webhook = await hook(database)
-    await tell(database, *(end(f"t{number}") for number in range(4)))
-    [first] = await claimed(database)
-    await written(database, first, 500)
-    sent = [row.id for row in await rows(database)]
-    with pytest.raises(ApiError, match="just now"):
-        await using(database, NOW + 4999).redeliver(caller(ANN), webhook, sent[0])
-    now = NOW + 5000
-    for one in sent:
-        shown = await using(database, now).redeliver(caller(ANN), webhook, one)
-        assert (shown["state"], shown["nextAt"]) == ("waiting", now + 5000)
-        now += 1
-    assert await claimed(database, NOW + 9999) == []
-    [again] = await claimed(database, NOW + 10_000)
-    await written(database, again, 200, NOW + 10_000, 1)
-    shown = await using(database, NOW + 20_000).redeliver(caller(ANN), webhook, sent[3])
-    assert shown["nextAt"] == NOW + 20_000, "it takes what comes: at once"
-
-
 async def test_one_that_fails_for_days_is_switched_off_and_says_why(database: Database) -> None:
     webhook = await hook(database)
     await tell(database, end("t1"))
@@ -287,11 +264,8 @@ async def test_one_that_fails_for_days_is_switched_off_and_says_why(database: Da
     assert await tell(database, end("t3")) == 0
     on = await use.change(caller(ANN), webhook, {"enabled": True})
     assert (on["enabled"], on["failing"], on["offWhy"]) == (True, None, None)
-    assert await claimed(database, later + 5000) == [], (
-        "who switches it again and again has it asked no more often"
-    )
     [begun] = await claimed(database, later + 5001)
-    assert begun.health == WebhookHealth(not_before=later + 5001)
+    assert begun.health == WebhookHealth()
 
 
 async def test_what_is_old_or_removed_goes(database: Database) -> None:

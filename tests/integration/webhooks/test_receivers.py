@@ -113,9 +113,6 @@ async def test_it_is_given_up_at_its_time_and_can_be_sent_again_by_hand(
         assert failed["error"] == "The receiver answered 503."
         well = True
         path = f"/api/webhooks/{made['id']}/deliveries/{failed['id']}/redeliver"
-        soon = await talk.http.post(path)
-        assert (soon.status_code, soon.json()["code"]) == (429, "TOO_SOON")
-        talk.served.gateway.webhooks._now_ms = lambda: failed["createdAt"] + 60_000
         again = await talk.http.post(path)
         assert again.status_code == 202, again.text
         assert (again.json()["state"], again.json()["id"]) == ("waiting", failed["id"])
@@ -175,7 +172,7 @@ async def test_a_receiver_gets_a_few_at_a_time(start: Start) -> None:
         assert receiver.most_at_once <= 8
 
 
-async def test_a_test_comes_whatever_the_events_and_few_at_a_time(start: Start) -> None:
+async def test_a_test_comes_whatever_the_events(start: Start) -> None:
     async with start() as talk, receiving() as receiver:
         made = await hook(talk, receiver, events=["batch.failed"])
         tested = await talk.http.post(f"/api/webhooks/{made['id']}/test")
@@ -184,9 +181,6 @@ async def test_a_test_comes_whatever_the_events_and_few_at_a_time(start: Start) 
         assert receiver.got[0].json["type"] == "webhook.test"
         assert receiver.got[0].json["data"] == {"id": made["id"]}
         assert receiver.got[0].id == tested.json()["id"]
-        soon = await talk.http.post(f"/api/webhooks/{made['id']}/test")
-        assert (soon.status_code, soon.json()["code"]) == (429, "TOO_SOON")
-        assert int(soon.headers["retry-after"]) >= 1
 
 
 async def test_a_rotated_secret_signs_beside_the_one_before(start: Start) -> None:
