@@ -9,8 +9,8 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.batches.models import Batch, could_be, new_batch_id, read_window
+from fairlane.gateway.batches.requests import READERS
 from fairlane.gateway.batches.store import BatchStore, TooMany
-from fairlane.gateway.batches.surfaces import READERS
 from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_KEY, MOST_PAIRS, MOST_VALUE
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request

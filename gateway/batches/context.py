@@ -18,8 +18,8 @@ from fairlane.gateway.batches.lines import (
     parse_line,
 )
 from fairlane.gateway.batches.models import Batch, Status, blocked_on_json, line_task
+from fairlane.gateway.batches.requests import View
 from fairlane.gateway.batches.store import BatchStore
-from fairlane.gateway.batches.surfaces import View
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable

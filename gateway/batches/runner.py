@@ -30,9 +30,9 @@ from fairlane.gateway.batches.lines import (
     validate_lines,
 )
 from fairlane.gateway.batches.models import Batch, Problem, Status
+from fairlane.gateway.batches.requests import READERS, Reading, Request, View
 from fairlane.gateway.batches.results import Outcome, answered, failed
 from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
-from fairlane.gateway.batches.surfaces import READERS, Reading, Request, View
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MOST_OF_A_VALUE

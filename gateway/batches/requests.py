@@ -1,4 +1,4 @@
-"""The calls that a batch may be made over: how a line's body is read, by the same pieces as the calls themselves."""
+"""Reads the body of a batch line as the request of its call, with the functions of the call itself."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -30,7 +30,7 @@ View = OpenAIBodyView | EmbeddingBodyView | ResponsesBodyView
 
 
 class Request(NamedTuple):
-    """What a line asks for, as its call would read it."""
+    """The request of a line, as its call reads it."""
 
     task_type: str
     payload: bytes
@@ -41,7 +41,7 @@ class Request(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is needed to read a line's body."""
+    """What the readers of lines use."""
 
     bodies: Bodies
     most: int
@@ -87,4 +87,4 @@ READERS: Final[Mapping[str, Callable[[Raw, Reading], Awaitable[Request]]]] = {
     EMBEDDINGS: _of(read_embedding),
     RESPONSES: _responses,
 }
-"""By the path of the call. They raise ApiError for what the call would refuse."""
+"""By the path of the call. They raise the ApiError with which the call would reject the request."""
