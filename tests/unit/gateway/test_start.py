@@ -103,8 +103,9 @@ def test_check_knows_the_keys_of_the_database(tmp_path: Path, said: Callable[...
     write(data, token="gpu")
     assert said(data_dir=data) == ""
     assert said(data_dir=data, host="0.0.0.0") == ""
-    keys = json.dumps([{"id": "a", "sha256": "a" * 64}])
-    assert said(data_dir=data, keys=keys) == ""
+    file = tmp_path / "settings.yaml"
+    file.write_text(json.dumps({"keys": [{"id": "a", "sha256": "a" * 64}]}))
+    assert said(data_dir=data, config=file) == ""
 
 
 def test_check_says_when_it_cannot_look(tmp_path: Path, said: Callable[..., str]) -> None:
