@@ -5,7 +5,6 @@ split lines at the Unicode separators (U+0085, U+2028, U+2029) instead of at LF 
 """
 
 import functools
-import re
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -23,8 +22,6 @@ _encode = msgspec.json.encode
 _object_decoder = msgspec.json.Decoder(dict[str, Raw])
 _list_decoder = msgspec.json.Decoder(list[Raw])
 _skip = msgspec.json.Decoder(Raw)
-_NEXT = re.compile(rb"[\s,:]*+")
-_END = re.compile(r"trailing characters \(byte (\d+)\)")
 _KINDS = {code: chr(code) for code in b'"{[-0123456789tf'}
 """What most values begin with."""
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -102,38 +99,6 @@ def items(raw: bytes | None) -> list[bytes] | None:
         return [bytes(item) for item in _list_decoder.decode(raw)]
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-
-
-def count_parts(raw: bytes | None, most: int) -> int:
-    """How many items a JSON list has, or members an object; 0 for anything else. `raw` is valid JSON.
-
-    At least as many as there are, and no more than `most` if there are no more: what cannot have more is not counted exactly, and
-    counting ends behind `most`. No object is built.
-    """
-    kind = kind_of(raw)
-    if raw is None or kind not in ("[", "{"):
-        return 0
-    text = bytes(raw)
-    upper = text.count(b",") + 1
-    if upper <= most:
-        return upper
-    view = memoryview(text)
-    values = 0  # of an object, names are values too
-    step = 1 if kind == "[" else 2
-    at = text.index(kind.encode()) + 1
-    while values <= most * step:
-        at = _NEXT.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
-        if text[at] in b"]}":
-            break
-        try:
-            _skip.decode(view[at:])
-        except msgspec.DecodeError as error:  # it says where the value ends
-            end = _END.search(str(error))
-            if end is None:
-                raise
-            at += int(end[1]) - 1
-            values += 1
-    return -(-values // step)
 
 
 def too_deep(raw: bytes) -> bool:

@@ -8,9 +8,9 @@ from msgspec import Raw
 
 from fairlane.gateway.calls.bodies import Members, value_of
 from fairlane.gateway.calls.intake import check_choices, read_flag
-from fairlane.gateway.calls.reading import MOST_PARTS, NULL, is_null
+from fairlane.gateway.calls.reading import NULL, is_null
 from fairlane.gateway.errors import bad_request
-from fairlane.streaming.jsontext import count_parts, items, kind_of, members
+from fairlane.streaming.jsontext import items, kind_of, members
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
@@ -62,12 +62,8 @@ def _refuse_file_ids(messages: Raw) -> None:
     """Raise ApiError(400) for a part that names a file by its id, which no worker knows."""
     if b'"file_id"' not in bytes(messages):
         return
-    if count_parts(messages, MOST_PARTS) > MOST_PARTS:
-        raise bad_request(f"messages has more than {MOST_PARTS} items", "messages")
     for number, message in enumerate(items(messages) or ()):
         content = (members(message) or {}).get("content")
-        if count_parts(content, MOST_PARTS) > MOST_PARTS:
-            raise bad_request(f"a message has more than {MOST_PARTS} parts", "messages")
         for index, part in enumerate(items(content) or ()):
             file = members((members(part) or {}).get("file")) or {}
             if not is_null(file.get("file_id", NULL)):

@@ -10,10 +10,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from fairlane.gateway.errors import ApiError, bad_request, too_large
-from fairlane.streaming.jsontext import count_parts, join_object, json_string, kind_of
+from fairlane.streaming.jsontext import join_object, json_string, kind_of
 
-MOST_PARTS = 10_000
-"""Messages or items, their parts, and tools of a request: each takes some microseconds, and the loop stands still meanwhile."""
 MOST_BYTES = 16 << 20
 """Of a chat request, if nothing is said."""
 NULL = Raw(b"null")
@@ -41,10 +39,9 @@ Shape = TypeVar("Shape")
 
 
 class Budget:
-    """How many parts a request may still have, and how long its texts may become."""
+    """How long the texts of a request may become."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._left = MOST_PARTS
         self._most_bytes = most_bytes
         self._bytes = 0
 
@@ -59,14 +56,6 @@ class Budget:
         data = bytes(raw)
         if len(data) + data.count(b'"') + data.count(b"\\") > self._most_bytes:
             raise too_large(self._most_bytes)
-
-    def items(self, raw: Raw, decoder: msgspec.json.Decoder[list[Shape]], place: str) -> list[Shape]:
-        """The items of a list, which count. Raises ApiError(400)."""
-        if count_parts(raw, self._left) > self._left:
-            raise refused(place, f"the request has more than {MOST_PARTS} messages, items, parts and tools")
-        found = read(raw, decoder, place)
-        self._left -= len(found)
-        return found
 
 
 def read(raw: bytes | Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> Shape:
@@ -126,12 +115,12 @@ def is_null(raw: Raw) -> bool:
 
 def says_nothing(raw: Raw) -> bool:
     """Whether a member is absent, null, or empty, and may stand where it is not known. Nothing is made of what is in it."""
-    return is_null(raw) or (kind_of(raw) in ("[", "{") and not count_parts(raw, 0))
+    return is_null(raw) or bytes(raw).translate(None, b" \t\r\n") in (b"[]", b"{}")
 
 
 def check_callers(raw: Raw, place: str) -> None:
     """Raise ApiError(400) for a tool that is called by others than the model itself."""
-    if not is_null(raw) and (count_parts(raw, 1) > 1 or read(raw, _names, place) != ["direct"]):
+    if not is_null(raw) and read(raw, _names, place) != ["direct"]:
         raise refused(place, "only the model calls tools here: ['direct']")
 
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Raw
 
-from fairlane.streaming.jsontext import as_text, count_parts, items, kind_of, members, string_or_none
+from fairlane.streaming.jsontext import as_text, items, kind_of, members, string_or_none
 
 NOT_EXTRA = frozenset({"index", "message", "delta", "text", "finish_reason"})
 NOT_EXTRA_IN_MESSAGE = frozenset({"role", "content", "refusal", "reasoning_content", "tool_calls"})
 THOUGHTS = "thinking_blocks"
 """The member of a chat message with thoughts as Anthropic told them, which must come back so."""
-MOST_THOUGHTS = 1024
-"""In a message or a delta, and members of one: of more nothing is told, as the loop would stand still meanwhile."""
 
 _STOP = b'"stop"'
 _TOOL_CALLS = b'"tool_calls"'
@@ -127,9 +125,7 @@ def _calls(found: dict[str, Raw]) -> list[bytes]:
 
 def thoughts_of(found: Mapping[str, bytes]) -> list[bytes]:
     """The thoughts as they must come back, among the members of a message or a delta."""
-    raw = found.get(THOUGHTS)
-    listed = items(raw) if count_parts(raw, MOST_THOUGHTS) <= MOST_THOUGHTS else None
-    return [thought for thought in listed or () if count_parts(thought, MOST_THOUGHTS) <= MOST_THOUGHTS]
+    return items(found.get(THOUGHTS)) or []
 
 
 def others(found: Mapping[str, bytes], known: frozenset[str]) -> dict[str, bytes]:

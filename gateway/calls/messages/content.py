@@ -24,15 +24,7 @@ from fairlane.gateway.calls.reading import (
     string,
     text,
 )
-from fairlane.streaming.jsontext import (
-    EMPTY_STRING,
-    NULL,
-    count_parts,
-    join_object,
-    json_string,
-    kind_of,
-    members,
-)
+from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
@@ -71,7 +63,7 @@ class Conversation:
         """The list of messages."""
         if kind_of(raw) != "[":
             raise refused("messages", "must be a list of messages")
-        messages = self._budget.items(raw, _messages, "messages")
+        messages = read(raw, _messages, "messages")
         if not messages:
             raise refused("messages", "at least one message is needed")
         for number, message in enumerate(messages):
@@ -97,7 +89,7 @@ class Conversation:
     def _blocks(self, raw: Raw, decoder: Decoder[list[Shape]], place: str) -> list[Shape]:
         if kind_of(raw) != "[":
             raise refused(place, "must be a text or a list of blocks")
-        return self._budget.items(raw, decoder, place)
+        return read(raw, decoder, place)
 
     def _add_user(self, raw: Raw, place: str) -> None:
         """Results of tools come first: chat wants them behind their calls, each as a message."""
@@ -278,8 +270,8 @@ def _said(block: shapes.Text, place: str) -> bytes:
 def _check_citations(raw: Raw, place: str) -> None:
     if is_null(raw):
         return
-    found = (members(raw) or {}) if count_parts(raw, 1) <= 1 else None
-    if found is None or found.keys() - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
+    found = members(raw) or {}
+    if found.keys() - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
         raise refused(place, "models tell no citations here; leave it out")
 
 

@@ -100,9 +100,9 @@ def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = 
     conversation.messages.clear()
     if bounded or "max_tokens" in said:
         chat["max_tokens"] = _bound(said.get("max_tokens"))
-    _pass_on(said, chat, budget)
+    _pass_on(said, chat)
     only_there = {name: bytes(said[name]) for name in _ONLY_THERE if name in said}
-    extended = _tools(said, chat, budget) or conversation.extended
+    extended = _tools(said, chat) or conversation.extended
     _user(said, chat)
     only_there |= _output(said, chat)
     if stream:
@@ -127,21 +127,21 @@ def _bound(raw: Raw | None) -> Raw:
     return raw
 
 
-def _pass_on(said: Members, chat: Members, budget: Budget) -> None:
+def _pass_on(said: Members, chat: Members) -> None:
     """What chat says in the same words, or another one."""
     kinds: dict[str, Decoder[Any]] = {"temperature": _number, "top_p": _number, "top_k": _whole}
     for name in said.keys() & kinds:
         read(said[name], kinds[name], name)
         chat[name] = said[name]
     if "stop_sequences" in said:
-        if budget.items(said["stop_sequences"], _texts, "stop_sequences"):
+        if read(said["stop_sequences"], _texts, "stop_sequences"):
             chat["stop"] = said["stop_sequences"]
     if "speed" in said and read(said["speed"], _text, "speed") != "standard":
         raise refused("speed", "there is one speed, standard")
     if "context_management" in said:
         managed = read(said["context_management"], _management, "context_management")
         place = "context_management.edits"
-        edits = () if is_null(managed.edits) else budget.items(managed.edits, _edits, place)
+        edits = () if is_null(managed.edits) else read(managed.edits, _edits, place)
         for number, edit in enumerate(edits):
             if edit.type not in _EDITS:
                 raise refused(f"{place}[{number}].type", f"{edit.type[:100]!r} is not done here")
@@ -154,12 +154,12 @@ def _user(said: Members, chat: Members) -> None:
             chat["user"] = Raw(msgspec.json.encode(metadata.user_id))
 
 
-def _tools(said: Members, chat: Members, budget: Budget) -> bool:
+def _tools(said: Members, chat: Members) -> bool:
     """The tools, and which of them is to be called. Whether some have what chat has no word for."""
     extended = False
     raws: list[Raw] = []
     if "tools" in said:
-        raws = budget.items(said["tools"], _raws, "tools")
+        raws = read(said["tools"], _raws, "tools")
     tools = []
     for number, raw in enumerate(raws):
         tool = _tool(raw, f"tools[{number}]")

@@ -94,7 +94,7 @@ class Conversation:
             return
         if kind_of(raw) != "[":
             raise refused("input", "must be a text or a list of items")
-        listed = self._budget.items(raw, _items, "input")
+        listed = read(raw, _items, "input")
         self.add(listed, "input")
 
     def add_history(self, listed: Sequence[bytes], place: str) -> None:
@@ -198,15 +198,15 @@ class Conversation:
 
     def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
         """Thoughts that are sealed come back as they were told; of others, the text does."""
-        texts = [
-            text(part.text, f"{at}[{number}].text")
-            for at, raw, decoder in (
-                (f"{place}.content", item.content, _thoughts),
-                (f"{place}.summary", item.summary, _summary),
-            )
-            if not is_null(raw)
-            for number, part in enumerate(self._budget.items(raw, decoder, at))
-        ]
+        said, summed = f"{place}.content", f"{place}.summary"
+        parts: list[tuple[str, Raw]] = []
+        if not is_null(item.content):
+            thoughts = read(item.content, _thoughts, said)
+            parts += [(f"{said}[{number}].text", part.text) for number, part in enumerate(thoughts)]
+        if not is_null(item.summary):
+            summary = read(item.summary, _summary, summed)
+            parts += [(f"{summed}[{number}].text", part.text) for number, part in enumerate(summary)]
+        texts = [text(raw, at) for at, raw in parts]
         turn = self._turn_at(_Part.THOUGHTS)
         signed = unsealed(item.encrypted_content) if item.encrypted_content else None
         if item.encrypted_content and not (signed is None and self._kept_here):
@@ -226,7 +226,7 @@ class Conversation:
             return bytes(raw)
         if kind_of(raw) != "[":
             raise refused(place, "must be a text or a list of parts")
-        parts = self._budget.items(raw, decoder, place)
+        parts = read(raw, decoder, place)
         if not parts:
             return EMPTY_STRING
         told = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]

@@ -91,7 +91,8 @@ def wishes_of(fields: Members) -> Wishes:
 
 
 def _find_references(raw: Raw, found: dict[str, None]) -> None:
-    for number, item in enumerate(Budget(MOST_BYTES).items(raw, _raws, "input")):
+    listed = read(raw, _raws, "input")
+    for number, item in enumerate(listed):
         if len(memoryview(item)) > _LONGEST_REFERENCE:
             continue
         kind = read(item, _reference, f"input[{number}]")
@@ -140,8 +141,8 @@ def chat_of(
     extended = conversation.extended
     del conversation
     read_settings(said, chat, echo)
-    tools = read_tools(said["tools"], budget) if "tools" in said else Tools({}, {})
-    read_choice(said.get("tool_choice"), tools, chat, echo, budget)
+    tools = read_tools(said["tools"]) if "tools" in said else Tools({}, {})
+    read_choice(said.get("tool_choice"), tools, chat, echo)
     if "parallel_tool_calls" in said:
         read(said["parallel_tool_calls"], _flag, "parallel_tool_calls")
         if "tools" in chat:

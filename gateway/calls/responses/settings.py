@@ -14,7 +14,7 @@ from fairlane.gateway.calls.bounds import MOST_KEY, MOST_PAIRS, MOST_VALUE
 from fairlane.gateway.calls.outputs import MOST
 from fairlane.gateway.calls.reading import NOT_HERE, is_null, read, refused, string, text
 from fairlane.gateway.calls.responses import shapes
-from fairlane.streaming.jsontext import NULL, count_parts, join_object, json_string, kind_of, one_line
+from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SUMMARIES = ("auto", "concise", "detailed")
@@ -23,7 +23,6 @@ LOGPROBS = "message.output_text.logprobs"
 INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url"})
 """What may be asked for beside the answer; the last two are told without being asked."""
 MOST_LOGPROBS = 20
-MOST_INCLUDED = 100
 _AS_THEY_ARE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _TEXTS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
 """Members that chat has, too: what an upstream of OpenAI's is told, and others leave."""
@@ -57,8 +56,6 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
             "truncation", "must be disabled: nothing is left out of an input here; send fewer items"
         )
     if "metadata" in said:
-        if count_parts(said["metadata"], MOST_PAIRS) > MOST_PAIRS:
-            raise refused("metadata", f"may have at most {MOST_PAIRS} members")
         _check_metadata(read(said["metadata"], _pairs, "metadata"))
     if (
         "stream_options" in said
@@ -72,6 +69,8 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
+    if len(metadata) > MOST_PAIRS:
+        raise refused("metadata", f"may have at most {MOST_PAIRS} members")
     for name, value in metadata.items():
         if len(name) > MOST_KEY or len(value) > MOST_VALUE:
             raise refused(
@@ -148,8 +147,6 @@ def check_include(said: Members) -> list[str]:
     """What is asked for beside the answer, by names."""
     if "include" not in said:
         return []
-    if count_parts(said["include"], MOST_INCLUDED) > MOST_INCLUDED:
-        raise refused("include", f"may have at most {MOST_INCLUDED} items")
     return read(said["include"], _names, "include")
 
 

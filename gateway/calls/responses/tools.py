@@ -6,16 +6,7 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.reading import (
-    NOT_HERE,
-    Budget,
-    Typed,
-    check_callers,
-    is_null,
-    read,
-    refused,
-    string,
-)
+from fairlane.gateway.calls.reading import NOT_HERE, Typed, check_callers, is_null, read, refused, string
 from fairlane.gateway.calls.responses import shapes
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 
@@ -31,10 +22,11 @@ class Tools(NamedTuple):
     told: dict[str, bytes]
 
 
-def read_tools(raw: Raw, budget: Budget) -> Tools:
+def read_tools(raw: Raw) -> Tools:
     """Return the tools of a request. Raise ApiError(400)."""
     tools = Tools({}, {})
-    for number, one in enumerate(budget.items(raw, _raws, "tools")):
+    raws = read(raw, _raws, "tools")
+    for number, one in enumerate(raws):
         place = f"tools[{number}]"
         kind = read(one, _typed, place).type
         if kind != "function":
@@ -73,7 +65,7 @@ def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]
     return chat, one_line(join_object([*told, ("strict", strict)]))
 
 
-def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, bytes], budget: Budget) -> None:
+def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, bytes]) -> None:
     """Tell chat the tools and which is to be called, and the response what it repeats of it. Raises ApiError(400)."""
     echo["tools"] = b"[%b]" % b",".join(tools.told.values())
     offered = list(tools.chat.values())
@@ -85,7 +77,7 @@ def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, by
             if read(raw, _name, "tool_choice") not in CHOICES:
                 raise refused("tool_choice", f"must be one of {', '.join(CHOICES)}, or an object")
         else:
-            wanted, offered = _chosen(raw, tools, budget)
+            wanted, offered = _chosen(raw, tools)
     if offered:
         chat["tools"] = Raw(b"[%b]" % b",".join(offered))
         if wanted is not None:
@@ -94,7 +86,7 @@ def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, by
         raise refused("tool_choice", "there are no tools")
 
 
-def _chosen(raw: Raw, tools: Tools, budget: Budget) -> tuple[bytes, list[bytes]]:
+def _chosen(raw: Raw, tools: Tools) -> tuple[bytes, list[bytes]]:
     """The choice that an object says, and the tools that the model is told: where some are allowed, only these."""
     kind = read(raw, _typed, "tool_choice").type
     if kind not in ("function", "allowed_tools"):
@@ -106,7 +98,7 @@ def _chosen(raw: Raw, tools: Tools, budget: Budget) -> tuple[bytes, list[bytes]]
     if choice.mode not in ("auto", "required"):
         raise refused("tool_choice.mode", "must be auto or required")
     allowed: dict[str, bytes] = {}
-    listed = () if is_null(choice.tools) else budget.items(choice.tools, _raws, "tool_choice.tools")
+    listed = () if is_null(choice.tools) else read(choice.tools, _raws, "tool_choice.tools")
     for number, one in enumerate(listed):
         place = f"tool_choice.tools[{number}]"
         tool = read(one, _named, place)

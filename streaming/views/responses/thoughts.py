@@ -12,10 +12,6 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from fairlane.streaming.jsontext import count_parts
-
-MOST = 1000
-"""Thoughts in one item."""
 _PREFIX = "fairlane1."
 
 
@@ -60,7 +56,7 @@ def unsealed(told: str) -> list[bytes] | None:
         return None
     try:
         packed = base64.b64decode(told.removeprefix(_PREFIX), validate=True)
-        thoughts = _thoughts(packed) if count_parts(packed, MOST) <= MOST else None
+        thoughts = _thoughts(packed)
     except _WRONG:
         return None
-    return None if thoughts is None else [msgspec.json.encode(thought) for thought in thoughts]
+    return [msgspec.json.encode(thought) for thought in thoughts]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from fairlane.gateway.calls.messages.request import EFFORTS, INLINE_TOKENS, chat_of
-from fairlane.gateway.calls.reading import MOST_PARTS
 from fairlane.gateway.errors import ApiError
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
 from fairlane.workers.adapters.dialects.gemini import GeminiDialect
@@ -291,13 +290,6 @@ def test_what_cannot_be_said_is_refused_by_its_name(request_: dict[str, Any], pl
         chat(**request_)
     assert (caught.value.status, caught.value.param) == (400, place)
     assert caught.value.message.startswith(f"{place}: ")
-
-
-def test_a_request_of_too_many_parts_is_refused() -> None:
-    for many in ({"messages": HI * (MOST_PARTS + 1)}, {"messages": [user(*[text("x")] * MOST_PARTS)]}):
-        with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
-            chat(**many)
-    chat(messages=[user(*[text("x")] * (MOST_PARTS - 1))])
 
 
 MANY_MEMBERS = {str(n): 1 for n in range(100_000)}

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from fairlane.gateway.calls.reading import MOST_PARTS
 from fairlane.gateway.calls.responses.echo import MOST_ECHO
 from fairlane.gateway.calls.responses.kept import with_id
 from fairlane.gateway.calls.responses.request import MOST_REFERENCES, Wishes, chat_of, wishes_of
@@ -386,13 +385,6 @@ def test_a_member_of_chat_is_refused_with_its_name_in_responses(chats: str, ours
         chat(**{chats: "some"})
 
 
-def test_a_request_of_too_many_parts_is_refused() -> None:
-    for many in ({"input": HI * (MOST_PARTS + 1)}, {"input": [user(*[text("x")] * MOST_PARTS)]}):
-        with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
-            chat(**many)
-    chat(input=[user(*[text("x")] * (MOST_PARTS - 1))])
-
-
 def test_what_a_response_repeats_is_bounded() -> None:
     with pytest.raises(ApiError, match="may take") as caught:
         chat(instructions="x" * MOST_ECHO)
@@ -454,8 +446,6 @@ def test_what_a_request_wishes_of_keeping() -> None:
     with pytest.raises(ApiError, match="refers to more"):
         wishes_of(fields_of({"input": many}))
     assert wishes_of(fields_of({"input": [{"id": "a"}, {"id": "b", **HI[0]}]})).references == ("a",)
-    with pytest.raises(ApiError, match=f"more than {MOST_PARTS}"):
-        wishes_of(fields_of({"input": [*references, *[0] * MOST_PARTS]}))
 
 
 def test_what_was_kept_comes_before_the_input_and_references_are_what_they_mean() -> None:

@@ -33,10 +33,6 @@ HINTS = frozenset(
     }
 )
 """Members that change nothing of what an answer is: left out where a provider has no word for them."""
-MOST_OBJECTS = 250_000
-"""In a request, counted by candidates: at most this many are checked."""
-MOST_PARTS = 10_000
-"""Of a request: messages, parts of their contents, calls and tools; or of an answer. Each takes some microseconds."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w-]+=[\w-]+)*;base64,", re.IGNORECASE)
 
 
@@ -52,21 +48,6 @@ class Audio(Struct):
 class File(Struct):
     file_data: str | None = None
     filename: str | None = None
-
-
-class _MessageShape(Struct):
-    content: Raw = Raw(b"null")
-    tool_calls: Raw = Raw(b"null")
-
-
-class _Shape(Struct):
-    """How much there is of what becomes objects."""
-
-    messages: list[_MessageShape]
-    tools: Raw = Raw(b"null")
-
-
-_items = msgspec.json.Decoder(list[Raw])
 
 
 class Part(Struct):
@@ -253,20 +234,7 @@ def read_chat(
     `ignored` are hints that this provider has no word for, in addition to `HINTS`. Raises `TaskError` for anything else: a
     member that is not read would be silently ignored.
     """
-    too_many = refused(f"The request has more than {MOST_PARTS} messages, parts and tools")
-    if payload.count(b"{") > MOST_OBJECTS:
-        raise too_many
     try:
-        shape = msgspec.json.decode(payload, type=_Shape)
-        lists = [
-            shape.tools,
-            *(raw for message in shape.messages for raw in (message.content, message.tool_calls)),
-        ]
-        if (
-            sum(len(_items.decode(raw)) for raw in lists if bytes(raw)[:1] == b"[") + len(shape.messages)
-            > MOST_PARTS
-        ):
-            raise too_many
         members = msgspec.json.decode(payload, type=dict[str, Raw])
         known = {name: raw for name, raw in members.items() if not is_null(raw)}
         through = {name: raw for name, raw in known.items() if name in own or name in allowed}

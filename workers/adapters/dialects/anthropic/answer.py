@@ -7,14 +7,7 @@ from msgspec import Raw, Struct
 
 from fairlane.workers.adapters.chunks import MOST_CHOICES, StreamError, check_event, is_null
 from fairlane.workers.adapters.dialects.base import Output
-from fairlane.workers.adapters.dialects.chat import (
-    MOST_PARTS,
-    Head,
-    calls_delta,
-    completion_of,
-    told_once,
-    usage_from,
-)
+from fairlane.workers.adapters.dialects.chat import Head, calls_delta, completion_of, told_once, usage_from
 from fairlane.workers.sdk.values import Delta, Result, Usage
 
 FINISHES = {
@@ -145,8 +138,6 @@ class AnthropicReader:
         message = msgspec.json.decode(body, type=_Whole)
         if not is_null(message.error):
             raise StreamError(message.error)
-        if len(message.content) > MOST_PARTS:
-            raise ValueError(f"it has more than {MOST_PARTS} blocks")
         if message.stop_reason is None:
             raise ValueError("it has no stop_reason")
         self._begin(message)

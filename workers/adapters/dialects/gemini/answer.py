@@ -7,14 +7,7 @@ from msgspec import Raw, Struct
 
 from fairlane.workers.adapters.chunks import MOST_CHOICES, StreamError, check_event, is_null
 from fairlane.workers.adapters.dialects.base import Output
-from fairlane.workers.adapters.dialects.chat import (
-    MOST_PARTS,
-    Head,
-    calls_delta,
-    completion_of,
-    told_once,
-    usage_from,
-)
+from fairlane.workers.adapters.dialects.chat import Head, calls_delta, completion_of, told_once, usage_from
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Delta, Result, Usage
 
@@ -147,8 +140,6 @@ class GeminiReader:
             raise ValueError(f"a candidate with the index {index}")
         choice = self._choices.setdefault(index, _Choice())
         parts = None if candidate.content is None else candidate.content.parts
-        if len(parts or ()) > MOST_PARTS:
-            raise ValueError(f"it has more than {MOST_PARTS} parts")
         deltas = [delta for part in parts or () for delta in self._part(index, choice, part)]
         reason = candidate.finish_reason
         if reason is None or reason == "FINISH_REASON_UNSPECIFIED":
