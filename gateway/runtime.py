@@ -51,7 +51,6 @@ from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.quota import QuotaAdmin
-from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.settings_view import EffectiveSettings, overrides_now
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
@@ -348,7 +347,6 @@ class Gateway:
             quota=self.quota,
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
             endpoints=endpoints,
-            responses=ResponseList(kept, self.scheduler),
             settings=EffectiveSettings(
                 self.link,
                 keys,

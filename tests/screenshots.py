@@ -133,13 +133,13 @@ async def operators_view(page: Page, talk: Talk) -> None:
 
 async def whole_hour(talk: Talk) -> bool:
     """Has the gateway read all of `write_an_hour`? It looks again when another bucket is over."""
-    history = (await talk.http.get("/api/admin/history")).json()
+    history = (await talk.http.get("/api/admin/timeseries")).json()
     return all(history["completed"][1:-2])
 
 
 async def told_of_waiting(talk: Talk) -> bool:
     """Does what the gateway knows of the last seconds hold tasks that wait?"""
-    return (await talk.http.get("/api/admin/history")).json()["waiting"][-1] > 0
+    return (await talk.http.get("/api/admin/timeseries")).json()["waiting"][-1] > 0
 
 
 async def work_for_long(talk: Talk, models: list[str], slots: int, name: str) -> None:
@@ -261,7 +261,7 @@ async def one_key(page: Page, talk: Talk) -> None:
             "id": f"invoice-{number}",
             "note": f"invoice {number} is paid",
         }
-        await talk.http.post("/api/admin/quota/grants", json=said)
+        await talk.http.post("/api/admin/balances/grants", json=said)
     async with talk.worker2([MODEL]) as worker, talk.client(shop) as caller:
         for number in range(5):
             call = talk.later(

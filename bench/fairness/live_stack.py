@@ -86,7 +86,7 @@ class Stack:
 
     async def counts(self) -> dict[str, int]:
         """What an operator sees: queued, executing, completed, failed, cancelled."""
-        answer = await self.operator.get("/api/admin/state", params={"tasks": "0"})
+        answer = await self.operator.get("/api/admin/overview", params={"tasks": "0"})
         answer.raise_for_status()
         counts: dict[str, int] = answer.json()["counts"]
         return counts
@@ -136,7 +136,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
         )
 
         async def connected() -> bool:
-            state = (await operator.get("/api/admin/state", params={"tasks": "0"})).json()
+            state = (await operator.get("/api/admin/overview", params={"tasks": "0"})).json()
             return bool(sum(worker["slots"] for worker in state["workers"]) == slots)
 
         await until(connected, "the workers to connect", 30)

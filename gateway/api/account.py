@@ -11,7 +11,7 @@ from fairlane.gateway.settings import MODES
 router = keyed_router("account")
 
 
-@router.get("/api/caller", **described("caller.get", "Get the caller of this request", Account))
+@router.get("/api/me", **described("caller.get", "Get the caller of this request", Account))
 async def caller(request: Framed, caller: TheCaller) -> Response:
     """As whom this request counts, and what it could name instead.
 

@@ -410,7 +410,7 @@ class TopUsers(Schema, kw_only=True):
     complete: bool
 
 
-class ErasedUsers(Schema, kw_only=True):
+class Erased(Schema, kw_only=True):
     """Of how many rows, each once."""
 
     usage: int
@@ -496,16 +496,8 @@ class OwnedWebhook(WebhookShown, kw_only=True):
     user: Annotated[str, says("`*`: it hears of all users of its key")]
 
 
-class WebhookSwitchedOff(OwnedWebhook, kw_only=True):
+class WebhookDisabled(OwnedWebhook, kw_only=True):
     notes: list[str]
-
-
-class OwnedDelivery(WebhookDelivery, kw_only=True):
-    """A delivery, as operators see it."""
-
-    key: str | None
-    user: str
-    url: str
 
 
 class RequestCounts(Schema, kw_only=True):
@@ -550,19 +542,6 @@ class AnyBatch(BatchStanding, kw_only=True):
     error: Annotated[str | None, says("the first thing that is wrong")]
     error_line: Annotated[int | None, says("in which line of its file")]
     error_param: Annotated[str | None, says("in which member")]
-
-
-class KeptResponse(Schema, kw_only=True):
-    id: str
-    task_id: str
-    key: str
-    user: str
-    model: str
-    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-    background: bool
-    created_at: Ms
-    ended_at: Annotated[Ms | None, says("null: SQL does not have its end yet")]
-    expires_at: Ms
 
 
 class SettingInfo(Schema, kw_only=True):

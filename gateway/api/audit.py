@@ -39,7 +39,7 @@ async def audit(
 
 
 @router.get(
-    "/api/admin/refusals",
+    "/api/admin/rejections",
     **described("admin.rejections.list", "List rejected calls", listed("refusals", Refusal)),
 )
 async def refused(

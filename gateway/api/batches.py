@@ -7,17 +7,7 @@ from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.api.answers import AnyBatch
-from fairlane.gateway.api.framing import (
-    KEY,
-    TheActor,
-    TheBody,
-    TheCaller,
-    TheOperator,
-    answer,
-    described,
-    failed,
-    keyed_router,
-)
+from fairlane.gateway.api.framing import KEY, TheBody, TheCaller, answer, described, failed, keyed_router
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
 from fairlane.gateway.batches.api import Batches
@@ -25,6 +15,8 @@ from fairlane.gateway.batches.models import UNENDED, Status, told, told_to_opera
 from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_PAIRS
 from fairlane.gateway.calls.openai import CHAT
 from fairlane.gateway.errors import bad_request
+from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.queues.actor import Actor
 
 
 class OutputExpiry(BaseModel):
@@ -120,14 +112,12 @@ async def page_of_all(
     return answer({"batches": rows, "next": found[-1].id if more else None})
 
 
-@operators.post(
-    "/api/admin/batches/{batch_id}/cancel", **described("admin.batches.cancel", "Cancel any batch", AnyBatch)
-)
-async def cancel_any(batches: TheBatches, operator: TheOperator, actor: TheActor, batch_id: str) -> Response:
-    """Ends anybody's batch early, as its caller would."""
+async def cancel_batch(batches: Batches, audit: AuditRecord, batch_id: str, actor: Actor) -> bool:
+    """Cancel any user's batch for an operator, with an audit log entry. Return whether this call did. Raise ApiError(404)."""
     before = await batches.find_any(batch_id)
     after = await batches.cancel_any(batch_id)
-    if after.status is not before.status:
-        shown = {"status": before.status.value, "user": before.user}
-        await operator.audit.note(actor, "cancel", f"batch {batch_id}", shown, {"status": after.status.value})
-    return answer(told_to_operators(after))
+    if after.status is before.status:
+        return False
+    shown = {"status": before.status.value, "user": before.user}
+    await audit.note(actor, "cancel", f"batch {batch_id}", shown, {"status": after.status.value})
+    return True

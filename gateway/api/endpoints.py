@@ -30,14 +30,6 @@ async def endpoints(operator: TheOperator) -> Response:
     return answer(await operator.endpoints.page())
 
 
-@router.get(
-    "/api/admin/endpoints/{name}", **described("admin.endpoints.get", "Get an endpoint", EndpointShown)
-)
-async def show(operator: TheOperator, name: str) -> Response:
-    """One endpoint, with its line."""
-    return answer(await operator.endpoints.show(name))
-
-
 @router.post(
     "/api/admin/endpoints",
     **described("admin.endpoints.create", "Create an endpoint", EndpointDone, body=NewEndpoint, status=201),

@@ -19,8 +19,8 @@ from fairlane.gateway.api.answers import (
     TaskDetail,
     TopUsers,
 )
+from fairlane.gateway.api.batches import TheBatches, cancel_batch
 from fairlane.gateway.api.framing import (
-    Body,
     TheActor,
     TheBody,
     TheCaller,
@@ -31,7 +31,7 @@ from fairlane.gateway.api.framing import (
     keyed_router,
 )
 from fairlane.gateway.api.queries import Count
-from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, Cancelled, fields, listed, ref
+from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, ref
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import NOBODY
@@ -40,7 +40,6 @@ from fairlane.gateway.operator.breakers import force
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.search import FILTERS, describe
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable, check_name
-from fairlane.queues.actor import Actor
 from fairlane.queues.chains import chain_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours
@@ -50,21 +49,26 @@ from fairlane.queues.tasks import State
 MAX_VALUE = 256
 
 
-class BreakerChange(BaseModel):
-    """How an operator sets a circuit breaker."""
-
-    model: str
-    upstream: str = Field("", description="as the state names it; empty: workers that name none")
-    breaker: Literal["open", "closed", "auto"] = Field(description="`auto`: the gateway opens and closes it")
-
-
-def _change(kind: Configured) -> type[BaseModel]:
-    members = optional(ENTRY[kind], changeable(kind)) | {PAUSED: (bool | None, None)}
+def _change(kind: Configured, **more: Any) -> type[BaseModel]:
+    members = optional(ENTRY[kind], changeable(kind)) | {PAUSED: (bool | None, None), **more}
     return create_model(f"{kind.title()}Change", __config__=ConfigDict(extra="forbid"), **members)
 
 
 QueueChange = _change("queue")
-ModelChange = _change("model")
+ModelChange = _change(
+    "model",
+    breaker=(
+        Literal["open", "closed", "auto"] | None,
+        Field(
+            None,
+            description="sets a circuit breaker, without other settings; `auto`: the gateway opens and closes it",
+        ),
+    ),
+    upstream=(
+        str,
+        Field("", description="the upstream of the breaker; empty: that of workers that name none"),
+    ),
+)
 
 
 router = keyed_router("operators")
@@ -74,7 +78,7 @@ TIME = r"^[0-9]{0,15}$"
 
 
 @router.get(
-    "/api/admin/state",
+    "/api/admin/overview",
     **described("admin.state", "Get the state of queues, models, workers and replicas", OperatorState),
 )
 async def state(operator: TheOperator, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
@@ -113,7 +117,7 @@ class Pictures(Response):
 
 
 @router.get(
-    "/api/admin/feed",
+    "/api/admin/events",
     **described(
         "admin.feed",
         "Stream the state",
@@ -122,7 +126,7 @@ class Pictures(Response):
     ),
 )
 async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Response:
-    """Server-sent events: once a second an event `state` with what GET /api/admin/state says without its tasks, and more.
+    """Server-sent events: once a second an event `state` with what GET /api/admin/overview says without its tasks, and more.
 
     `store`: what this replica sees of Redis, as of now. `asOf`: of when the rest is, which is kept while Redis is away; null when
     nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
@@ -130,7 +134,9 @@ async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Re
     return Pictures(operator, framed.app.gateway.entrance, request)
 
 
-@router.get("/api/admin/history", **described("admin.history", "Get rates and latencies over time", History))
+@router.get(
+    "/api/admin/timeseries", **described("admin.history", "Get rates and latencies over time", History)
+)
 async def history(operator: TheOperator) -> Response:
     """What all replicas did in the last hour, in buckets of 10 s and as a whole (`total`). The newest bucket reaches `until`.
 
@@ -196,13 +202,13 @@ async def find_tasks(
 
 @router.post(
     "/api/admin/tasks/cancel",
-    **described(
-        "admin.tasks.cancel_all", "Cancel the tasks that match", fields(cancelled=INTEGER, more=BOOLEAN)
-    ),
+    **described("admin.tasks.cancel", "Cancel tasks", fields(cancelled=INTEGER, more=BOOLEAN)),
 )
-async def cancel_all(
+async def cancel(
     operator: TheOperator,
+    batches: TheBatches,
     actor: TheActor,
+    batch: Filter = "",
     state: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
     user: Filter = "",
     queue: Filter = "",
@@ -210,17 +216,21 @@ async def cancel_all(
     worker: Filter = "",
     limit: Annotated[int, Query(ge=1, le=1000), Count] = 1000,
 ) -> Response:
-    """Ends tasks that wait or run and match, at most `limit` of those among the last 10,000 that were submitted.
+    """Cancel a `batch`, by its id, or all tasks that wait or run and match: at most `limit` of those among the last 10,000 that
+    were submitted. For one task use `POST /api/task/{taskId}/cancel`.
 
-    One of user, queue, model and worker must be given, and nothing that this call does not know. `more`: call again for the rest.
-    Written to the audit record as one entry.
+    `cancelled`: how many this call ended; results so far stay in the files of a batch. `more`: call again for the rest. Written
+    to the audit log as one entry.
     """
+    if batch:
+        ended = await cancel_batch(batches, operator.audit, batch, actor)
+        return answer({"cancelled": int(ended), "more": False})
     if state not in ("", State.QUEUED, State.EXECUTING):
         raise bad_request(f"state must be {State.QUEUED} or {State.EXECUTING}", "state")
     given = {"user": user, "queue": queue, "model": model, "worker": worker}
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
     if not wanted:
-        raise bad_request("one of user, queue, model and worker must be given", "user")
+        raise bad_request("one of batch, user, queue, model and worker must be given", "user")
     if state:
         wanted["state"] = state
     cancelled, more = await operator.cancel_all(wanted, limit, actor)
@@ -262,16 +272,6 @@ async def _stored(operator: Operator, caller: Caller, task_id: str) -> dict[str,
 
 
 @router.post(
-    "/api/admin/tasks/{task_id}/cancel", **described("admin.tasks.cancel", "Cancel a task", Cancelled)
-)
-async def cancel(operator: TheOperator, actor: TheActor, task_id: str) -> Response:
-    """Ends a task, whoever's it is; also fine when it has ended. Written to the audit record."""
-    record = await operator.poll.record(task_id)
-    state = await operator.cancel.others(task_id, record, actor)
-    return answer({"taskId": task_id, "status": state}, {"x-task-id": task_id})
-
-
-@router.post(
     "/api/admin/workers/{worker_id}/drain",
     **described(
         "admin.workers.drain", "Drain a worker", fields(workerId=STRING, replica=STRING, draining=BOOLEAN)
@@ -288,23 +288,6 @@ async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Respo
     return answer(answered)
 
 
-@router.post(
-    "/api/admin/breakers",
-    **described(
-        "admin.breakers.set",
-        "Set a circuit breaker",
-        fields(model=STRING, upstream=STRING, breaker=STRING, before=STRING),
-        body=BreakerChange,
-    ),
-)
-async def force_breaker(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
-    """Has the breaker of an upstream of a model open or closed, on every replica, or lets it go by itself again.
-
-    Nothing of the model starts through an upstream whose breaker is open. Written to the audit record.
-    """
-    return answer(await force(operator.scheduler, await body.fields(), actor))
-
-
 @router.patch(
     "/api/admin/queues/{name}",
     **described("admin.queues.update", "Update a queue", QueueChanged, body=QueueChange),
@@ -312,11 +295,12 @@ async def force_breaker(operator: TheOperator, actor: TheActor, body: TheBody) -
 async def change_queue(
     operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
 ) -> Response:
-    """Overrides settings of a queue for good, while the gateways run; null restores what is configured.
+    """Override settings of a queue at run time, on every replica; null restores the configured value.
 
-    With `check` nothing is changed, only refused if it would be.
+    With `check` nothing is changed; the answer is the rejection, or the values in effect.
     """
-    return await _update(operator, actor, body, "queue", name, check=check)
+    check_name(operator.current.settings, "queue", name)
+    return answer(await operator.overrides.patch("queue", name, await body.fields(), actor, check=check))
 
 
 @router.patch(
@@ -326,15 +310,14 @@ async def change_queue(
 async def change_model(
     operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
 ) -> Response:
-    """Overrides settings of a model for good, while the gateways run; null restores what is configured.
+    """Override settings of a model at run time, or set the circuit breaker of one of its upstreams, on every replica; null
+    restores the configured value.
 
-    With `check` nothing is changed, only refused if it would be.
+    With `check` nothing is changed; the answer is the rejection, or the values in effect.
     """
-    return await _update(operator, actor, body, "model", name, check=check)
-
-
-async def _update(
-    operator: Operator, actor: Actor, body: Body, kind: Configured, name: str, *, check: bool
-) -> Response:
-    check_name(operator.current.settings, kind, name)
-    return answer(await operator.overrides.patch(kind, name, await body.fields(), actor, check=check))
+    check_name(operator.current.settings, "model", name)
+    fields = await body.fields()
+    if "breaker" not in fields and "upstream" not in fields:
+        return answer(await operator.overrides.patch("model", name, fields, actor, check=check))
+    changed = await force(operator.scheduler, name, fields, actor)
+    return answer(await operator.overrides.patch("model", name, {}, actor, check=True) | {"changed": changed})

@@ -48,23 +48,9 @@ async def create(operator: TheOperator, actor: TheActor, body: TheBody, check: b
     **described("admin.overrides.update", "Update an override", OverrideShown, body=OverrideUpdate),
 )
 async def update(operator: TheOperator, actor: TheActor, body: TheBody, override_id: str) -> Response:
-    """Changes the share of the tasks, or the end, of an override. Tasks of a smaller share stay in a larger one."""
+    """Change the percentage, the end or the status of an override. Tasks of a smaller percentage stay in a larger one.
+
+    `status`: `promoted` makes it permanent, for all tasks: the baseline of later overrides; it can still be rolled back.
+    `rolled_back` removes it: the values below it take effect again, and tasks that were submitted under it keep theirs.
+    """
     return answer(await operator.overrides.update(override_id, await body.fields(), actor))
-
-
-@router.post(
-    "/api/admin/overrides/{override_id}/promote",
-    **described("admin.overrides.promote", "Promote an override to all tasks", OverrideShown),
-)
-async def promote(operator: TheOperator, actor: TheActor, override_id: str) -> Response:
-    """Makes an override permanent, for all tasks: the baseline of later ones. It can still be rolled back."""
-    return answer(await operator.overrides.promote(override_id, actor))
-
-
-@router.post(
-    "/api/admin/overrides/{override_id}/rollback",
-    **described("admin.overrides.roll_back", "Roll back an override", OverrideShown),
-)
-async def roll_back(operator: TheOperator, actor: TheActor, override_id: str) -> Response:
-    """Removes an override: the values without it hold again. Tasks that were submitted under it keep theirs."""
-    return answer(await operator.overrides.roll_back(override_id, actor))

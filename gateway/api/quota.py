@@ -43,7 +43,7 @@ After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
 
 
 @router.get(
-    "/api/admin/quota",
+    "/api/admin/balances",
     **described(
         "admin.quota.list", "List balances", listed("rows", QuotaShown, now=INTEGER, databaseAway=NULLABLE)
     ),
@@ -67,7 +67,7 @@ async def standings(
 
 
 @router.post(
-    "/api/admin/quota/grants",
+    "/api/admin/balances/grants",
     **described(
         "admin.quota.grant",
         "Grant credits",
@@ -89,7 +89,7 @@ async def grant(operator: TheOperator, actor: TheActor, body: TheBody) -> Respon
 
 
 @router.get(
-    "/api/admin/quota/ledger",
+    "/api/admin/balances/ledger",
     **described(
         "admin.quota.ledger", "List ledger entries", listed("rows", LedgerEntry, now=INTEGER), content=CSV
     ),

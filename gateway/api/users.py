@@ -1,25 +1,31 @@
-"""What operators do about users."""
+"""Operators' call that erases a user."""
 
-from fastapi import Response
+from typing import Annotated
 
-from fairlane.gateway.api.answers import ErasedUsers
-from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, described, keyed_router
-from fairlane.gateway.operator.bodies import read_body
-from fairlane.gateway.operator.forget import ForgottenUser
+from fastapi import Path, Response
+
+from fairlane.gateway.api.answers import Erased
+from fairlane.gateway.api.framing import TheActor, TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.queries import PLAIN
 
 router = keyed_router("operators")
+User = Annotated[
+    str,
+    Path(
+        max_length=512,
+        pattern=PLAIN,
+        description="as records and the task list name it: `key/user` of a delegating key",
+    ),
+]
 
 
-@router.post(
-    "/api/admin/users/forget",
-    **described("admin.users.erase", "Erase a user", ErasedUsers, body=ForgottenUser),
-)
-async def forget(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
-    """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids
-    of requests and traces, out of usage records, sums and the audit record. What is on its way there loses it, too.
+@router.delete("/api/admin/users/{user:path}", **described("admin.users.delete", "Erase a user", Erased))
+async def erase(operator: TheOperator, actor: TheActor, user: User) -> Response:
+    """Erase a user for good: remove stored results of their ended tasks, and replace their name and the ids of requests and
+    traces in usage records, sums and the audit log, and in records that are not written yet.
 
-    Of tasks that were submitted before; those that wait or run go on to their end: cancel them first. Batches that have not ended
-    are cancelled, nothing of them is kept, and they are removed once they have ended.
-    Call again while `more` is true. What was granted to and paid by users with a quota of their own stays in the ledger.
+    Tasks that wait or run continue: cancel them first. Batches that have not ended are cancelled, their results are not kept,
+    and they are removed once they have ended. Call again while `more` is true. The ledger keeps the name of a user with a quota
+    of their own.
     """
-    return answer(await operator.forget(read_body(ForgottenUser, await body.fields()).user, actor))
+    return answer(await operator.forget(user, actor))

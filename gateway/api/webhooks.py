@@ -7,13 +7,12 @@ from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.api.answers import (
-    OwnedDelivery,
     OwnedWebhook,
     WebhookDelivery,
     WebhookDeliveryDetail,
+    WebhookDisabled,
     WebhookMade,
     WebhookShown,
-    WebhookSwitchedOff,
 )
 from fairlane.gateway.api.framing import (
     TheActor,
@@ -67,6 +66,12 @@ class WebhookChange(_Body):
     events: Events = Field([], description="which events, from now on")
     note: Note = Field("", description="what its owner wants to remember")
     enabled: bool = Field(True, description="false switches it off, true on")
+
+
+class AnyWebhookChange(_Body):
+    """What an operator changes of a webhook of any key."""
+
+    enabled: Literal[False] = Field(description="only its owner enables it again")
 
 
 class NewSecret(_Body):
@@ -216,31 +221,14 @@ async def all_webhooks(
     return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
 
 
-@operators.get(
-    "/api/admin/webhooks/deliveries",
-    **described("admin.webhooks.deliveries.list", "List all deliveries", listed("deliveries", OwnedDelivery)),
+@operators.patch(
+    "/api/admin/webhooks/{webhook_id}",
+    **described("admin.webhooks.update", "Disable a webhook", WebhookDisabled, body=AnyWebhookChange),
 )
-async def all_deliveries(
-    operator: TheOperator,
-    caller: TheCaller,
-    key: Filter = "",
-    webhook: Filter = "",
-    state: State = None,
-    after: After = "",
-    limit: Limit = 100,
-) -> Response:
-    """What webhooks have told and are to tell, the newest event first: all of them, those of a key, or of one webhook."""
-    wanted = key or None, webhook or None, state, _cursor(after)
-    return answer(await operator.webhooks.deliveries(*wanted, limit, caller.key_id))
-
-
-@operators.post(
-    "/api/admin/webhooks/{webhook_id}/off",
-    **described("admin.webhooks.disable", "Disable a webhook", WebhookSwitchedOff),
-)
-async def switch_off(operator: TheOperator, actor: TheActor, webhook_id: str) -> Response:
-    """Switches a webhook off, whoever's it is. Its owner reads that in `offWhy`, and may switch it on again: to keep it from
-    that, end the key."""
+async def disable(operator: TheOperator, actor: TheActor, body: TheBody, webhook_id: str) -> Response:
+    """Disable a webhook of any key. Its owner reads the reason in `offWhy` and may enable it again: to prevent that, revoke the
+    key."""
+    read_body(AnyWebhookChange, await body.fields())
     return answer(await operator.webhooks.off(webhook_id, actor))
 
 

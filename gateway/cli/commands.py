@@ -37,8 +37,10 @@ class Command:
     """The member of the body that has these values, by their dotted names."""
     done: str = ""
     """The line that reports a change, with `{members}` of the answer."""
+    body: tuple[tuple[str, Any], ...] = ()
+    """Members of the body that are always the same."""
     in_query: bool = False
-    """Whether the options of a change are in its query."""
+    """Whether the arguments and options of a change are in its query."""
 
 
 _ONLY = "Only with this "
@@ -73,7 +75,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
 _SENT_AS = {"key-id": "key", "requested-model": "asked", "status": "state"}
 _PAGE = ("after", "limit")
 _DAYS = ("from", "to")
-_STATE = "/api/admin/state"
+_OVERVIEW = "/api/admin/overview"
 ENDPOINT_VALUES = (
     "Settings as NAME=VALUE, such as concurrency=8 methods=GET,POST. set_headers.Authorization=env:API_AUTH reads the value from "
     "an environment variable. null restores the default."
@@ -120,7 +122,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
         {
             "list": Command(
                 "List the queues. * marks settings that are overridden at run time.",
-                _STATE,
+                _OVERVIEW,
                 rows="queues",
                 columns="queue weight share:percent waiting max_length=maxLength oldest=oldestWaitMs:duration "
                 "max_wait=maxWaitMs:duration running max_running=maxRunning reserved admission paused blocked",
@@ -139,7 +141,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
         {
             "list": Command(
                 "List the models. * marks settings that are overridden at run time.",
-                _STATE,
+                _OVERVIEW,
                 rows="models",
                 columns="model running concurrency=limit waiting workers slots cost requests/min=requestsPerMinute "
                 "tokens/min=tokensPerMinute windows running/user=maxRunningPerUser waiting/user=maxWaitingPerUser "
@@ -202,7 +204,6 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "waiting=line.waiting workers=line.workers latency=line.meanMs:duration per_second=line.perSecond source "
                 "status=state blocked=line.why",
             ),
-            "show": Command("Show one endpoint.", "/api/admin/endpoints/{name}"),
             "create": Command(
                 "Add an endpoint on all gateways. Survives restarts.\n\n"
                 'fairlane endpoint create image "https://images.example.com/v1/*" windows=50/1s concurrency=8',
@@ -239,14 +240,16 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
             ),
             "cancel": Command(
                 "Cancel a batch. Answers so far stay in its files.",
-                "/api/admin/batches/{batch}/cancel",
+                "/api/admin/tasks/cancel",
                 method="POST",
-                done="{id}: {status}",
+                arguments=("batch",),
+                in_query=True,
+                done="{cancelled} cancelled",
             ),
         },
     ),
     "webhook": (
-        "Show webhooks and their deliveries.",
+        "Show and disable webhooks.",
         {
             "list": Command(
                 "List the webhooks of all keys.",
@@ -256,17 +259,11 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "since=failing.since:time",
                 options=("key-id", *_PAGE),
             ),
-            "deliveries": Command(
-                "List deliveries, newest first.",
-                "/api/admin/webhooks/deliveries",
-                rows="deliveries",
-                columns="when=createdAt:time webhook=webhookId event of=objectId status=state attempts next=nextAt:time error",
-                options=("key-id", "status", *_PAGE),
-            ),
             "disable": Command(
                 "Disable a webhook. Its owner can enable it again.",
-                "/api/admin/webhooks/{webhook}/off",
-                method="POST",
+                "/api/admin/webhooks/{webhook}",
+                method="PATCH",
+                body=(("enabled", False),),
                 done="{id} is disabled: {url}",
             ),
         },
@@ -276,18 +273,18 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
         {
             "list": Command(
                 "List the upstreams of each model and their circuit breakers.",
-                _STATE,
+                _OVERVIEW,
                 rows="models.upstreams",
                 columns="model upstream workers breaker forced since:time until:time opened=openings probes "
                 "cooldown_until=heldUntil:time reason=why",
             ),
             "update": Command(
                 "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",
-                "/api/admin/breakers",
-                method="POST",
-                arguments=("model", "breaker"),
+                "/api/admin/models/{model}",
+                method="PATCH",
+                arguments=("breaker",),
                 options=("upstream",),
-                done="the breaker of {model}: {before} → {breaker}",
+                rows="changed",
             ),
         },
     ),
@@ -319,13 +316,15 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
             ),
             "promote": Command(
                 "Make an override permanent, for all tasks.",
-                "/api/admin/overrides/{override_id}/promote",
-                method="POST",
+                "/api/admin/overrides/{override_id}",
+                method="PATCH",
+                body=(("status", "promoted"),),
             ),
             "rollback": Command(
                 "Remove an override: the values below it take effect again.",
-                "/api/admin/overrides/{override_id}/rollback",
-                method="POST",
+                "/api/admin/overrides/{override_id}",
+                method="PATCH",
+                body=(("status", "rolled_back"),),
             ),
         },
     ),
@@ -334,7 +333,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
         {
             "list": Command(
                 "List the credits of keys and users.",
-                "/api/admin/quota",
+                "/api/admin/balances",
                 rows="rows",
                 columns="key user available balance granted spent reserved=held budget=budget.limit used=budget.used "
                 "per=budget.per until=budget.ends:time on_exhausted=otherwise active",
@@ -343,7 +342,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
             "grant": keys.grant,
             "ledger": Command(
                 "List grants and what tasks have cost, newest first.",
-                "/api/admin/quota/ledger",
+                "/api/admin/balances/ledger",
                 rows="rows",
                 columns="at:time key user kind id fund until=ends:time amount reserved=held refunded by=who note",
                 options=("key-id", "user", "kind", *_DAYS, *_PAGE, "csv"),
@@ -375,7 +374,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
             ),
             "rejections": Command(
                 "Count rejected requests by minute, key and error code.",
-                "/api/admin/refusals",
+                "/api/admin/rejections",
                 rows="refusals",
                 columns="minute:time key code count",
                 options=("key-id", "code", *_DAYS, *_PAGE),
@@ -458,9 +457,9 @@ def _run(command: Command, given: Mapping[str, Any]) -> None:
     if csv:
         options["format"] = "csv"
     path = command.path.format_map({name: quote(given[name], safe="") for name in _names(command)})
-    query, body = options, None
+    query, body = {**{name: given[name] for name in command.arguments}, **options}, None
     if command.method != "GET" and not command.in_query:
-        query, body = {}, {**{name: given[name] for name in command.arguments}, **options}
+        query, body = {}, {**query, **dict(command.body)}
         values = read_values(given.get("values") or (), dotted=bool(command.values_in))
         body |= {command.values_in: values} if command.values_in else values
     answer = request(gateway, api_key, path, command.method, query=query, body=body)

@@ -22,7 +22,7 @@ def drain(
 
 def worker_id(gateway: str, api_key: str | None, worker: str) -> str:
     """Return the id of the connected worker with this name or id; an id that no connected worker has is returned as it is."""
-    rows = decoded(request(gateway, api_key, "/api/admin/state"))["workers"]
+    rows = decoded(request(gateway, api_key, "/api/admin/overview"))["workers"]
     ids = [row["workerId"] for row in rows if worker in (row["workerId"], row["name"])]
     if not ids and re.fullmatch(r"[0-9a-f]{16}", worker):
         return worker

@@ -2,6 +2,7 @@
 
 import json
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -32,7 +33,7 @@ def erase(
     answer: dict[str, Any] = {"more": True}
     waits = 0
     while answer["more"] and waits < MAX_WAITS:
-        answer = request(gateway, api_key, "/api/admin/users/forget", "POST", body={"user": user}).json()
+        answer = request(gateway, api_key, f"/api/admin/users/{quote(user, safe='')}", "DELETE").json()
         waits = waits + 1 if answer["unended"] or answer["stopping"] else 0
         counts = {name: count for name, count in answer.items() if name not in _STATUS and type(count) is int}
         erased = {name: erased.get(name, 0) + count for name, count in counts.items()}

@@ -97,7 +97,7 @@ def grant(
     body = {"key": key_id, "user": user, "note": note, "credits": credits, "id": own}
     body = {name: value for name, value in body.items() if value}
     repeat = f"repeat it with --id {own}, which grants once"
-    answer = request(gateway, api_key, "/api/admin/quota/grants", "POST", body=body, repeat=repeat)
+    answer = request(gateway, api_key, "/api/admin/balances/grants", "POST", body=body, repeat=repeat)
     if as_json:
         typer.echo(answer.text)
         return

@@ -23,7 +23,7 @@ TABLES = {
 
 def status(gateway: Url = LOCAL_GATEWAY, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Show problems, queues, models, workers and replicas."""
-    answer = request(gateway, api_key, "/api/admin/state")
+    answer = request(gateway, api_key, "/api/admin/overview")
     if as_json:
         typer.echo(answer.text)
         return

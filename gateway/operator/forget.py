@@ -3,9 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import bad_request
@@ -22,16 +20,6 @@ BATCHES_S = 3.0
 STOPPED_S = 4.0
 """And for workers to let go of tasks that were cancelled."""
 LOOK_S = 0.25
-
-
-class ForgottenUser(BaseModel):
-    """Who is to be forgotten."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    user: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]*$")] = Field(
-        description="as records and the task list name it: `key/user` of a delegating key"
-    )
 
 
 class Forget:
@@ -58,7 +46,7 @@ class Forget:
         how many cancelled tasks the workers have not let go, and whether there is more: then call again. Written down, without
         the name. Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
         if user == FORGOTTEN:
-            raise bad_request(f"{FORGOTTEN} stands for all who were forgotten", "user")
+            raise bad_request(f"{FORGOTTEN} stands for all erased users", "user")
         began = time.monotonic()
         end = began + FORGET_S
         until, cancelled, unended = await self._mark(user, began + BATCHES_S)

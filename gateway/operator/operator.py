@@ -16,7 +16,6 @@ from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.quota import QuotaAdmin
-from fairlane.gateway.operator.responses import ResponseList
 from fairlane.gateway.operator.search import FILTERS, search
 from fairlane.gateway.operator.settings_view import EffectiveSettings
 from fairlane.gateway.operator.state import StateReader
@@ -59,7 +58,6 @@ class Operator:
     overrides: OverrideAdmin
     endpoints: EndpointAdmin
     settings: EffectiveSettings
-    responses: ResponseList
     webhooks: WebhookAdmin
     searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
     """By key and use, held by the search under way: one looks at up to 10,000 tasks, and callers' tasks go before."""

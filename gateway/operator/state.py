@@ -60,7 +60,7 @@ class StateReader:
         """How many of them the next reading is to have."""
 
     async def read(self, tasks: int) -> dict[str, Any]:
-        """The answer of GET /api/admin/state. Raises StoreError. What it leaves out, `fairlane.queues.survey.survey` says.
+        """The answer of GET /api/admin/overview. Raises StoreError. What it leaves out, `fairlane.queues.survey.survey` says.
 
         One is read at a time. Who asks meanwhile shares the next one, so that nothing in it is older than the question.
         """

@@ -8,11 +8,10 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.store import Cursor
-from fairlane.gateway.webhooks.webhooks import next_of, shown, shown_delivery
+from fairlane.gateway.webhooks.webhooks import shown
 from fairlane.queues.actor import Actor
 
-BY_OPERATOR = "An operator switched it off."
+BY_OPERATOR = "An operator disabled it."
 
 
 class WebhookAdmin:
@@ -32,25 +31,6 @@ class WebhookAdmin:
             found = await store.all_webhooks(connection, key, after, limit + 1)
         rows = [_of_somebody(row) for row in found[:limit]]
         return {"webhooks": rows, "next": rows[-1]["id"] if len(found) > limit else None}
-
-    async def deliveries(
-        self,
-        key: str | None,
-        webhook: str | None,
-        state: str | None,
-        after: Cursor | None,
-        limit: int,
-        who: str,
-    ) -> dict[str, Any]:
-        """What webhooks have told and are to tell, the newest first."""
-        async with self._slots(who) as connection:
-            found = await store.all_deliveries(connection, key, webhook, state, after, limit + 1)
-        rows = [
-            shown_delivery(row, row.not_before)
-            | {"key": row.key_id or None, "user": row.owner, "url": _without_query(row.url)}
-            for row in found[:limit]
-        ]
-        return {"deliveries": rows, "next": next_of(found, limit)}
 
     async def off(self, webhook: str, actor: Actor) -> dict[str, Any]:
         """Switch one off, whoever's it is; a second call changes nothing. Its owner may switch it on again."""

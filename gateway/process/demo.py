@@ -139,7 +139,7 @@ def connected(url: str) -> set[str]:
     """The names of the workers that are connected; none while the gateway does not answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(f"{url}/api/admin/state", timeout=1) as answer:
+        with direct.open(f"{url}/api/admin/overview", timeout=1) as answer:
             return {worker["name"] for worker in json.load(answer)["workers"]}
     except OSError:
         return set()

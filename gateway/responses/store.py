@@ -2,13 +2,11 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, String, bindparam, delete, desc, func, literal, select, tuple_
+from sqlalchemy import Select, String, bindparam, delete, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.responses.rows import Row, Turn
@@ -106,43 +104,8 @@ class ResponseStore:
             gone = await connection.execute(_DELETE, {"task": task_id})
         return gone.rowcount > 0
 
-    async def page(
-        self, wanted: "Wanted", after: str, limit: int, now_ms: int
-    ) -> tuple[list[Row], str | None]:
-        """At most `limit` responses, the newest first, without what they echo; and behind which to go on, None at the end. Raises
-        ApiError(400) for an `after` that is none."""
-        async with self._database.reporting() as connection:
-            found = (await connection.execute(_page(wanted, after, limit, now_ms))).all()
-        rows = [Row(*row) for row in found[:limit]]
-        return rows, f"{rows[-1].created}.{rows[-1].task_id}" if len(found) > limit else None
-
     def _reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._database.reporting()
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which responses; what is empty is not asked for."""
-
-    user: str = ""
-    key: str = ""
-    status: str = ""
-    """As Responses tell it; `unfinished`: SQL knows no end of them yet."""
-    background: bool | None = None
-
-
-def _page(wanted: Wanted, after: str, limit: int, now_ms: int) -> Select[Any]:
-    where: list[ColumnElement[bool]] = [_c.expires > now_ms]
-    where += [_c.user_name == wanted.user] if wanted.user else []
-    where += [_c.key_id == wanted.key] if wanted.key else []
-    where += [_c.background == wanted.background] if wanted.background is not None else []
-    if wanted.status == "unfinished":
-        where.append(_c.ended.is_(None))
-    elif wanted.status:
-        where.append(_c.status == wanted.status)
-    if after:
-        where.append(tuple_(_c.created, _c.task) < tuple_(*read_place(after)))
-    return select(*_BARE).where(*where).order_by(desc(_c.created), desc(_c.task)).limit(limit + 1)
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:

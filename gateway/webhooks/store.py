@@ -126,26 +126,6 @@ async def deliveries(
     return rows
 
 
-async def all_deliveries(
-    connection: AsyncConnection,
-    key_id: str | None,
-    webhook: str | None,
-    state: str | None,
-    after: Cursor | None,
-    limit: int,
-) -> Sequence[Any]:
-    """Those of all webhooks, or of a key's, or of one, each with whose that is and its URL."""
-    whose = webhooks.c.key_id, webhooks.c.user_name.label("owner"), webhooks.c.url, webhooks.c.not_before
-    joined = webhook_deliveries.join(webhooks, webhooks.c.id == webhook_deliveries.c.webhook)
-    found = select(webhook_deliveries, *whose).select_from(joined).where(webhooks.c.key_id != REMOVED)
-    if key_id is not None:
-        found = found.where(webhooks.c.key_id == key_id)
-    if webhook is not None:
-        found = found.where(webhook_deliveries.c.webhook == webhook)
-    rows: Sequence[Any] = (await connection.execute(_paged(found, state, after, limit))).all()
-    return rows
-
-
 def _paged(found: Any, state: str | None, after: Cursor | None, limit: int) -> Any:
     columns = webhook_deliveries.c
     if state is not None:

@@ -171,7 +171,7 @@ async def _worker(
     running = asyncio.create_task(worker.serve(stop, stop))
 
     async def there() -> bool:
-        workers = (await scene.told("/api/admin/state"))["workers"]
+        workers = (await scene.told("/api/admin/overview"))["workers"]
         return any(found["name"] == worker.name for found in workers)
 
     try:

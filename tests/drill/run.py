@@ -87,4 +87,4 @@ async def _money(scene: Stage, row: Row) -> None:
     row.paid = [(entry["id"], -entry["amount"]) for entry in entries if entry["kind"] == "task"]
     answers = [call for call in (*row.calls, *row.after) if call.end is End.ANSWERED]
     row.owed = sum((PRICES[call.model] for call in answers), Decimal(0))
-    row.balance = (await scene.told("/api/admin/quota", key=row.fault.name))["rows"][0]["balance"]
+    row.balance = (await scene.told("/api/admin/balances", key=row.fault.name))["rows"][0]["balance"]

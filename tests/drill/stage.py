@@ -81,13 +81,13 @@ class Stage:
 
     async def force(self, model: str, upstream: str, breaker: str) -> None:
         """As an operator does."""
-        said = {"model": model, "upstream": upstream, "breaker": breaker}
-        answer = await self.operators[0].post("/api/admin/breakers", json=said)
+        said = {"upstream": upstream, "breaker": breaker}
+        answer = await self.operators[0].patch(f"/api/admin/models/{model}", json=said)
         assert answer.status_code == 200, answer.text
 
     async def troubles(self, model: str) -> list[str]:
         """What is not as it should be of a model's workers and their upstreams."""
-        state = await self.told("/api/admin/state")
+        state = await self.told("/api/admin/overview")
         found = [
             f"{worker['name']} is unhealthy"
             for worker in state["workers"]
@@ -102,7 +102,7 @@ class Stage:
 
     async def shut(self, model: str) -> list[str]:
         """The upstreams of a model at which nothing may start yet."""
-        state = await self.told("/api/admin/state")
+        state = await self.told("/api/admin/overview")
         return [
             f"nothing starts at {upstream['upstream']}"
             for upstream in _upstreams(state, model)
@@ -113,8 +113,8 @@ class Stage:
         """Return when all is in the ledger that tasks of a key have cost."""
 
         async def so() -> bool:
-            row = (await self.told("/api/admin/quota", key=key_id))["rows"][0]
-            counts = (await self.told("/api/admin/state"))["counts"]
+            row = (await self.told("/api/admin/balances", key=key_id))["rows"][0]
+            counts = (await self.told("/api/admin/overview"))["counts"]
             return not (row["held"] or counts["recordsWaiting"] or counts["queued"] or counts["executing"])
 
         await until(so, "the ledger to be complete", SETTLE_S)
@@ -124,7 +124,7 @@ class Stage:
         rows: list[dict[str, Any]] = []
         after: str | None = ""
         while after is not None:
-            page = await self.told("/api/admin/quota/ledger", key=key_id, limit=1000, after=after)
+            page = await self.told("/api/admin/balances/ledger", key=key_id, limit=1000, after=after)
             rows += page["rows"]
             after = page["next"]
         return rows
@@ -216,7 +216,7 @@ async def _workers(scene: Stage) -> AsyncIterator[None]:
     try:
 
         async def all_there() -> bool:
-            return len((await scene.told("/api/admin/state"))["workers"]) == len(running)
+            return len((await scene.told("/api/admin/overview"))["workers"]) == len(running)
 
         await until(all_there, "the workers to be known", DEADLINE_S)
         yield
@@ -231,6 +231,6 @@ async def _workers(scene: Stage) -> AsyncIterator[None]:
 async def grant(scene: Stage, key_id: str) -> None:
     """Let a key pay."""
     answer = await scene.operators[0].post(
-        "/api/admin/quota/grants", json={"key": key_id, "credits": GRANTED, "id": f"drill-{key_id}"}
+        "/api/admin/balances/grants", json={"key": key_id, "credits": GRANTED, "id": f"drill-{key_id}"}
     )
     assert answer.status_code == 201, answer.text

@@ -390,16 +390,12 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("GET", "/v1/responses/{response_id}/input_items"): _read(
         "/v1/responses/resp_{task}/input_items?limit=2&order=asc"
     ),
-    ("GET", "/api/admin/responses"): _fixed("GET", "/api/admin/responses?limit=5&background=true", "ops"),
     ("POST", "/v1/messages/count_tokens"): _counted,
     ("POST", "/v1/batches"): _batch,
     ("GET", "/v1/batches"): _fixed("GET", "/v1/batches?limit=5", "mallory"),
     ("GET", "/v1/batches/{batch_id}"): _fixed("GET", f"/v1/batches/{NO_BATCH}", "mallory"),
     ("POST", "/v1/batches/{batch_id}/cancel"): _fixed("POST", f"/v1/batches/{NO_BATCH}/cancel", "mallory"),
     ("GET", "/api/admin/batches"): _fixed("GET", "/api/admin/batches?state=unended&limit=5", "ops"),
-    ("POST", "/api/admin/batches/{batch_id}/cancel"): _fixed(
-        "POST", f"/api/admin/batches/{NO_BATCH}/cancel", "ops"
-    ),
     ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
     ("POST", "/v1/files"): _file,
     ("GET", "/v1/files"): lambda rng, known: Valid(
@@ -430,25 +426,28 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("GET", "/api/permit/check/{endpoint}/{original}"): _permit("GET", "/api/permit/check/image/a/b?c=d"),
     ("POST", "/api/permit/done"): _permit("POST", "/api/permit/done"),
     ("GET", "/api/sse-stream"): _read("/api/sse-stream?taskId={task}", long=True),
-    ("GET", "/api/caller"): lambda rng, known: Valid("GET", "/api/caller", rng.choice(HOSTILE)),
-    ("GET", "/api/admin/state"): lambda rng, known: Valid(
-        "GET", f"/api/admin/state?tasks={rng.randint(0, 99)}", "ops"
+    ("GET", "/api/me"): lambda rng, known: Valid("GET", "/api/me", rng.choice(HOSTILE)),
+    ("GET", "/api/admin/overview"): lambda rng, known: Valid(
+        "GET", f"/api/admin/overview?tasks={rng.randint(0, 99)}", "ops"
     ),
     ("GET", "/api/admin/audit"): _fixed("GET", "/api/admin/audit?limit=5", "ops"),
-    ("POST", "/api/admin/users/forget"): lambda rng, known: Valid(
-        "POST", "/api/admin/users/forget", "ops", {"user": f"nobody{rng.randint(0, 99)}"}
+    ("DELETE", "/api/admin/users/{user}"): lambda rng, known: Valid(
+        "DELETE", f"/api/admin/users/nobody{rng.randint(0, 99)}", "ops"
     ),
-    ("GET", "/api/admin/quota"): _fixed("GET", "/api/admin/quota?limit=5", "ops"),
-    ("GET", "/api/admin/quota/ledger"): _fixed("GET", "/api/admin/quota/ledger?limit=5", "ops"),
-    ("POST", "/api/admin/quota/grants"): lambda rng, known: Valid(
+    ("PATCH", "/api/admin/webhooks/{webhook_id}"): lambda rng, known: Valid(
+        "PATCH", f"/api/admin/webhooks/{HOOK}", "ops", {"enabled": False}
+    ),
+    ("GET", "/api/admin/balances"): _fixed("GET", "/api/admin/balances?limit=5", "ops"),
+    ("GET", "/api/admin/balances/ledger"): _fixed("GET", "/api/admin/balances/ledger?limit=5", "ops"),
+    ("POST", "/api/admin/balances/grants"): lambda rng, known: Valid(
         "POST",
-        "/api/admin/quota/grants",
+        "/api/admin/balances/grants",
         "ops",
         {"key": "site", "credits": rng.randint(-9, 9) or 1, "id": f"grant-{rng.randint(0, 99)}"},
     ),
-    ("GET", "/api/admin/refusals"): _fixed("GET", "/api/admin/refusals?limit=5", "ops"),
-    ("GET", "/api/admin/feed"): _fixed("GET", "/api/admin/feed", "ops", long=True),
-    ("GET", "/api/admin/history"): lambda rng, known: Valid("GET", "/api/admin/history", "ops"),
+    ("GET", "/api/admin/rejections"): _fixed("GET", "/api/admin/rejections?limit=5", "ops"),
+    ("GET", "/api/admin/events"): _fixed("GET", "/api/admin/events", "ops", long=True),
+    ("GET", "/api/admin/timeseries"): lambda rng, known: Valid("GET", "/api/admin/timeseries", "ops"),
     ("GET", "/api/admin/tasks"): lambda rng, known: Valid(
         "GET",
         f"/api/admin/tasks?limit={rng.randint(1, 20)}&from={rng.randint(0, 9)}"
@@ -458,15 +457,8 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("GET", "/api/admin/tasks/{task_id}"): lambda rng, known: Valid(
         "GET", f"/api/admin/tasks/{rng.choice(known.mine)}", "ops"
     ),
-    ("POST", "/api/admin/tasks/{task_id}/cancel"): _cancel("/api/admin/tasks/{task}/cancel", "ops"),
     ("POST", "/api/admin/workers/{worker_id}/drain"): lambda rng, known: Valid(
         "POST", f"/api/admin/workers/{rng.getrandbits(64):016x}/drain", "ops", {}
-    ),
-    ("POST", "/api/admin/breakers"): lambda rng, known: Valid(
-        "POST",
-        "/api/admin/breakers",
-        "ops",
-        {"model": LAB, "breaker": rng.choice(("open", "closed", "auto"))},
     ),
     ("GET", "/api/admin/settings"): _fixed("GET", "/api/admin/settings?name=lab", "ops"),
     ("GET", "/api/admin/overrides"): _fixed("GET", "/api/admin/overrides", "ops"),
@@ -478,12 +470,6 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ),
     ("PATCH", "/api/admin/overrides/{override_id}"): lambda rng, known: Valid(
         "PATCH", "/api/admin/overrides/nothing", "ops", {"percent": rng.randint(1, 100)}
-    ),
-    ("POST", "/api/admin/overrides/{override_id}/promote"): lambda rng, known: Valid(
-        "POST", "/api/admin/overrides/nothing/promote", "ops", {}
-    ),
-    ("POST", "/api/admin/overrides/{override_id}/rollback"): lambda rng, known: Valid(
-        "POST", "/api/admin/overrides/nothing/rollback", "ops", {}
     ),
     ("PATCH", "/api/admin/queues/{name}"): _change("queues"),
     ("PATCH", "/api/admin/models/{name}"): _change("models"),
@@ -503,7 +489,6 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
             "note": words(rng),
         },
     ),
-    ("GET", "/api/admin/endpoints/{name}"): _endpoint("GET"),
     ("PATCH", "/api/admin/endpoints/{name}"): _endpoint(
         "PATCH", {"concurrency": 3}, {"set_headers": {"X-Test": "a"}}, {"windows": "5/1s"}, {"note": None}
     ),
@@ -535,10 +520,6 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "POST", f"/deliveries/{DELIVERY}/redeliver", {}
     ),
     ("GET", "/api/admin/webhooks"): _fixed("GET", "/api/admin/webhooks?limit=5", "ops"),
-    ("GET", "/api/admin/webhooks/deliveries"): _fixed("GET", "/api/admin/webhooks/deliveries?limit=5", "ops"),
-    ("POST", "/api/admin/webhooks/{webhook_id}/off"): lambda rng, known: Valid(
-        "POST", f"/api/admin/webhooks/{HOOK}/off", "ops", {}
-    ),
     ("GET", "/api/admin/keys"): _fixed("GET", "/api/admin/keys?limit=5", "ops"),
     ("GET", "/api/admin/keys/{key_id}"): _key("GET", "/api/admin/keys/{key}"),
     ("POST", "/api/admin/keys"): lambda rng, known: Valid(
@@ -584,9 +565,9 @@ SUBMITS = tuple(
 )
 RARE = {
     ("GET", "/metrics"),
-    ("GET", "/api/admin/state"),
-    ("GET", "/api/admin/feed"),
-    ("GET", "/api/admin/history"),
+    ("GET", "/api/admin/overview"),
+    ("GET", "/api/admin/events"),
+    ("GET", "/api/admin/timeseries"),
 }
 """Calls that cost the gateway a multiple of the others: an operator makes them a few times a minute."""
 

@@ -56,13 +56,10 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/v1/files", "after"): [NOBODYS_FILE],
         ("/v1/files", "purpose"): ["batch"],
         ("/api/admin/overrides/{override_id}", "override_id"): ["nothing"],
-        ("/api/admin/overrides/{override_id}/promote", "override_id"): ["nothing"],
-        ("/api/admin/overrides/{override_id}/rollback", "override_id"): ["nothing"],
         ("/api/admin/endpoints/{name}", "name"): ["nothing"],
-        ("/api/admin/webhooks/{webhook_id}/off", "webhook_id"): ["nothing"],
+        ("/api/admin/webhooks/{webhook_id}", "webhook_id"): ["nothing"],
         ("/v1/batches/{batch_id}", "batch_id"): [NO_BATCH],
         ("/v1/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
-        ("/api/admin/batches/{batch_id}/cancel", "batch_id"): [NO_BATCH],
         ("/api/admin/workers/{worker_id}/drain", "worker_id"): [f"{number:016x}" for number in range(9)],
     }
     for path, operations in document["paths"].items():

@@ -474,7 +474,7 @@ def ids(rng: random.Random, known: Known) -> Plan:
                 "ops",
             ),
             (f"/api/admin/audit?after={quoted}", "ops"),
-            (f"/api/admin/state?tasks={rng.choice(('0', '500', '501', '-1', '٣', '9' * 99))}", "ops"),
+            (f"/api/admin/overview?tasks={rng.choice(('0', '500', '501', '-1', '٣', '9' * 99))}", "ops"),
             (f"/api/admin/tasks?user={quoted}&model={quoted}&state={rng.choice(('queued', 'x'))}", "ops"),
             (f"/v1/models/{quoted}", "mallory"),
             ("/api/task/" + "&".join(f"a{n}=1" for n in range(rng.randrange(300))), "mallory"),

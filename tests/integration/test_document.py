@@ -33,7 +33,7 @@ from fairlane.workers.sdk import Context, Task, Worker
 pytestmark = pytest.mark.anyio
 TYPES = ["openaiLike", "openaiCompletion", "openaiEmbedding", "resize"]
 KEPT = {"task_result_ttl_ms": 600_000, "max_result_ttl_ms": 600_000}
-ENDLESS = "/api/admin/feed"
+ENDLESS = "/api/admin/events"
 OPERATOR = {"Authorization": f"Bearer {secret('ops')}"}
 LONG = os.environ.get("FAIRLANE_LONG") == "1"
 EXAMPLES = {
@@ -129,7 +129,12 @@ async def test_every_answer_is_one_that_the_document_names(redis_url: str, tmp_p
     async with talking(redis_url, tmp_path, **cast.settings(**KEPT)) as talk, working(talk, released):
         document = (await talk.http.get("/openapi.json")).json()
         live = (await talk.submit(model=LAB), await talk.submit(model=LAB))
-        names = ("/api/task/{task_id}", "/api/admin/tasks/{task_id}", "/api/admin/state", "/api/admin/tasks")
+        names = (
+            "/api/task/{task_id}",
+            "/api/admin/tasks/{task_id}",
+            "/api/admin/overview",
+            "/api/admin/tasks",
+        )
         polled = {**document, "paths": {name: document["paths"][name] for name in names}}
         assert await asyncio.to_thread(compare, narrowed(polled, live), talk.served.url) == (len(names), [])
         released.set()

@@ -96,7 +96,7 @@ def lines(gateway: GatewayProcess, event: str) -> list[dict[str, Any]]:
 
 async def replicas(gateway: GatewayProcess) -> list[dict[str, Any]]:
     async with http_client(gateway.url, headers={"Authorization": "Bearer ops"}) as client:
-        answer = await client.get("/api/admin/state")
+        answer = await client.get("/api/admin/overview")
     assert answer.status_code == 200, answer.text
     rows: list[dict[str, Any]] = answer.json()["replicas"]
     return rows

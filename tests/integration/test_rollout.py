@@ -27,7 +27,7 @@ async def state(gateway: GatewayProcess) -> dict[str, Any]:
     answer: dict[str, Any] = {}
 
     async def told() -> bool:
-        response = await client.get("/api/admin/state")
+        response = await client.get("/api/admin/overview")
         if response.status_code == 200:  # (503 while it connects to Redis again)
             answer.update(response.json())
         return response.status_code == 200

@@ -71,7 +71,7 @@ async def says(
 async def workers(gateway: GatewayProcess, key: str = "") -> list[dict[str, Any]]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with http_client(gateway.url, headers=headers) as client:
-        told: list[dict[str, Any]] = (await client.get("/api/admin/state")).json()["workers"]
+        told: list[dict[str, Any]] = (await client.get("/api/admin/overview")).json()["workers"]
         return told
 
 

@@ -101,7 +101,7 @@ class Talk:
 
     async def state(self) -> dict[str, Any]:
         """What an operator sees."""
-        answer = await self.http.get("/api/admin/state")
+        answer = await self.http.get("/api/admin/overview")
         assert answer.status_code == 200, answer.text
         body: dict[str, Any] = answer.json()
         return body

@@ -51,7 +51,7 @@ def test_the_readme_sells_and_starts_and_no_more() -> None:
 
 
 def test_the_api_page_names_every_native_call_and_option() -> None:
-    for pattern in ("/api/openai", "/api/tasks", "/api/sse-stream", "/api/caller", *NATIVE_OPTIONS):
+    for pattern in ("/api/openai", "/api/tasks", "/api/sse-stream", "/api/me", *NATIVE_OPTIONS):
         assert pattern in API, pattern
     for _, path in application().calls:
         if path.startswith("/api/task/"):

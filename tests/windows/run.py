@@ -166,7 +166,7 @@ async def _until(gateway: GatewayProcess, is_so: Callable[[dict[str, Any]], bool
     async with http_client() as http:
 
         async def so() -> bool:
-            return is_so((await http.get(f"{gateway.url}/api/admin/state")).json())
+            return is_so((await http.get(f"{gateway.url}/api/admin/overview")).json())
 
         await until(so, what, START_S)
 

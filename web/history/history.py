@@ -127,7 +127,7 @@ class History:
     # ---- reading ----------
 
     async def read(self) -> bytes:
-        """Return the answer of GET /api/admin/history as JSON, made once per bucket. Raise StoreError."""
+        """Return the answer of GET /api/admin/timeseries as JSON, made once per bucket. Raise StoreError."""
         async with self._lock:
             now = now_ms()
             end = (now - LATE_MS) // BUCKET_MS * BUCKET_MS

@@ -89,15 +89,6 @@ class EndpointAdmin:
         rows = [self._row(name, lines) for name in sorted(self._names())]
         return {"now": now_ms(), "endpoints": rows, "databaseAway": away}
 
-    async def show(self, name: str) -> dict[str, Any]:
-        """One of them."""
-        with contextlib.suppress(DatabaseUnavailable):  # it is told as it was read last
-            await self._watch.read()
-        lines = await self._lines()
-        if name not in self._names():
-            raise _no_endpoint(name)
-        return self._row(name, lines)
-
     async def layer(self) -> Layer:
         """Those that were added, as settings that were changed while running."""
         found: dict[str, Came] = {}

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -48,12 +48,16 @@ class NewOverride(BaseModel):
 
 
 class OverrideUpdate(BaseModel):
-    """Another share or end of an override."""
+    """Another percentage, end or status of an override."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     percent: Percent | None = Field(None, description="tasks of a smaller share stay in a larger one")
     until: Instant | None = Field(None, description="when it ends; null: an operator rolls it back")
+    status: Literal["promoted", "rolled_back"] | None = Field(
+        None,
+        description="`promoted`: permanent, for all tasks; `rolled_back`: removed. Alone, without other members",
+    )
 
 
 class OverrideAdmin:
@@ -94,28 +98,22 @@ class OverrideAdmin:
         return {**self._shown(created), "warnings": warnings}
 
     async def update(self, override_id: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-        """Change the share of the tasks, or the end, of an override."""
+        """Change the percentage, the end or the status of an override, and return it."""
         asked = read_body(OverrideUpdate, fields)
         until_ms = (asked.until or 0) if "until" in asked.model_fields_set else None
-        if asked.percent is None and until_ms is None:
-            raise bad_request("set percent, until or both")
+        if (asked.percent is None and until_ms is None) == (asked.status is None):
+            raise bad_request("set percent, until or both; or status")
         override = await self._find(override_id)
+        if asked.status == "promoted":
+            promoted = await self._store.promote(override_id, actor)
+            return await self._updated("override promoted", override, promoted, actor)
+        if asked.status == "rolled_back":
+            removed = await self._store.roll_back(override_id, actor)
+            return await self._updated("override rolled back", override, removed, actor)
         if asked.percent is not None:
             _check_percent(override, asked.percent)
         updated = await self._store.update(override_id, actor, percent=asked.percent, until_ms=until_ms)
         return await self._updated("override updated", override, updated, actor)
-
-    async def promote(self, override_id: str, actor: Actor) -> dict[str, Any]:
-        """Make an override permanent, for all tasks."""
-        override = await self._find(override_id)
-        promoted = await self._store.promote(override_id, actor)
-        return await self._updated("override promoted", override, promoted, actor)
-
-    async def roll_back(self, override_id: str, actor: Actor) -> dict[str, Any]:
-        """Remove an override, and return it: the values without it hold again."""
-        override = await self._find(override_id)
-        removed = await self._store.roll_back(override_id, actor)
-        return await self._updated("override rolled back", override, removed, actor)
 
     async def patch(
         self, kind: Kind, name: str, fields: Mapping[str, Any], actor: Actor, *, check: bool = False

@@ -82,7 +82,7 @@ async def test_keys_are_created_shown_updated_rotated_and_revoked(talk: Talk) ->
     found = SECRET.search(await run(talk, "key", "create", *words))
     assert found
     bearer = {"Authorization": f"Bearer {found[1]}"}
-    assert (await talk.http.get("/api/caller", headers=bearer)).json()["tier"] == "paid"
+    assert (await talk.http.get("/api/me", headers=bearer)).json()["tier"] == "paid"
     token = SECRET.search(await run(talk, "key", "create", "--worker", "models=m"))
     assert token
     assert token[1].startswith("flw_worker-")
@@ -95,7 +95,7 @@ async def test_keys_are_created_shown_updated_rotated_and_revoked(talk: Talk) ->
     assert has_row(shown, "expires", "2030-01-31", "00:00Z")
     assert has_row(shown, "limits.requestsPerMinute.remaining", "60")
     assert SECRET.search(await run(talk, "key", "rotate", "app2", "--keep", "0"))
-    assert (await talk.http.get("/api/caller", headers=bearer)).status_code == 401
+    assert (await talk.http.get("/api/me", headers=bearer)).status_code == 401
     await run(talk, "key", "revoke", "app2", "--now")
     assert json.loads(await run(talk, "key", "show", "app2", "--json"))["state"] == "revoked"
 

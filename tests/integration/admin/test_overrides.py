@@ -37,8 +37,8 @@ async def create(
 
 
 async def act(talk: Talk, override: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Promote an override, or roll it back."""
-    answer = await talk.http.post(f"{OVERRIDES}/{override['id']}/{what}")
+    """Set the status of an override: `promoted` or `rolled_back`."""
+    answer = await talk.http.patch(f"{OVERRIDES}/{override['id']}", json={"status": what})
     assert answer.status_code == 200, answer.text
     done: dict[str, Any] = answer.json()
     return done
@@ -94,11 +94,11 @@ async def test_a_share_takes_effect_step_by_step_on_all_replicas(gateway: Start)
         assert answer.json()["percent"] == 99
         await until(known(99), "the other replica to apply the larger share")
         assert (await models(there, 60))["b"] > 50
-        promoted = await act(here, override, "promote")
+        promoted = await act(here, override, "promoted")
         assert (promoted["status"], promoted["percent"]) == ("promoted", 100)
         await until(known(None), "the other replica to apply it to all tasks")
         assert await models(there, 20) == {"b": 20}
-        await act(there, override, "rollback")
+        await act(there, override, "rolled_back")
         assert await models(there, 20) == {"a": 20}
         assert (await listed(here), await listed(there)) == ([], [])
         actions = [entry["action"] for entry in (await audit(here))["entries"]]
@@ -169,15 +169,14 @@ async def test_conflicts_and_unknown_overrides(gateway: Start) -> None:
         told = await create(talk, {**TRIAL, "values": {"mode": "batch"}}, status=409)
         assert told["code"] == "OVERRIDE_CONFLICT"
         assert override["id"] in told["error"]
-        await act(talk, override, "promote")
+        await act(talk, override, "promoted")
         path = f"{OVERRIDES}/{override['id']}"
         answer = await talk.http.patch(path, json={"percent": 20})
         assert (answer.status_code, answer.json()["code"]) == (409, "OVERRIDE_PROMOTED")
         assert (await talk.http.patch(path, json={})).status_code == 400
         assert [one["status"] for one in await listed(talk)] == ["promoted"]
-        for method, rest in (("POST", "/promote"), ("POST", "/rollback"), ("PATCH", "")):
-            said = {"percent": 5} if method == "PATCH" else None
-            answer = await talk.http.request(method, f"{OVERRIDES}/o0{rest}", json=said)
+        for said in ({"status": "promoted"}, {"status": "rolled_back"}, {"percent": 5}):
+            answer = await talk.http.patch(f"{OVERRIDES}/o0", json=said)
             assert (answer.status_code, answer.json()["code"]) == (404, "OVERRIDE_NOT_FOUND")
 
 
@@ -193,8 +192,6 @@ async def test_a_viewer_reads_overrides_and_changes_none(gateway: Start) -> None
                 assert (await other.get(OVERRIDES)).status_code == looks
                 assert (await other.post(OVERRIDES, json=TRIAL)).status_code == 403
                 assert (await other.patch(path, json={"percent": 3})).status_code == 403
-                for word in ("promote", "rollback"):
-                    assert (await other.post(f"{path}/{word}")).status_code == 403
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ async def test_the_line_of_all_names_that_nobody_knows_has_a_limit_of_its_own(
         running = await at_once(worker, 2)
         assert [task["model"] for task in running] == ["invented 0", "invented 1"]
         assert await worker.idle()
-        state = (await here.http.get("/api/admin/state")).json()
+        state = (await here.http.get("/api/admin/overview")).json()
         (line,) = (row for row in state["models"] if row["running"])
         assert (line["model"], line["running"], line["waiting"], line["slots"]) == ("*", 2, 2, 4)
         assert {row["model"] for row in state["tasks"]} == {f"invented {n}" for n in range(4)}

@@ -45,7 +45,7 @@ async def test_the_permissions_of_the_document_are_enough(server: Server, tmp_pa
         await talk.reaches(second, "cancelled")
         changed = await talk.http.patch("/api/admin/models/m", json={"concurrency": 2})
         assert changed.status_code == 200
-        for page in ("state", "history", "tasks", f"tasks/{first}", "audit", "settings"):
+        for page in ("overview", "timeseries", "tasks", f"tasks/{first}", "audit", "settings"):
             assert (await talk.http.get(f"/api/admin/{page}")).status_code == 200
     with server.client() as client:
         assert client.execute_command("ACL", "LOG") == []

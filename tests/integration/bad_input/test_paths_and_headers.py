@@ -77,7 +77,7 @@ def test_a_wrong_method_for_a_post_is_a_405_that_says_so(http: httpx2.Client, me
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize(
     "path",
-    [f"/api/task/{TASK}", f"/api/task/{TASK}/events", "/api/sse-stream", "/api/admin/state", "/v1/models"],
+    [f"/api/task/{TASK}", f"/api/task/{TASK}/events", "/api/sse-stream", "/api/admin/overview", "/v1/models"],
 )
 def test_a_wrong_method_for_a_get_is_a_405_that_says_so(http: httpx2.Client, method: str, path: str) -> None:
     answer = http.request(method, path)
@@ -215,7 +215,11 @@ def test_a_bad_header_of_ours_is_a_400_on_v1(http: httpx2.Client, name: str, val
 )
 def test_a_bad_user_or_tier_is_a_400_on_native_calls(http: httpx2.Client, name: str, value: Any) -> None:
     raw = value if isinstance(value, bytes) else value.encode("latin-1")
-    for method, path in (("POST", "/api/openai"), ("GET", f"/api/task/{TASK}"), ("GET", "/api/admin/state")):
+    for method, path in (
+        ("POST", "/api/openai"),
+        ("GET", f"/api/task/{TASK}"),
+        ("GET", "/api/admin/overview"),
+    ):
         answer = http.request(
             method, path, headers={name.encode(): raw}, json={} if method == "POST" else None
         )

@@ -241,7 +241,7 @@ async def test_operators_see_and_cancel_batches(redis_url: str, tmp_path: Path) 
             (made["id"], "in_progress", "patient")
         ]
         assert (await caller.http.get("/api/admin/batches", params={"state": "odd"})).status_code == 400
-        await caller.http.post(f"/api/admin/batches/{made['id']}/cancel")
+        await caller.http.post(f"/api/admin/tasks/cancel?batch={made['id']}")
         assert (await caller.reaches(made["id"]))["status"] == "cancelled"
         acts = (await caller.http.get("/api/admin/audit")).json()["entries"]
         assert [act["target"] for act in acts] == [f"batch {made['id']}"]

@@ -152,7 +152,7 @@ async def test_a_cancelled_batch_is_cut_behind_each_call(redis_url: str, tmp_pat
             errors = await caller.records(ended["error_file_id"])
             wanted = [f"id-{number}" for number in range(2, LINES)]
             assert [record["custom_id"] for record in errors] == wanted, at
-            state = (await caller.http.get("/api/admin/state")).json()["counts"]
+            state = (await caller.http.get("/api/admin/overview")).json()["counts"]
             assert state["queued"] == 0, at
             dead += death.calls >= at
         assert dead > 5

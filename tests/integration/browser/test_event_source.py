@@ -76,7 +76,7 @@ async def known(gateway: GatewayProcess) -> None:
     async with http_client(gateway.url) as http:
 
         async def is_known() -> bool:
-            return bool((await http.get("/api/admin/state")).json()["workers"])
+            return bool((await http.get("/api/admin/overview")).json()["workers"])
 
         await until(is_known, "the worker to be known")
 

@@ -110,7 +110,7 @@ async def test_operators_see_where_a_chain_stands_and_since_when(gateway: Start)
         part = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}.0.01")).json()
         assert (part["stage"], part["part"], part["chain"]) == ("ocr", 1, task_id)
         assert (part["stageAt"], "stages" in part) == (part["enqueuedAt"], False)
-        await stage.talk.http.post(f"/api/admin/tasks/{task_id}/cancel")
+        await stage.talk.http.post(f"/api/task/{task_id}/cancel")
         told = (await stage.talk.http.get(f"/api/admin/tasks/{task_id}")).json()
         assert [one["status"] for one in told["stages"]] == ["completed", "cancelled", "skipped"]
 
@@ -277,7 +277,7 @@ async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str,
             refused = await talk.http.post("/api/tasks", json=ASK)
             assert (refused.status_code, refused.json()["code"]) == (429, "INSUFFICIENT_QUOTA")
             assert refused.json()["needed"] == 2, "both stages"
-            granted = await admin.post("/api/admin/quota/grants", json={"key": "app", "credits": 5})
+            granted = await admin.post("/api/admin/balances/grants", json={"key": "app", "credits": 5})
             assert granted.status_code in (200, 201), granted.text
             answer = await talk.http.post("/api/tasks", json=ASK)
             await sums.answer(await sums.take(), SUMMARY)
@@ -285,7 +285,7 @@ async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str,
             await talk.reaches(answer.json()["taskId"], "completed")
 
             async def paid() -> bool:
-                row = (await admin.get("/api/admin/quota", params={"key": "app"})).json()["rows"][0]
+                row = (await admin.get("/api/admin/balances", params={"key": "app"})).json()["rows"][0]
                 return bool(row["balance"] == 3 and row["held"] == 0)
 
             await until(paid)
@@ -296,7 +296,7 @@ async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str,
             assert told["results"] == {"a": {"content": "[1,2,3]"}}
 
             async def paid_for_one() -> bool:
-                row = (await admin.get("/api/admin/quota", params={"key": "app"})).json()["rows"][0]
+                row = (await admin.get("/api/admin/balances", params={"key": "app"})).json()["rows"][0]
                 return bool(row["balance"] == 2 and row["held"] == 0)
 
             await until(paid_for_one)

@@ -37,7 +37,7 @@ async def test_trailers_are_no_headers(shared_gateway: Start) -> None:
                 headers = {**CHUNKED, "Authorization": "Bearer secret", "X-Fairlane-User": "ann"}
                 late = b"0\r\nX-Fairlane-User: eve\r\nX-Fairlane-Tier: paid\r\n\r\n"
                 # in one piece: an answer that is there before the end of the body closes the connection
-                status, _, said = caller.ask(request("GET", "/api/caller", headers) + body + late)
+                status, _, said = caller.ask(request("GET", "/api/me", headers) + body + late)
                 assert (status, b'"ann"' in said or b"/ann" in said, b"eve" in said) == (200, True, False)
                 assert caller.ask(HEALTH)[0] == 200  # and the connection goes on
 
@@ -167,7 +167,7 @@ async def test_every_answer_forbids_to_guess_its_type(shared_gateway: Start) -> 
             for data in (
                 HEALTH,
                 request("GET", "/nothing"),
-                request("GET", "/api/caller"),
+                request("GET", "/api/me"),
                 request("GET", "/dashboard"),
                 request("POST", "/v1/chat/completions", body=b"{}"),
                 request("POST", "/api/openai", body=b'{"async":true}'),

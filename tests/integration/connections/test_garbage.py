@@ -49,7 +49,7 @@ def plain(caller: Caller) -> None:
 
 
 def kept_alive(caller: Caller) -> None:
-    for path in ("/livez", "/api/caller", "/dashboard", "/v1/models"):
+    for path in ("/livez", "/api/me", "/dashboard", "/v1/models"):
         assert caller.ask(request("GET", path))[0] == 200
 
 
@@ -100,7 +100,7 @@ def wait_cut_by_the_client(caller: Caller) -> None:
 
 
 def feed_cut_by_the_client(caller: Caller) -> None:
-    caller.send(request("GET", "/api/admin/feed"))
+    caller.send(request("GET", "/api/admin/events"))
     caller.until(b"event: state")
 
 

@@ -54,10 +54,10 @@ async def test_one_user_of_a_key_may_have_so_many_calls_open(shared_gateway: Sta
                 )
                 eves = [talk.later(eve.post("/api/openai", json={})) for _ in range(3)]
                 await until(lambda: len(calls) == 6, "the other user's calls")
-                assert (await eve.get("/api/caller")).status_code == 429
-                assert (await kim.get("/api/caller")).status_code == 200
+                assert (await eve.get("/api/me")).status_code == 429
+                assert (await kim.get("/api/me")).status_code == 200
             await until(lambda: len(calls) == 5, "the stream to be over")
-            assert (await ann.get("/api/caller")).status_code == 200
+            assert (await ann.get("/api/me")).status_code == 200
         for call in [*waits, *eves]:
             call.cancel()
         await until(lambda: len(calls) == 0, "nobody to be left")
@@ -190,7 +190,7 @@ async def test_who_reads_by_links_counts_for_the_owner_of_the_tasks(redis_url: s
                 )
                 assert len(calls) == 3
                 async with talk.client("bob") as bob:
-                    assert (await bob.get("/api/caller")).status_code == 200
+                    assert (await bob.get("/api/me")).status_code == 200
             await until(lambda: len(calls) == 2, "one stream to be over")
             async with talk.events(other["streamUrl"]):
                 assert (await refusal(talk, other["streamUrl"]))[0] == 429
@@ -207,7 +207,7 @@ async def test_a_link_counts_for_the_user_whom_a_delegating_key_named(redis_url:
         eves, kims = [(await of.post("/api/openai", json={"async": True})).json() for of in (eve, kim)]
         async with talk.events(eves["streamUrl"]):
             assert (await refusal(talk, eves["streamUrl"]))[0] == 429
-            assert (await eve.get("/api/caller")).status_code == 200
+            assert (await eve.get("/api/me")).status_code == 200
             async with talk.events(kims["streamUrl"]):
                 pass
         await until(lambda: talk.served.gateway.calls._open == {}, "nobody to be left")
@@ -282,7 +282,7 @@ async def test_a_body_that_ends_when_its_key_is_taken_away_is_refused(
             status, _, said = await asyncio.to_thread(caller.answer)
         assert (status, b"UNAUTHORIZED" in said or b"invalid_api_key" in said) == (401, True)
         async with talk.client(ADMIN) as ops:
-            counts = (await ops.get("/api/admin/state")).json()["counts"]
+            counts = (await ops.get("/api/admin/overview")).json()["counts"]
         assert not any(counts[state] for state in ("queued", "executing", "completed"))
 
 
@@ -306,7 +306,7 @@ async def test_the_feed_of_an_operator_whose_key_is_taken_away_ends(
     async with (
         talking(redis_url, tmp_path, **KEYS) as talk,
         talk.client(ADMIN) as ops,
-        ops.stream("GET", "/api/admin/feed") as feed,
+        ops.stream("GET", "/api/admin/events") as feed,
     ):
         pictures = feed.aiter_text()
         assert "event: state" in await anext(pictures)
@@ -330,7 +330,7 @@ async def test_a_raw_connection_may_go_on_with_another_key(redis_url: str, tmp_p
             await worker.take()
             await reload(talk, keys(ann="another"))
             assert (await asyncio.to_thread(caller.answer))[0] == 401
-            again = request("GET", "/api/caller", {"Authorization": "Bearer another"})
+            again = request("GET", "/api/me", {"Authorization": "Bearer another"})
             assert (await asyncio.to_thread(caller.ask, again))[0] == 200
 
 

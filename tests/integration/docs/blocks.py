@@ -186,7 +186,7 @@ class Desk:
             if kind == "model":
                 for key in ("fl_ops_secret", "none"):
                     answer = self._http.get(
-                        f"{self.url}/api/admin/state", headers={"Authorization": f"Bearer {key}"}
+                        f"{self.url}/api/admin/overview", headers={"Authorization": f"Bearer {key}"}
                     )
                     if answer.status_code == 200:
                         return any(name in worker["models"] for worker in answer.json()["workers"])

@@ -216,7 +216,7 @@ async def test_a_forgotten_users_files_go(gateway: Make, tmp_path: Path, databas
         ):
             files = [await upload(zebra, name=f"zebra-{number}.txt") for number in range(2)]
             kept = await upload(a)
-            told = await ops.post("/api/admin/users/forget", json={"user": "a/zebra"})
+            told = await ops.delete("/api/admin/users/a/zebra")
             assert (told.json()["files"], told.json()["more"]) == (2, False)
             for file in files:
                 assert (await zebra.get(f"/v1/files/{file['id']}")).status_code == 404
@@ -225,7 +225,7 @@ async def test_a_forgotten_users_files_go(gateway: Make, tmp_path: Path, databas
                 assert "zebra" not in repr((await connection.execute(select(table))).all())
             await talk.served.gateway.tasks.files.sweep()
             assert stored(tmp_path) == [kept["id"]]
-            again = await ops.post("/api/admin/users/forget", json={"user": "a/zebra"})
+            again = await ops.delete("/api/admin/users/a/zebra")
             assert again.json()["files"] == 0
             assert (await upload(zebra))["bytes"] == 5  # what comes later is new
 

@@ -69,7 +69,7 @@ async def test_a_gateway_with_endpoints_makes_their_calls(tmp_path: Path, proces
             await gets(gateway, server.url("/v1/x"), "hello", KEY)
             assert server.asked[-1].header("x-own") == ["a-secret"]
             async with http_client(gateway.url, headers={"Authorization": f"Bearer {OPS}"}) as client:
-                [row] = (await client.get("/api/admin/state")).json()["workers"]
+                [row] = (await client.get("/api/admin/overview")).json()["workers"]
             assert (row["name"], row["models"], row["slots"]) == ("http", ["http:one"], 3)
             worker = http_worker(gateway)
             assert worker is not None

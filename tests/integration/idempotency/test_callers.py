@@ -117,5 +117,5 @@ async def test_a_repetition_takes_nothing_of_limits_and_is_charged_once(
             return await recorded() == 1
 
         await until(once, "its one record")
-        row = (await ops.get("/api/admin/quota", params={"key": "app"})).json()["rows"][0]
+        row = (await ops.get("/api/admin/balances", params={"key": "app"})).json()["rows"][0]
         assert (row["budget"]["used"], row["budget"]["held"]) == (0.5, 0)

@@ -50,7 +50,7 @@ async def change(talk: Talk, key_id: str, **body: Any) -> dict[str, Any]:
 
 async def status(talk: Talk, token: str) -> int:
     """What a caller with this secret is answered."""
-    return (await talk.http.get("/api/caller", headers=bearer(token))).status_code
+    return (await talk.http.get("/api/me", headers=bearer(token))).status_code
 
 
 async def becomes(talk: Talk, token: str, wanted: int) -> None:

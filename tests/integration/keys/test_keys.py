@@ -43,7 +43,7 @@ async def test_a_created_key_serves_openais_sdk(gateway: Start) -> None:
         made = await create(talk, id="app", tier="paid", weight=2, models=["m"], note="the shop")
         assert re.fullmatch(r"fl_app_[A-Za-z0-9_-]{43}", made["secret"])
         assert (made["source"], made["state"], made["notes"]) == ("database", "valid", [])
-        account = await told(await talk.http.get("/api/caller", headers=bearer(made["secret"])))
+        account = await told(await talk.http.get("/api/me", headers=bearer(made["secret"])))
         assert (account["user"], account["tier"], account["key"]) == ("app", "paid", "app")
         client = openai.AsyncOpenAI(
             base_url=f"{talk.served.url}/v1", api_key=made["secret"], http_client=_http(), max_retries=0
@@ -131,8 +131,8 @@ async def test_the_first_key_closes_an_open_gateway_and_must_be_an_admins(gatewa
             assert (refused.status_code, refused.json()["code"]) == (409, "FIRST_KEY_NOT_ADMIN")
         made = await create(talk, id="boss", scopes=["admin"])
         assert "Workers need tokens, too, and those that were connected are cut off" in made["notes"][0]
-        assert await talk.http.get("/api/caller") is not None
-        assert (await talk.http.get("/api/caller")).status_code == 401
+        assert await talk.http.get("/api/me") is not None
+        assert (await talk.http.get("/api/me")).status_code == 401
         await open_worker.wait_closed()
         assert (open_worker.close_code, open_worker.close_reason) == (
             4401,
@@ -159,7 +159,7 @@ async def test_the_first_key_does_not_expire(gateway: Start) -> None:
         ends = int(time.time() * 1000) + 60_000
         answer = await talk.http.post(KEYS, json={"id": "one", "admin": True, "expires": ends})
         assert (await told(answer, 409))["code"] == "LAST_ADMIN_KEY"
-        assert (await talk.http.get("/api/caller")).json()["open"], "nothing was made"
+        assert (await talk.http.get("/api/me")).json()["open"], "nothing was made"
 
 
 async def test_the_last_admin_is_kept_and_nobody_revokes_the_key_of_the_call(gateway: Start) -> None:
@@ -193,7 +193,7 @@ async def test_a_changed_key_counts_at_once_and_null_takes_back(gateway: Start) 
         changed = await change(talk, "site", tier=None, delegating=True, user_from="body.user", weight=3)
         assert changed["settings"]["tier"] == "free"
         account = await told(
-            await talk.http.get("/api/caller", headers={**bearer(made["secret"]), "X-Fairlane-User": "ann"})
+            await talk.http.get("/api/me", headers={**bearer(made["secret"]), "X-Fairlane-User": "ann"})
         )
         assert (account["user"], account["tier"], account["delegating"]) == ("site/ann", "free", True)
         refused = await told(await talk.http.patch(f"{KEYS}/site", json={"delegating": None}), 400)

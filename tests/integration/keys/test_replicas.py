@@ -228,7 +228,7 @@ async def test_a_gateway_that_was_closed_stays_closed_when_the_keys_vanish(
         assert (await talk.http.post(KEYS, json={"id": "thief", "admin": True})).status_code == 401
         assert "the database has no keys any more" in capsys.readouterr().out
         await talk.served.gateway.reconfigure(talk.served.gateway.current.settings)
-        assert (await talk.http.get("/api/caller")).status_code == 401
+        assert (await talk.http.get("/api/me")).status_code == 401
 
 
 async def test_keys_stay_while_the_database_does_not_know_their_version(
@@ -330,7 +330,7 @@ async def test_a_file_without_keys_is_taken_over_where_the_database_has_some(
             found = set()
             for _ in range(8):
                 async with http_client(gateway.url, headers=bearer(token)) as http:
-                    found.add((await http.get("/api/caller")).status_code)
+                    found.add((await http.get("/api/me")).status_code)
             return found
 
         async def known() -> bool:

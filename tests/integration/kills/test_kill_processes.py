@@ -99,7 +99,7 @@ async def test_nothing_accepted_is_lost_and_each_task_ends_once(
     ):
         task_ids = list(await asyncio.gather(*[submit(http, n) for n in range(RUNNING + WAITING)]))
         await until(lambda: all(worker.busy for worker in workers), "ten running tasks")
-        counts = (await http.get("/api/admin/state")).json()["counts"]
+        counts = (await http.get("/api/admin/overview")).json()["counts"]
         assert counts["queued"] == WAITING
 
         await kill(gateway)

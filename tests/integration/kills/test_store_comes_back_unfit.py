@@ -35,7 +35,7 @@ async def test_a_redis_that_came_back_unfit_is_told_with_its_reason(
             assert ready.status_code == 503
             assert reason in ready.json()["missing"][0]
             assert str(own_redis.port) not in ready.text
-            answer = (await talk.http.get("/api/admin/state")).json()
+            answer = (await talk.http.get("/api/admin/overview")).json()
             assert answer["error"] == "Store unavailable"
             assert f"Redis (127.0.0.1:{own_redis.port}) for " in answer["why"]
             assert reason in answer["why"]

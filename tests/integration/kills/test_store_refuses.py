@@ -86,7 +86,7 @@ async def test_a_gateways_own_redis_is_named_by_the_directory_of_its_data(tmp_pa
             store.config_set("maxmemory", "1mb")
             body = {"model": "m", "async": True}
             assert (await http.post("/api/openai", json=body)).json()["code"] == "STORE_UNAVAILABLE"
-            assert (await http.get("/api/admin/state")).json()["store"]["address"] == where
+            assert (await http.get("/api/admin/overview")).json()["store"]["address"] == where
             await until(lambda: "Redis refuses writes" in gateway.log, "a line in the log")
     lines = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
     said = {line["event"]: line.get("store", line.get("address")) for line in lines}
@@ -119,7 +119,7 @@ async def test_the_history_holds_what_redis_did_not_take(own_redis: Server, tmp_
             assert (await talk.sync()).json()["code"] == "STORE_UNAVAILABLE"
 
             async def refused() -> int:
-                return int((await talk.http.get("/api/admin/history")).json()["total"]["refused"])
+                return int((await talk.http.get("/api/admin/timeseries")).json()["total"]["refused"])
 
             await until(lambda: has(refused, 1), "the refusal to be shown", 30)
             store.config_set("maxmemory", "0")

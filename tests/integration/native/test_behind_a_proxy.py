@@ -56,7 +56,7 @@ async def test_with_keys_no_worker_connects_without_a_token(
 
 async def test_with_keys_a_stranger_reads_no_state(gateway: Start) -> None:
     async with gateway(keys=[key("alice")]) as talk, HostRewritingProxy(talk) as proxy, http_client() as http:
-        for path in ("/api/admin/state", "/metrics"):
+        for path in ("/api/admin/overview", "/metrics"):
             answer = await http.get(
                 f"http://127.0.0.1:{proxy.port}{path}", headers={"Host": "gateway.example"}
             )
@@ -68,7 +68,7 @@ async def test_without_keys_what_an_old_proxy_sends_is_refused(gateway: Start) -
         port = int(talk.served.url.rsplit(":", 1)[1])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(
-            b"GET /api/admin/state HTTP/1.0\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % port
+            b"GET /api/admin/overview HTTP/1.0\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % port
         )
         async with asyncio.timeout(DEADLINE_S):
             answer = await reader.read()

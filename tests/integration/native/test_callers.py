@@ -59,7 +59,7 @@ async def test_without_a_valid_key_every_call_is_a_401(
             ("POST", f"/api/task/{task_id}/cancel"),
             ("GET", f"/api/task/{task_id}/events"),
             ("GET", f"/api/sse-stream?taskId={task_id}"),
-            ("GET", "/api/admin/state"),
+            ("GET", "/api/admin/overview"),
         ):
             answer = await talk.http.request(
                 method, path, headers=headers, json={} if method == "POST" else None
@@ -117,7 +117,7 @@ async def test_the_log_says_once_of_a_key_that_the_users_it_names_are_ignored(ga
         with capture_logs() as lines:
             for who in ("acme", "acme", "site", "other"):
                 async with talk.client(secret(who), **named) as client:
-                    assert (await client.get("/api/caller")).status_code == 200
+                    assert (await client.get("/api/me")).status_code == 200
     said = [line for line in lines if "X-Fairlane-User is ignored" in line["event"]]
     assert [(line["key_id"], line["log_level"]) for line in said] == [
         ("acme", "warning"),
@@ -136,7 +136,7 @@ async def test_a_delegating_key_names_user_and_tier_and_sees_each_users_tasks_as
             await worker.take()
             row = (await ops.get(f"/api/admin/tasks/{task_id}")).json()
             assert (row["user"], row["key"], row["queue"]) == ("site/ann", "site", "paid_batch")
-            who = (await site.get("/api/caller", headers=ann)).json()
+            who = (await site.get("/api/me", headers=ann)).json()
             assert (who["user"], who["key"]) == ("site/ann", "site")
             found = (await ops.get("/api/admin/tasks", params={"user": "site/ann"})).json()["tasks"]
             assert [task["taskId"] for task in found] == [task_id]
@@ -178,7 +178,7 @@ async def test_only_an_admin_key_reads_the_state(shared_gateway: Start) -> None:
     async with shared_gateway(keys=KEYS) as talk:
         for key_id, status in (("ops", 200), ("acme", 403), ("site", 403)):
             async with talk.client(secret(key_id)) as client:
-                answer = await client.get("/api/admin/state")
+                answer = await client.get("/api/admin/overview")
                 assert answer.status_code == status
                 if status == 403:
                     assert answer.json()["code"] == "FORBIDDEN"
@@ -232,7 +232,7 @@ async def test_a_stream_url_reads_its_one_task_without_a_key_and_nothing_else(sh
         assert (await talk.http.get(f"/api/task/{other}/events?token={token}")).status_code == 401
         assert (await talk.http.get(f"/api/task/{task_id}?token={token}")).status_code == 401
         assert (await talk.http.post(f"/api/task/{task_id}/cancel?token={token}")).status_code == 401
-        assert (await talk.http.get(f"/api/admin/state?token={token}")).status_code == 401
+        assert (await talk.http.get(f"/api/admin/overview?token={token}")).status_code == 401
 
 
 async def test_a_tampered_or_expired_ticket_is_a_401(shared_gateway: Start) -> None:

@@ -112,7 +112,7 @@ async def test_whoever_cancels_the_code_is_the_same_in_lists_and_metrics(
         leaver.cancel()
         await talk.waiting(2)
         await talk.http.post(f"/api/task/{waiting[0]}/cancel")
-        await talk.http.post(f"/api/admin/tasks/{waiting[1]}/cancel")
+        await talk.http.post(f"/api/task/{waiting[1]}/cancel")
         await talk.http.post(f"/api/task/{running}/cancel")
         await worker.answer(task, None, error="cancelled")
         metrics = talk.served.gateway.metrics.values[TASKS_ENDED.name]

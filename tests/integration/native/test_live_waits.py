@@ -83,7 +83,7 @@ async def test_a_reader_who_looks_at_a_waiting_call_holds_up_nobody(
         async with (
             talk.events(f"/api/task/{task_id}/events") as one,
             talk.events(f"/api/sse-stream?taskId={task_id}") as other,
-            talk.http.stream("GET", "/api/admin/feed") as feed,
+            talk.http.stream("GET", "/api/admin/events") as feed,
         ):
             assert (await one.next()).event == (await other.next()).event == "queued"
             show(talk, task_id, 20)

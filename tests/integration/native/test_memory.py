@@ -59,7 +59,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
 
 async def waiting(http: httpx2.AsyncClient, number: int) -> None:
     async def are() -> bool:
-        state = (await http.get("/api/admin/state?tasks=0")).json()
+        state = (await http.get("/api/admin/overview?tasks=0")).json()
         return bool(state["counts"]["queued"] == number)
 
     await until(are, f"{number} tasks to wait", 60)

@@ -29,7 +29,7 @@ REFUSED = [
 @pytest.mark.parametrize("headers", REFUSED)
 async def test_an_open_gateway_refuses_strangers(shared_gateway: Start, headers: dict[str, str]) -> None:
     async with shared_gateway() as talk, talk.worker() as worker:
-        for method, path in (("POST", "/api/openai"), ("GET", "/api/admin/state"), ("GET", "/api/task/x")):
+        for method, path in (("POST", "/api/openai"), ("GET", "/api/admin/overview"), ("GET", "/api/task/x")):
             answer = await talk.http.request(
                 method, path, headers=headers, json={} if method == "POST" else None
             )
@@ -69,7 +69,7 @@ async def test_an_open_gateway_takes_no_workers_from_strangers(
 async def test_localhost_by_any_of_its_names_is_answered(shared_gateway: Start) -> None:
     async with shared_gateway() as talk, talk.worker():
         for host in ("localhost", "127.0.0.1:1234", "[::1]:80", "LOCALHOST:80"):
-            answer = await talk.http.get("/api/admin/state", headers={"Host": host})
+            answer = await talk.http.get("/api/admin/overview", headers={"Host": host})
             assert answer.status_code == 200
 
 

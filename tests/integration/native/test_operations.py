@@ -131,17 +131,17 @@ async def test_the_state_never_shows_prompts_or_results(gateway: Start) -> None:
         await talk.submit(prompt="very secret prompt")
         await worker.answer(await worker.take(), {"r": "very secret result"})
         await talk.submit(prompt="very secret prompt")
-        assert "very secret" not in (await talk.http.get("/api/admin/state")).text
+        assert "very secret" not in (await talk.http.get("/api/admin/overview")).text
 
 
 @pytest.mark.parametrize("tasks", ["-1", "x", "501", "1e3", "５", "9" * 5000])
 async def test_the_state_takes_a_sensible_number_of_tasks(shared_gateway: Start, tasks: str) -> None:
     async with shared_gateway() as talk:
-        answer = await talk.http.get("/api/admin/state", params={"tasks": tasks})
+        answer = await talk.http.get("/api/admin/overview", params={"tasks": tasks})
         assert answer.status_code == 400
         assert "tasks" in answer.json()["error"]
         for number in (0, 1):
-            answer = await talk.http.get("/api/admin/state", params={"tasks": number})
+            answer = await talk.http.get("/api/admin/overview", params={"tasks": number})
             assert (answer.status_code, answer.json()["tasks"]) == (200, [])
 
 
@@ -172,7 +172,7 @@ async def test_pages_of_other_origins_are_not_let_in(gateway: Start) -> None:
         preflight = await talk.http.options("/api/openai", headers=asks)
         assert preflight.status_code == 400
         assert "access-control-allow-origin" not in preflight.headers
-        answer = await talk.http.get("/api/admin/state", headers={"Origin": "https://evil.example"})
+        answer = await talk.http.get("/api/admin/overview", headers={"Origin": "https://evil.example"})
         assert answer.status_code == 403
         assert "access-control-allow-origin" not in answer.headers
 
@@ -180,7 +180,7 @@ async def test_pages_of_other_origins_are_not_let_in(gateway: Start) -> None:
 async def test_every_answer_has_a_request_id(shared_gateway: Start) -> None:
     async with shared_gateway() as talk:
         seen = set()
-        for path in ("/livez", "/nowhere", "/api/task/x", "/api/admin/state", "/v1/models"):
+        for path in ("/livez", "/nowhere", "/api/task/x", "/api/admin/overview", "/v1/models"):
             seen.add((await talk.http.get(path)).headers["x-request-id"])
         assert len(seen) == 5
 

@@ -84,7 +84,7 @@ async def test_an_image_whose_bytes_are_more_than_the_limit_of_tokens_is_served_
                 task, {"content": "a cat"}, usage={"prompt_tokens": 900, "completion_tokens": 100}
             )
             assert (await call).status_code == 200
-            limits = (await acme.get("/api/caller")).json()["limits"]
+            limits = (await acme.get("/api/me")).json()["limits"]
         assert refused.status_code == 429
         assert 55 <= int(refused.headers["retry-after"]) <= 60
         error = refused.json()["error"]
@@ -159,7 +159,7 @@ async def test_answers_that_take_nothing_say_what_is_left_too(gateway: Start) ->
                 acme.get(f"/v1/{path}") if body is None else acme.post(f"/v1/{path}", **content)  # type: ignore[arg-type]
             )
             assert (answer.status_code, told(answer.headers)) == (status, whole), path
-        assert told((await acme.get("/api/caller")).headers) == {}, "these are OpenAI's"
+        assert told((await acme.get("/api/me")).headers) == {}, "these are OpenAI's"
         assert (await acme.post("/api/openai", json=LATER)).status_code == 202
         assert told((await acme.get("/v1/models")).headers)["remaining-requests"] == "59"
         assert told((await talk.http.get("/v1/models", headers=bearer(secret("ops")))).headers) == {}
@@ -190,7 +190,7 @@ async def test_users_of_a_delegating_key_are_limited_one_by_one(gateway: Start) 
                 answer = await http.post("/api/openai", json=LATER, headers={"X-Fairlane-User": user})
                 statuses.setdefault(user, []).append(answer.status_code)
             assert statuses == {"ann": [202, 202, 429], "bob": [202, 202], "joe": [202, 429]}
-            account = (await http.get("/api/caller", headers={"X-Fairlane-User": "joe"})).json()
+            account = (await http.get("/api/me", headers={"X-Fairlane-User": "joe"})).json()
         assert account["limits"]["requestsPerDay"]["remaining"] == 0
         assert account["userLimits"]["requestsPerDay"]["remaining"] == 1
 
@@ -201,7 +201,7 @@ async def test_a_caller_sees_what_is_left_of_each_limit(gateway: Start) -> None:
         for _ in range(2):
             await acme.post("/api/openai", json=LATER)
         await worker.take()
-        account = (await acme.get("/api/caller")).json()
+        account = (await acme.get("/api/me")).json()
         assert account["userLimits"] == {}
         limits = account["limits"]
         assert limits["maxRunning"] == {"limit": 2, "remaining": 1}
@@ -210,7 +210,7 @@ async def test_a_caller_sees_what_is_left_of_each_limit(gateway: Start) -> None:
         assert 0 < limits["requestsPerDay"]["resetMs"] <= 2 * 1_440_000
         assert 85_000 < limits["tokensPerDay"]["remaining"] < 86_400
         async with talk.client(secret("ops")) as ops:
-            assert (await ops.get("/api/caller")).json()["limits"] == {}
+            assert (await ops.get("/api/me")).json()["limits"] == {}
 
 
 async def test_what_a_cancelled_task_wrote_is_charged_though_its_worker_goes_without_a_word(
@@ -222,7 +222,7 @@ async def test_what_a_cancelled_task_wrote_is_charged_though_its_worker_goes_wit
         task_id = (await acme.post("/api/openai", json=body)).json()["taskId"]
 
         async def remaining() -> int:
-            limits = (await acme.get("/api/caller")).json()["limits"]
+            limits = (await acme.get("/api/me")).json()["limits"]
             return int(limits["tokensPerDay"]["remaining"])
 
         task = await worker.take()

@@ -312,7 +312,7 @@ async def test_both_answers_are_paid_and_the_ledger_says_their_sum(
     prices = [PriceSettings.model_validate({"model": "m", "input": 1, "output": 2, "request": "0.000003"})]
     async with talking(redis_url, tmp_path, keys=keys, database_url=database_url, prices=prices) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
-        granted = await talk.http.post("/api/admin/quota/grants", json={"key": "acme", "credits": 10})
+        granted = await talk.http.post("/api/admin/balances/grants", json={"key": "acme", "credits": 10})
         assert granted.status_code == 201, granted.text
         async with talk.worker2(["m"]) as worker, talk.client(secret("acme")) as acme:
             call = talk.later(acme.post("/v1/chat/completions", json=CHAT, headers=ONCE_MORE))
@@ -330,6 +330,6 @@ async def test_both_answers_are_paid_and_the_ledger_says_their_sum(
         (row,) = rows
         assert (row["inputTokens"], row["outputTokens"], row["attempts"]) == (20, 10, 2)
         assert row["cost"] == Decimal("0.000043")
-        answer = await talk.http.get("/api/admin/quota", params={"key": "acme"})
+        answer = await talk.http.get("/api/admin/balances", params={"key": "acme"})
         (stands,) = json.loads(answer.text, parse_float=Decimal)["rows"]
         assert stands["balance"] == 10 - Decimal("0.000043"), stands

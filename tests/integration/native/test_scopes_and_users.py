@@ -57,7 +57,7 @@ async def test_a_key_may_do_what_it_is_for_and_nothing_else(shared_gateway: Star
                 else:
                     assert answer.status_code == 403, (path, answer.text)
                     assert ("admin: true" if scope == "admin" else f"the scope {scope}") in answer.text
-        account = (await http.get("/api/caller")).json()
+        account = (await http.get("/api/me")).json()
         assert (set(account["scopes"]) >= HOLDS[who]) or account["admin"]
         assert account["admin"] is (who in ("boss", "ops"))
 

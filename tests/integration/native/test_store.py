@@ -33,7 +33,7 @@ async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(
             ("POST", "/api/tasks", {"type": "t", "payload": 1}),
             ("GET", f"/api/task/{task_id}", None),
             ("POST", f"/api/task/{task_id}/cancel", {}),
-            ("GET", "/api/admin/state", None),
+            ("GET", "/api/admin/overview", None),
         ):
             answer = await talk.http.request(method, path, json=body)
             assert answer.status_code == 503, path

@@ -97,7 +97,7 @@ async def test_a_callers_request_id_is_taken_over(gateway: Start, monkeypatch: p
         shown = (await talk.http.get(f"/api/admin/tasks/{task['taskId']}")).json()
         assert shown["requestId"] == "trace-7"
         for odd in (b"", b"a b", b"x" * 129, b"\xff", b"a\tb"):
-            answer = await talk.http.get("/api/caller", headers={"X-Request-Id": odd})
+            answer = await talk.http.get("/api/me", headers={"X-Request-Id": odd})
             assert answer.headers["x-request-id"].startswith("req_")
 
         async def broken(*_: object, **__: object) -> None:
@@ -142,7 +142,7 @@ async def test_answers_of_v1_say_how_long_they_took(shared_gateway: Start) -> No
 async def test_a_slash_at_the_end_changes_nothing(gateway: Start) -> None:
     async with gateway(models={"m": {}}) as talk, talk.worker():
         submitted = await talk.submit()
-        for path in ("/v1/models", "/readyz", f"/api/task/{submitted}", "/api/admin/state", "/dashboard"):
+        for path in ("/v1/models", "/readyz", f"/api/task/{submitted}", "/api/admin/overview", "/dashboard"):
             bare, slashed = await talk.http.get(path), await talk.http.get(path + "/")
             assert (bare.status_code, slashed.status_code) == (200, 200), path
             assert bare.headers["content-type"] == slashed.headers["content-type"]

@@ -25,7 +25,7 @@ from fairlane.gateway.settings import KeyQuota, PriceSettings
 
 pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
-QUOTA = "/api/admin/quota"
+QUOTA = "/api/admin/balances"
 M = PriceSettings.model_validate({"model": "m", "input": 0, "output": 0, "request": "0.5"})
 """Each task costs half a credit."""
 TOKENS = PriceSettings.model_validate({"model": "m", "input": 1, "output": 1})
@@ -128,7 +128,7 @@ async def test_what_is_granted_is_held_paid_and_given_back(talk: Talk) -> None:
         )
         call = talk.later(app.post("/api/openai", json=BODY))
         task = await worker.take()
-        mine = (await told(app, "/api/caller"))["quota"]
+        mine = (await told(app, "/api/me"))["quota"]
         assert amounts(mine) == (Decimal("1.25"), half, Decimal("0.75"), half, Decimal("0.25"))
         assert (mine["of"], mine["budget"], mine["otherwise"], "key" in mine) == ("key", None, None, False)
         refused = await app.post("/api/openai", json=BODY)
@@ -221,7 +221,7 @@ async def test_the_holder_of_a_token_learns_nothing_of_what_its_key_has(talk: Ta
         for pays, knows in (("key", False), ("user", True)):
             change = {"quota": {"of": pays}}
             (await talk.http.patch("/api/admin/keys/signs", json=change)).raise_for_status()
-            assert ((await told(ann, "/api/caller"))["quota"] is not None) is knows
+            assert ((await told(ann, "/api/me"))["quota"] is not None) is knows
             refused = await ann.post("/api/openai", json=BODY)
             assert (refused.status_code, refused.json()["code"]) == (429, "INSUFFICIENT_QUOTA")
             assert ("needed" in refused.json(), "credits" in refused.text) == (knows, knows)
@@ -267,7 +267,7 @@ async def test_a_budget_is_there_without_a_grant_and_is_used_first(talk: Talk) -
     async with talk.worker2(["m"]) as worker, talk.client(secret("daily")) as daily:
         for _ in range(3):
             await run(talk, worker, daily)
-        mine = (await told(daily, "/api/caller"))["quota"]
+        mine = (await told(daily, "/api/me"))["quota"]
     budget = mine["budget"]
     assert (budget["limit"], budget["used"], budget["remaining"], budget["per"]) == (1, 1, 0, "day")
     assert budget["ends"] % 86_400_000 == 0, "midnight of UTC"
@@ -284,11 +284,11 @@ async def test_each_user_of_a_delegating_key_pays_alone(talk: Talk) -> None:
     async with talk.worker2(["m"]) as worker:
         async with talk.client(secret("site"), **{"X-Fairlane-User": "bob"}) as bob:
             await run(talk, worker, bob)
-            assert (await told(bob, "/api/caller"))["quota"]["available"] == Decimal("1.5")
+            assert (await told(bob, "/api/me"))["quota"]["available"] == Decimal("1.5")
         async with talk.client(secret("site")) as nobody:
             await run(talk, worker, nobody)
     async with talk.client(secret("site"), **{"X-Fairlane-User": "ann"}) as ann:
-        assert (await told(ann, "/api/caller"))["quota"]["available"] == 3
+        assert (await told(ann, "/api/me"))["quota"]["available"] == 3
 
     async def carried() -> bool:
         rows = (await told(talk.http, QUOTA, key="site"))["rows"]
@@ -354,7 +354,7 @@ async def test_a_key_that_gets_a_quota_while_it_runs_pays_from_then_on(talk: Tal
     made = await talk.http.post("/api/admin/keys", json={"id": "shop"})
     async with talk.worker2(["m"]) as worker, talk.client(made.json()["secret"]) as shop:
         await run(talk, worker, shop)
-        assert (await told(shop, "/api/caller"))["quota"] is None
+        assert (await told(shop, "/api/me"))["quota"] is None
         change = {"quota": {"budget": "0.5", "per": "day"}}
         (await talk.http.patch("/api/admin/keys/shop", json=change)).raise_for_status()
         await run(talk, worker, shop)
@@ -534,15 +534,13 @@ async def test_while_the_database_is_away_nothing_is_granted_or_guessed(
                 assert granted["code"] == "DATABASE_UNAVAILABLE"
                 refused = await cheap.post("/api/openai", json=BODY)
                 assert (refused.status_code, refused.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
-                assert (await told(app, "/api/caller"))["quota"]["balance"] == Decimal("0.5"), (
-                    "Redis knows it"
-                )
-                assert (await cheap.get("/api/caller")).status_code == 503
+                assert (await told(app, "/api/me"))["quota"]["balance"] == Decimal("0.5"), "Redis knows it"
+                assert (await cheap.get("/api/me")).status_code == 503
                 await run(talk, worker, app)
                 server.start()
 
                 async def back() -> bool:
-                    return (await cheap.get("/api/caller")).status_code == 200
+                    return (await cheap.get("/api/me")).status_code == 200
 
                 await until(back)
                 assert (await row_of(talk, key="app"))["balance"] == 0

@@ -272,7 +272,7 @@ async def test_who_is_refused_is_told_by_the_call_and_the_command(
             0,
         )
         assert (await told(talk, "refusals", code="QUEUE_FULL"))["refusals"] == []
-        wrong = await talk.http.get("/api/admin/refusals", params={"after": "x"})
+        wrong = await talk.http.get("/api/admin/rejections", params={"after": "x"})
         assert (wrong.status_code, wrong.json()["error"]) == (
             400,
             "after must be the `next` of a page before",

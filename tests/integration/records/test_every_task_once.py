@@ -102,7 +102,7 @@ class Crowd:
         for subject, amount, name in GRANTS:
             body = {"user" if "/" in subject else "key": subject, "credits": amount, "id": name}
             while True:
-                answer = await self._post(http, "/api/admin/quota/grants", body, as_caller("ops"))
+                answer = await self._post(http, "/api/admin/balances/grants", body, as_caller("ops"))
                 if answer is not None and answer.status_code in (200, 201):
                     break
                 assert answer is None or answer.status_code >= 500, answer.text

@@ -432,11 +432,11 @@ async def test_reports_that_hang_hold_up_neither_keys_nor_records(
                     for client in (acme, site)
                     for _ in range(6)
                 ]
-                assert (await app.get("/api/caller")).status_code == 200
+                assert (await app.get("/api/me")).status_code == 200
                 assert (await talk.http.post("/api/admin/keys/app/revoke", json={})).status_code == 200
 
                 async def refused() -> bool:
-                    return (await app.get("/api/caller")).status_code == 401
+                    return (await app.get("/api/me")).status_code == 401
 
                 await until(refused)
                 answers = [await call for call in calls]
@@ -483,7 +483,7 @@ async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp
             refused = await talk.http.post("/api/openai", json={"model": "m", "messages": []})
             assert (refused.status_code, refused.json()["code"]) == (503, "OUTBOX_FULL")
             assert refused.headers["retry-after"] == "10"
-            counts = (await talk.http.get("/api/admin/state")).json()["counts"]
+            counts = (await talk.http.get("/api/admin/overview")).json()["counts"]
             assert (counts["recordsWaiting"], counts["recordsMost"]) == (2, 2)
 
             async def told() -> bool:

@@ -547,7 +547,7 @@ async def test_r7_a_gateway_as_a_process_obeys_its_environment_and_warns_of_what
             call = asyncio.create_task(http.post("/api/openai", json={}))
             await worker.recv()
             assert (await call).json()["error"] == "Task timeout"
-            queues = (await http.get("/api/admin/state")).json()["queues"]
+            queues = (await http.get("/api/admin/overview")).json()["queues"]
             assert {queue["maxLength"] for queue in queues} == {1000}
         lines = [json.loads(line) for line in process.log.splitlines() if line.startswith("{")]
         [warning] = [line for line in lines if "MAX_QUEUE_LENGTH" in line["event"]]

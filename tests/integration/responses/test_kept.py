@@ -241,7 +241,7 @@ async def test_a_user_is_forgotten_with_all_responses(talk: Talk, worker: RawWor
         in_redis, _ = await said(ann, worker, "hers, too")
         his, _ = await said(bob, worker, "his")
         await ann.forget(hers["id"])
-        told = good(await ops.post("/api/admin/users/forget", json={"user": "site/ann"}))
+        told = good(await ops.delete("/api/admin/users/site/ann"))
         assert (told["responses"], told["more"]) == (2, False)
         refused(await ann.call("GET", hers["id"]), 404)
         refused(await ann.call("GET", in_redis["id"]), 404)

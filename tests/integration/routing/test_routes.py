@@ -134,7 +134,7 @@ async def test_who_has_no_quota_left_goes_on_with_the_model_of_the_other_tier(ga
             await worker.answer(task, {"content": "fine"}, usage=usage)
             answer = await call
             assert (answer.status_code, answer.headers["x-fairlane-model"]) == (200, model)
-        assert (await shop.get("/api/caller")).json()["quota"]["budget"]["used"] == 9000 * 100 / MICRO
+        assert (await shop.get("/api/me")).json()["quota"]["budget"]["used"] == 9000 * 100 / MICRO
 
 
 async def test_who_can_pay_is_bound_by_his_own_tiers_bound_alone(gateway: Start) -> None:

@@ -45,7 +45,7 @@ class Stage:
         async with self._http() as http:
 
             async def there() -> bool:
-                counts = (await http.get("/api/admin/state")).json()["counts"]
+                counts = (await http.get("/api/admin/overview")).json()["counts"]
                 return bool(counts["queued"] == number)
 
             await until(there, f"{number} queued tasks")

@@ -191,7 +191,7 @@ async def test_a_key_in_its_own_header_is_for_v1_alone(shared_stage: MakeStage) 
         http_client(stage.served.url, headers={"x-api-key": "right"}) as http,
     ):
         assert (await http.get("/v1/models")).status_code == 200
-        assert (await http.get("/api/caller")).status_code == 401
+        assert (await http.get("/api/me")).status_code == 401
         both = {"authorization": "Bearer wrong"}
         assert (await http.get("/v1/models", headers=both)).status_code == 401
 

@@ -43,7 +43,7 @@ def holder(talk: Talk, text: str) -> httpx2.AsyncClient:
 
 
 async def who(talk: Talk, text: str) -> httpx2.Response:
-    return await talk.http.get("/api/caller", headers=bearer(text))
+    return await talk.http.get("/api/me", headers=bearer(text))
 
 
 async def error(answer: httpx2.Response, status: int) -> str:
@@ -57,7 +57,7 @@ async def test_a_page_submits_reads_and_cancels_with_a_token(gateway: Start) -> 
         text = token(await site(here), user="ann", tier="free", models=["m"], priority=2, max_tokens=50)
         await becomes(there, text, 200)
         async with holder(here, text) as ann, holder(there, text) as far:
-            account = await told(await ann.get("/api/caller"))
+            account = await told(await ann.get("/api/me"))
             assert (account["user"], account["tier"], account["tiers"]) == ("site/ann", "free", ["free"])
             assert (account["admin"], account["delegating"], account["scopes"]) == (False, False, ["call"])
             call = here.later(ann.post("/v1/chat/completions", json={"model": "m", "messages": []}))
@@ -168,8 +168,8 @@ async def test_what_contradicts_the_token_is_refused_with_a_sentence(gateway: St
                 ):
                     assert (await ann.post(path, json=body)).status_code == 400, path
             for method, path in (
-                *(("GET", "/api/admin/state"), ("GET", KEYS), ("POST", KEYS), ("GET", "/metrics")),
-                *(("GET", "/api/admin/usage"), ("GET", "/api/admin/feed")),
+                *(("GET", "/api/admin/overview"), ("GET", KEYS), ("POST", KEYS), ("GET", "/metrics")),
+                *(("GET", "/api/admin/usage"), ("GET", "/api/admin/events")),
             ):
                 assert (await ann.request(method, path, json={})).status_code == 403, path
             call = talk.later(ann.post("/v1/chat/completions", json=chat))
@@ -222,7 +222,7 @@ async def test_openais_sdk_is_told_why_a_token_is_not_good(gateway: Start) -> No
             assert sentence in str(refused.value)
             assert refused.value.code == code
             await client.close()
-        answer = await talk.http.get("/api/caller", headers=bearer(token(key, user="ann", ends_s=-61)))
+        answer = await talk.http.get("/api/me", headers=bearer(token(key, user="ann", ends_s=-61)))
         assert answer.json() == {
             "error": "The token has expired: ask for another one",
             "code": "TOKEN_EXPIRED",
@@ -301,7 +301,7 @@ async def test_limits_and_usage_are_those_of_the_user(gateway: Start) -> None:
                 await worker.answer(await worker.take(), "x", lastSeq=0)
                 assert (await one.post("/api/openai", json=body)).json()["code"] == "RATE_LIMITED"
         async with holder(talk, token(key, user="ann")) as ann:
-            account = (await ann.get("/api/caller")).json()
+            account = (await ann.get("/api/me")).json()
             assert (account["limits"], account["userLimits"]["requestsPerDay"]["remaining"]) == ({}, 0)
 
             async def recorded() -> bool:
@@ -321,9 +321,9 @@ async def test_the_log_tells_which_tokens_are_refused_and_why(gateway: Start) ->
                 assert (await bob.post("/api/openai", json=chat)).status_code == 202
                 assert (await bob.post("/api/openai", json=chat)).status_code == 403
                 assert (await caller.post("/api/openai", json={**chat, "model": "x"})).status_code == 403
-                assert (await caller.get("/api/admin/state")).status_code == 403
+                assert (await caller.get("/api/admin/overview")).status_code == 403
                 named = {"X-Fairlane-User": "cat"}
-                assert (await caller.get("/api/caller", headers=named)).status_code == 403
+                assert (await caller.get("/api/me", headers=named)).status_code == 403
             assert (await who(talk, token(key, user="ann", ends_s=-61))).status_code == 401
             assert (await who(talk, token("wrong", user="ann"))).status_code == 401
             assert (await who(talk, secret("ops"))).status_code == 200
@@ -334,7 +334,7 @@ async def test_the_log_tells_which_tokens_are_refused_and_why(gateway: Start) ->
             ("FORBIDDEN", "site", "site/ann"),
             ("FORBIDDEN", "site", None),
         ]
-        assert [line["route"] for line in beyond[2:]] == ["/api/admin/state", "/api/caller"]
+        assert [line["route"] for line in beyond[2:]] == ["/api/admin/overview", "/api/me"]
         assert "leave X-Fairlane-User out" in beyond[3]["why"]
         unknown = [line for line in logs if line["event"] == "call with an unknown key"]
         assert [(line["code"], line.get("key_id")) for line in unknown] == [

@@ -24,12 +24,11 @@ KEYS: list[dict[str, Any]] = [
 UNKNOWN = "01a1fffb-3ebc-8007-8a09-46898682a951"
 """Always the same: it is part of the names of tests."""
 CALLS = [
-    ("GET", "/api/admin/feed"),
-    ("GET", "/api/admin/history"),
+    ("GET", "/api/admin/events"),
+    ("GET", "/api/admin/timeseries"),
     ("GET", "/api/admin/tasks"),
     ("GET", "/api/admin/users"),
     ("GET", f"/api/admin/tasks/{UNKNOWN}"),
-    ("POST", f"/api/admin/tasks/{UNKNOWN}/cancel"),
     ("POST", "/api/admin/workers/0123456789abcdef/drain"),
 ]
 
@@ -44,7 +43,7 @@ async def keyed(redis_url: str, tmp_path: Path) -> AsyncIterator[Talk]:
 async def pictures(http: httpx2.AsyncClient, number: int) -> list[dict[str, Any]]:
     """So many pictures of the feed."""
     found: list[dict[str, Any]] = []
-    async with http.stream("GET", "/api/admin/feed") as response:
+    async with http.stream("GET", "/api/admin/events") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["x-request-id"].startswith("req_")
         async for line in response.aiter_lines():
@@ -88,7 +87,7 @@ async def test_they_are_for_admins(keyed: Talk, method: str, path: str) -> None:
 
 async def test_a_model_is_listed_before_anybody_uses_it(talk: Talk) -> None:
     async with talk.worker2(["m", "other"], slots=2):
-        rows = (await talk.http.get("/api/admin/state")).json()["models"]
+        rows = (await talk.http.get("/api/admin/overview")).json()["models"]
         assert [(row["model"], row["slots"], row["running"], row["limit"]) for row in rows] == [
             ("m", 2, 0, None),
             ("other", 2, 0, None),
@@ -112,7 +111,7 @@ async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
 
 
 async def test_a_gateway_that_goes_ends_its_feeds(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path) as talk, talk.http.stream("GET", "/api/admin/feed") as response:
+    async with talking(redis_url, tmp_path) as talk, talk.http.stream("GET", "/api/admin/events") as response:
         lines = response.aiter_lines()
         assert await anext(lines) == "event: state"
         await talk.served.gateway.drain()
@@ -226,7 +225,6 @@ async def test_a_task_is_shown_with_a_link_to_its_events(talk: Talk) -> None:
             assert [(await events.next()).event for _ in range(2)] == ["start", "chunk"]
     for unknown in (UNKNOWN, "x", "%00"):
         assert (await talk.http.get(f"/api/admin/tasks/{unknown}")).status_code == 404
-        assert (await talk.http.post(f"/api/admin/tasks/{unknown}/cancel")).status_code == 404
 
 
 async def _began(talk: Talk, task_id: str) -> bool:
@@ -244,10 +242,10 @@ async def test_an_admins_key_sees_and_cancels_every_task(keyed: Talk) -> None:
         running, waiting = [(await acme.post("/api/openai", json=body)).json()["taskId"] for _ in range(2)]
         assert (await ops.get(f"/api/task/{waiting}")).json()["status"] == "queued"
         assert (await ops.post(f"/api/task/{waiting}/cancel")).json()["status"] == "cancelled"
-        assert (await ops.post(f"/api/admin/tasks/{running}/cancel")).json()["status"] == "cancelled"
+        assert (await ops.post(f"/api/task/{running}/cancel")).json()["status"] == "cancelled"
         events = (await ops.get(f"/api/task/{waiting}/events")).text
         assert '"by":"admin"' in events
-        assert (await ops.post(f"/api/admin/tasks/{running}/cancel")).json()["status"] == "cancelled"
+        assert (await ops.post(f"/api/task/{running}/cancel")).json()["status"] == "cancelled"
         own = (await ops.post("/api/openai", json=body)).json()["taskId"]
         await ops.post(f"/api/task/{own}/cancel")  # their own: nothing to write down
         entries = (await ops.get("/api/admin/audit")).json()["entries"]
@@ -327,7 +325,7 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
         async def complete() -> (
             bool
         ):  # what the replicas collected by themselves is told when its ten seconds are over
-            answer.update((await talk.http.get("/api/admin/history")).json())
+            answer.update((await talk.http.get("/api/admin/timeseries")).json())
             return (answer["total"]["accepted"], answer["total"]["completed"]) == (2, 2)
 
         await until(complete, "both replicas' parts", 20)
@@ -343,7 +341,7 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
         assert (total["accepted"], total["completed"], total["refused"]) == (2, 2, 1)
         assert total["refusals"] == [{"code": "NO_WORKER", "count": 1}]
         assert total["totalMs"]["p50"] >= total["firstOutputMs"]["p50"] >= 1
-        same = (await other.http.get("/api/admin/history")).json()["total"]
+        same = (await other.http.get("/api/admin/timeseries")).json()["total"]
         assert same == total
         command, key = talk.served.gateway.link.command, talk.served.gateway.keys("history")
         assert 0 < await command("PTTL", key) <= 7_200_000
@@ -407,7 +405,7 @@ async def test_the_history_tells_how_many_tasks_wait(talk: Talk) -> None:
         history._collect(at)
         history._collect(at + 10_000)  # nothing came or ended, and they wait all the same
         await history._send(_now())
-        told = (await talk.http.get("/api/admin/history")).json()
+        told = (await talk.http.get("/api/admin/timeseries")).json()
         assert [told["waiting"][told["at"].index(when)] for when in (at - 10_000, at, at + 10_000)] == [
             0,
             3,

@@ -18,7 +18,7 @@ HOSTILE = """\
 <form action="javascript:window.hacked = 5"><button autofocus onfocus="window.hacked = 6">x</button></form>
 
 [a](javascript:window.hacked=7) [b](JaVaScRiPt&colon;window.hacked=8) [c](data:text/html,<script>window.hacked=9</script>)
-[d](vbscript:x) [e](//evil.example/x) [f](/api/admin/state) <javascript:window.hacked=10> [g]( javascript:window.hacked=11)
+[d](vbscript:x) [e](//evil.example/x) [f](/api/admin/overview) <javascript:window.hacked=10> [g]( javascript:window.hacked=11)
 [h](https://good.example/path?a=1&b=2 "title\\" onmouseover=alert(1)") ![pixel](http://127.0.0.1:1/pixel.png) ![p][q]
 
 [q]: javascript:window.hacked=12

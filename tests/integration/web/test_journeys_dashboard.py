@@ -267,7 +267,7 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
     page = await (await open_browser(talk.served.url)).open("/dashboard")
     await expect(page.locator("[data-figure=failed]")).to_have_text("6")
     await expect(page.locator("[data-figure=refused]")).to_have_text("6")
-    history = (await talk.http.get("/api/admin/history")).json()
+    history = (await talk.http.get("/api/admin/timeseries")).json()
     assert history["total"]["completed"] == 16
     assert history["total"]["totalMs"]["p50"] == pytest.approx(1.05**100, rel=0.03)
     assert history["models"]["m"] == {
@@ -351,7 +351,7 @@ async def test_a_key_is_created_limited_granted_credits_rotated_and_revoked(
         await page.locator("dialog .actions button").click()
         for token, status in ((secret, 401), (second, 200)):
             async with talk.client(token) as caller:
-                assert (await caller.get("/api/caller")).status_code == status
+                assert (await caller.get("/api/me")).status_code == status
         await page.locator("[data-action=revoke-key]").click()
         await fill(page)
         await expect(page.locator("#one_key .flag")).to_have_text("revoked")
@@ -395,8 +395,8 @@ async def test_each_page_of_records_fits_a_phone_in_both_languages_and_shows_vie
 
 
 RECORDS: dict[str, dict[str, int]] = {
-    "batches": {"batches": 0, "responses": 0},
-    "webhooks": {"webhooks": 0, "deliveries": 0},
+    "batches": {"batches": 0},
+    "webhooks": {"webhooks": 0},
     "usage": {"usage": 0},
     "keys": {"keys": 4},
     "overrides": {"overrides": 0},

@@ -156,7 +156,7 @@ async def test_links_lead_out_or_nowhere(page: Page) -> None:
         *("data:text/html,x", "vbscript:x", "file:///etc/passwd", "blob:http://a/b", "ftp://a/b"),
         *(
             "//a.example",
-            "/api/admin/state",
+            "/api/admin/overview",
             "#x",
             "x",
             "",

@@ -133,9 +133,9 @@ async def test_pages_ask_for_no_key_and_calls_do(redis_url: str, tmp_path: Path)
     async with talking(redis_url, tmp_path, keys=[key]) as talk:
         assert (await talk.http.get("/")).status_code == 200
         assert (await talk.http.get("/static/common/base.css")).status_code == 200
-        assert (await talk.http.get("/api/caller")).status_code == 401
+        assert (await talk.http.get("/api/me")).status_code == 401
         async with talk.client("secret-of-acme") as acme:
-            caller = (await acme.get("/api/caller")).json()
+            caller = (await acme.get("/api/me")).json()
     assert caller | {"version": ""} == {
         "user": "acme",
         "tier": "paid",
@@ -157,7 +157,7 @@ async def test_an_open_gateway_shows_no_page_to_strangers(talk: Talk) -> None:
     for headers in ({"Host": "evil.example"}, {"X-Forwarded-For": "203.0.113.7"}):
         answer = await talk.http.get("/", headers=headers)
         assert answer.status_code == 403
-    caller = (await talk.http.get("/api/caller", headers={"X-Fairlane-User": "alice"})).json()
+    caller = (await talk.http.get("/api/me", headers={"X-Fairlane-User": "alice"})).json()
     assert caller["open"]
     assert caller["delegating"]
     assert (caller["user"], caller["tier"], caller["tiers"]) == ("alice", "free", ["free", "paid"])

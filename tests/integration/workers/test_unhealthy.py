@@ -56,7 +56,7 @@ def tasks_seen(worker: RawWorker) -> int:
 
 async def rows(callers: Callers) -> dict[str, Any]:
     """Ailments by instance, as operators see them."""
-    state = (await callers.client.get("/api/admin/state")).json()
+    state = (await callers.client.get("/api/admin/overview")).json()
     return {row["workerId"]: row["unhealthy"] for row in state["workers"]}
 
 
@@ -216,7 +216,7 @@ async def adapted(served: Served, name: str, port: int) -> AsyncIterator[None]:
 
 
 async def names(callers: Callers) -> dict[str, Any]:
-    state = (await callers.client.get("/api/admin/state")).json()
+    state = (await callers.client.get("/api/admin/overview")).json()
     return {row["name"]: row["unhealthy"] for row in state["workers"]}
 
 

@@ -296,7 +296,7 @@ def admin_server() -> Iterator[str]:
                     403, {"error": "This call needs a key with the scope viewer, or with admin: true"}
                 )
                 return
-            known = self.headers["Authorization"] == "Bearer letmein" and self.path == "/api/admin/state"
+            known = self.headers["Authorization"] == "Bearer letmein" and self.path == "/api/admin/overview"
             self._answer(200 if known else 401, STATE if known else {"error": "no"})
 
         def do_PATCH(self) -> None:

@@ -135,7 +135,7 @@ function problemFrom(status, header, body, changes) {
  */
 export async function whoAmI(options = {}) {
   try {
-    return await call("/api/caller", options);
+    return await call("/api/me", options);
   } catch (problem) {
     if (problem instanceof Problem && problem.status === 401) return null;
     throw problem;

@@ -65,7 +65,7 @@ export async function forceBreaker({ model, upstream }, breaker) {
   const sure = await askAgain({ title: t(`ask.breaker.${breaker}`, { name }), text: t(`ask.breaker.${breaker}.text`), action: t(`do.breaker.${breaker}`), danger: breaker === "open" });
   if (!sure) return;
   await carryOut(async () => {
-    await call("/api/admin/breakers", { method: "POST", body: { model, upstream, breaker } });
+    await call(`${PATHS.model}${encodeURIComponent(model)}`, { method: "PATCH", body: { breaker, upstream } });
     return t(`done.breaker.${breaker}`, { name });
   });
 }
@@ -83,7 +83,7 @@ export async function cancel(task, after) {
   });
   if (!sure) return;
   await carryOut(async () => {
-    const { status } = await call(`/api/admin/tasks/${task.taskId}/cancel`, { method: "POST", body: {} });
+    const { status } = await call(`/api/task/${task.taskId}/cancel`, { method: "POST", body: {} });
     return status === "cancelled" ? t("done.cancel") : t("done.cancel.late", { state: t(`state.${status}`) });
   }, after);
 }
@@ -264,7 +264,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
 /** Warnings about models with more reserved slots, over all queues, than slots. */
 async function reservations(kind, name, wanted) {
   if (!wanted.reserved && !wanted.concurrency) return [];
-  const { queues, models } = await call("/api/admin/state?tasks=0");
+  const { queues, models } = await call("/api/admin/overview?tasks=0");
   const reserved = queues.reduce((sum, row) => sum + ((kind === "queue" && row.queue === name && wanted.reserved) || row.reserved || 0), 0);
   const limited = models.map(row => ({ name: row.model, limit: (kind === "model" && row.model === name && wanted.concurrency) || row.limit }));
   return limited

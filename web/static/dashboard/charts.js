@@ -181,7 +181,7 @@ const QUANTILES = [
   { label: "quantile.p99", tone: "--c2", of: "p99", dash: [4, 3] },
 ];
 
-/** The waiting tasks of an answer of GET /api/admin/history. */
+/** The waiting tasks of an answer of GET /api/admin/timeseries. */
 export class WaitingPlot extends Plot {
   constructor() {
     super({ series: [{ label: "figure.waiting", tone: "--c2", fill: true }], format: value => number(value), short: compact, label: () => t("plot.waiting.long"), now: () => t("plot.now") });

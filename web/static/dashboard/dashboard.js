@@ -71,7 +71,7 @@ function startFeed() {
   if (state.feed !== null || document.hidden || !state.allowed) return;
   const feed = new AbortController();
   state.feed = feed;
-  listen("/api/admin/feed", {
+  listen("/api/admin/events", {
     signal: feed.signal,
     idleMs: IDLE_MS,
     onEvent: event => {

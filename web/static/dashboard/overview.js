@@ -131,7 +131,7 @@ export class Overview {
   async _readHistory() {
     this._calledOff();
     try {
-      this._history = await call("/api/admin/history");
+      this._history = await call("/api/admin/timeseries");
       if (this._stopped) return;
       this._drawHistory();
     } catch {

@@ -61,7 +61,7 @@ export class Burst {
   /** Begin with the model that has the fewest slots, where the reader may see them: tasks that find a free slot show nothing. */
   async _chooseModel() {
     if (this._model || !this._me?.admin) return;
-    const state = await call("/api/admin/state?tasks=1").catch(() => ({ models: [] })); // then it is the first one
+    const state = await call("/api/admin/overview?tasks=1").catch(() => ({ models: [] })); // then it is the first one
     const slots = model => Math.min(model.slots, model.limit ?? model.slots);
     const offered = state.models.filter(model => model.slots > 0 && this._models.includes(model.model));
     if (this._model || !offered.length) return;

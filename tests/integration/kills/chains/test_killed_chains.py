@@ -107,7 +107,7 @@ async def test_whatever_is_killed_each_chain_ends_once(
             gateways = [one, two]
             for name, credits in GRANTS.items():
                 answer = await http.post(
-                    f"{one.url}/api/admin/quota/grants",
+                    f"{one.url}/api/admin/balances/grants",
                     json={"key": name, "credits": credits},
                     headers={"Authorization": f"Bearer {secret('ops')}"},
                 )

@@ -125,7 +125,7 @@ const grant = user => ({
   fields: row => [...(row.settings.quota.of === "user" && !user ? [{ name: "user" }] : []), { name: "credits", hint: "quota.credits.hint" }, { name: "note" }],
   send: (row, { user: typed, credits, note }, nonce) => {
     const name = row.settings.quota.of === "user" ? { user: `${row.id}/${user || typed || ""}` } : { key: row.id };
-    return ["/api/admin/quota/grants", { body: { ...name, id: `dashboard-${nonce}`, credits: credits ?? "", note: note ?? "" } }];
+    return ["/api/admin/balances/grants", { body: { ...name, id: `dashboard-${nonce}`, credits: credits ?? "", note: note ?? "" } }];
   },
   done: answer => t("quota.granted", { n: exactCredits(answer.credits), left: exactCredits(answer.balance) }),
 });
@@ -158,7 +158,7 @@ function quotaFacts({ settings: { quota } }, standing) {
 
 const payers = id => ({
   name: "payers",
-  path: () => `/api/admin/quota?${new URLSearchParams({ key: id })}`,
+  path: () => `/api/admin/balances?${new URLSearchParams({ key: id })}`,
   rows: answer => answer.rows.filter(row => row.of === "user" || row.granted || row.spent),
   key: row => row.user ?? "",
   columns: () => {
@@ -176,7 +176,7 @@ const payers = id => ({
 
 const ledger = subject => ({
   name: "ledger",
-  path: () => `/api/admin/quota/ledger?${new URLSearchParams(subject)}`,
+  path: () => `/api/admin/balances/ledger?${new URLSearchParams(subject)}`,
   rows: answer => answer.rows,
   key: row => `${row.kind} ${row.id} ${row.fund} ${row.ends}`,
   columns: () => [
@@ -219,7 +219,7 @@ export const key = {
     const user = query.get("user");
     const each = row.settings.quota?.of === "user";
     const subject = row.kind !== "caller" || (each && !user) ? null : each ? { user: `${id}/${user}` } : { key: id };
-    const standing = subject ? (await call(`/api/admin/quota?${new URLSearchParams({ ...subject, limit: 1 })}`).catch(() => ({ rows: [] }))).rows[0] : null;
+    const standing = subject ? (await call(`/api/admin/balances?${new URLSearchParams({ ...subject, limit: 1 })}`).catch(() => ({ rows: [] }))).rows[0] : null;
     return { ...row, subject, standing };
   },
   draw(row, query) {

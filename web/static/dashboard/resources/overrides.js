@@ -64,12 +64,12 @@ const update = {
   done: (_, row) => t("done.change", { name: row.name }),
 };
 
-const end = (action, more) => ({
+const end = (action, status, more) => ({
   name: `${action}-override`,
   label: `overrides.${action}`,
   title: row => t(`overrides.${action}.title`, row),
   text: () => t(`overrides.${action}.text`),
-  send: row => [`${pathOf(row)}/${action}`, {}],
+  send: row => [pathOf(row), { method: "PATCH", body: { status } }],
   done: (_, row) => t(`overrides.${action}.done`, row),
   ...more,
 });
@@ -84,7 +84,7 @@ export const overrides = {
       rows: answer => answer.overrides,
       key: row => row.id,
       buttons: [create],
-      actions: [update, end("promote", { when: active }), end("rollback", { danger: true })],
+      actions: [update, end("promote", "promoted", { when: active }), end("rollback", "rolled_back", { danger: true })],
       columns: () => [
         { name: "col.target", value: target },
         { name: "col.values", wide: true, value: values },

@@ -12,7 +12,7 @@ const OPEN = "(open)";
 const who = name => (name === OPEN ? t("audit.open") : name);
 const id = row => row.id;
 
-// ---- batches and responses ----------
+// ---- batches ----------
 
 /** What is wrong with a batch, and where; or what it waits for. */
 function batchProblem({ error, errorLine, waitsFor = [] }) {
@@ -53,25 +53,9 @@ export const batches = {
           when: row => row.endedAt === null && row.status !== "cancelling",
           title: row => t("batches.cancel", { id: row.id }),
           text: row => t("batches.cancel.text", { user: row.user }),
-          send: row => [`/api/admin/batches/${row.id}/cancel`, { body: {} }],
+          send: row => [`/api/admin/tasks/cancel?batch=${row.id}`, { body: {} }],
           done: (_, row) => t("batches.cancelled", { id: row.id }),
         },
-      ],
-    },
-    {
-      name: "responses",
-      path: query => `/api/admin/responses?${queryOf(query, ["user", "key"], { background: "true", status: query.get("response") })}`,
-      rows: answer => answer.responses,
-      key: id,
-      filters: [{ name: "response", options: anyOf("response", ["unfinished", "completed", "incomplete", "failed", "cancelled"]) }],
-      columns: () => [
-        { name: "col.id", wide: true, value: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.id) },
-        owner("batches"),
-        text("col.model", row => row.model),
-        chip("response", row => row.status),
-        at("col.created", row => row.createdAt),
-        at("col.ended", row => row.endedAt),
-        at("col.expires", row => row.expiresAt),
       ],
     },
   ],
@@ -86,12 +70,6 @@ function webhookProblem(row) {
   return [why, row.missed ? t("webhooks.missed", { n: number(row.missed) }) : ""].filter(Boolean).join(" ");
 }
 
-/** What an event is about; a task, or the task of a response, has a page. */
-function subject({ event, objectId }) {
-  const task = /^(?:resp_)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/.exec(objectId)?.[1];
-  return h("div", {}, event, h("span", { class: "sub" }, task ? h("a", { class: "id", href: `#/tasks/${task}` }, objectId) : h("span", { class: "id" }, objectId)));
-}
-
 export const webhooks = {
   name: "webhooks",
   sections: [
@@ -101,7 +79,7 @@ export const webhooks = {
       rows: answer => answer.webhooks,
       key: id,
       columns: () => [
-        { name: "col.url", wide: true, value: row => h("div", {}, h("a", { class: "who", href: `#/webhooks?webhook=${row.id}` }, row.url), h("span", { class: "sub id" }, row.id)) },
+        { name: "col.url", wide: true, value: row => h("div", {}, row.url, h("span", { class: "sub id" }, row.id)) },
         text("col.user", row => (row.user === "*" ? t("col.everyUser") : row.user)),
         text("col.events", row => row.events.join(", ")),
         chip("webhook", webhookStatus, webhookProblem),
@@ -116,27 +94,9 @@ export const webhooks = {
           when: row => row.enabled,
           title: row => t("webhooks.ask.off", { url: row.url }),
           text: () => t("webhooks.ask.off.text"),
-          send: row => [`/api/admin/webhooks/${row.id}/off`, { body: {} }],
+          send: row => [`/api/admin/webhooks/${row.id}`, { method: "PATCH", body: { enabled: false } }],
           done: (_, row) => t("webhooks.done.off", { url: row.url }),
         },
-      ],
-    },
-    {
-      name: "deliveries",
-      path: query => `/api/admin/webhooks/deliveries?${queryOf(query, ["webhook", "state"])}`,
-      rows: answer => answer.deliveries,
-      key: id,
-      chips: ["webhook"],
-      filters: [{ name: "state", label: "col.status", options: anyOf("delivery", ["waiting", "delivered", "failed"]) }],
-      columns: () => [
-        { name: "deliveries.event", wide: true, value: subject },
-        text("col.user", row => (row.user === "*" ? t("col.everyUser") : row.user)),
-        text("col.url", row => row.url),
-        chip("delivery", row => row.state, row => (row.state === "delivered" ? "" : row.error)),
-        count("col.attempts", row => row.attempts),
-        text("deliveries.status", row => row.status, { num: true }),
-        at("col.created", row => row.createdAt),
-        at("col.next", row => row.nextAt),
       ],
     },
   ],
@@ -247,7 +207,7 @@ export const audit = {
     {
       name: "refusals",
       againMs: 30_000,
-      path: () => "/api/admin/refusals?",
+      path: () => "/api/admin/rejections?",
       rows: answer => answer.refusals,
       key: row => `${row.minute} ${row.code} ${row.key}`,
       columns: () => [{ name: "col.at", value: row => dateTime(row.minute) }, text("col.key", row => row.key), text("col.code", row => row.code), count("col.count", row => row.count)],
