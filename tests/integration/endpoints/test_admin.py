@@ -56,7 +56,9 @@ async def test_an_endpoint_is_added_changed_and_removed_without_a_restart(here: 
         await offers(here, "http:*")
         refused = await here.http.post("/api/submitTask", json={"target_url": URL})
         assert refused.json()["code"] == "ENDPOINT_NOT_FOUND"
-        assert (await here.http.patch(f"{ENDPOINTS}/image", json={})).json()["code"] == "ENDPOINT_NOT_FOUND"
+        assert (await here.http.patch(f"{ENDPOINTS}/image", json={"note": ""})).json()["code"] == (
+            "ENDPOINT_NOT_FOUND"
+        )
         entries = [
             (entry["action"], entry["target"])
             for entry in (await audit(here))["entries"]
@@ -81,7 +83,8 @@ async def test_what_was_done_is_told_also_where_the_database_goes_away_then(
         assert all(one["name"] != "image" for one in (await here.http.get(ENDPOINTS)).json()["endpoints"]), (
             "as it was read last"
         )
-    assert (await here.http.get(f"{ENDPOINTS}/image")).json()["settings"]["concurrency"] == 3
+    [shown] = [one for one in (await here.http.get(ENDPOINTS)).json()["endpoints"] if one["name"] == "image"]
+    assert shown["settings"]["concurrency"] == 3
 
 
 async def test_replicas_hear_of_it_within_a_second_and_it_survives_a_restart(
