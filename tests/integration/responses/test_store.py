@@ -12,7 +12,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.rows import New, Row
-from fairlane.gateway.responses.store import ResponseStore, Wanted, forget_user, purge
+from fairlane.gateway.responses.store import ResponseStore, forget_user, purge
 from fairlane.gateway.responses.writer import ResponseWriter
 
 pytestmark = pytest.mark.anyio
@@ -159,27 +159,3 @@ async def test_what_is_over_is_purged(writer: ResponseWriter, database: Database
             more = await purge(connection, NOON, 0)
         parts += more
     assert (parts, await tasks_in(database)) == (3, ["a"])
-
-
-async def test_operators_page_through_them_by_what_is_known(
-    writer: ResponseWriter, store: ResponseStore
-) -> None:
-    for n in range(7):
-        await writer.write(
-            new(f"{n}", created=NOON + n // 2, background=n % 2 == 0, user="ann" if n < 3 else "bob")
-        )
-    found: list[str] = []
-    after: str | None = ""
-    while after is not None:
-        rows, after = await store.page(Wanted(), after, 2, NOON)
-        found += [row.task_id for row in rows]
-    assert found == ["6", "5", "4", "3", "2", "1", "0"]
-
-    async def tasks(**wanted: Any) -> list[str]:
-        rows, _ = await store.page(Wanted(**wanted), "", 10, NOON)
-        return [row.task_id for row in rows]
-
-    assert await tasks(user="ann") == ["2", "1", "0"]
-    assert await tasks(user="ann", background=True) == ["2", "0"]
-    assert await tasks(status="completed") == []
-    assert len(await tasks(status="unfinished")) == 7
