@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -18,6 +19,28 @@ from .tiny_model import write_model
 
 MODEL = "tiny"
 START_S = 60.0
+IMAGE = {"type": "image_url", "image_url": {"url": "{{ image }}"}}
+CHAIN: dict[str, Any] = {
+    "stages": [
+        {"name": "ocr", "when": "image", "model": "eyes", "messages": [{"role": "user", "content": [IMAGE]}]},
+        {
+            "name": "summary",
+            "model": MODEL,
+            "max_tokens": 12,
+            "messages": [{"role": "user", "content": "Sum up: {{ stages.ocr.content }}"}],
+        },
+        {
+            "name": "match",
+            "model": MODEL,
+            "max_tokens": 30,
+            "stream": True,
+            "parameters": {"temperature": 0, "seed": 3},
+            "messages": [
+                {"role": "user", "content": "Does {{ resume }} match {{ stages.summary.content }}?"}
+            ],
+        },
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +77,9 @@ async def sdk(
 async def _through_the_gateway(
     redis_url: str, directory: Path, llama: httpx2.AsyncClient
 ) -> AsyncIterator[AsyncOpenAI]:
-    async with serving(redis_url, directory, lease_ms=120_000, linger_ms=120_000) as served:
+    async with serving(
+        redis_url, directory, lease_ms=120_000, linger_ms=120_000, chains={"match": CHAIN}
+    ) as served:
         command = (
             "-m",
             "fairlane.gateway.cli.main",
