@@ -44,7 +44,7 @@ from fairlane.queues.chains import chain_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.rules import Kind as Configured
-from fairlane.queues.tasks import State
+from fairlane.queues.tasks import TERMINAL, State
 
 MAX_VALUE = 256
 
@@ -208,6 +208,7 @@ async def cancel(
     operator: TheOperator,
     batches: TheBatches,
     actor: TheActor,
+    task: Filter = "",
     batch: Filter = "",
     state: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
     user: Filter = "",
@@ -216,12 +217,17 @@ async def cancel(
     worker: Filter = "",
     limit: Annotated[int, Query(ge=1, le=1000), Count] = 1000,
 ) -> Response:
-    """Cancel a `batch`, by its id, or all tasks that wait or run and match: at most `limit` of those among the last 10,000 that
-    were submitted. For one task use `POST /api/task/{taskId}/cancel`.
+    """Cancel a `task` or a `batch`, by its id, or all tasks that wait or run and match: at most `limit` of those among the last
+    10,000 that were submitted.
 
     `cancelled`: how many this call ended; results so far stay in the files of a batch. `more`: call again for the rest. Written
     to the audit log as one entry.
     """
+    if task:
+        record = await operator.poll.record(task)
+        state = await operator.cancel.others(task, record, actor)
+        ended = state is State.CANCELLED and record.state not in TERMINAL
+        return answer({"cancelled": int(ended), "more": False})
     if batch:
         ended = await cancel_batch(batches, operator.audit, batch, actor)
         return answer({"cancelled": int(ended), "more": False})
@@ -230,7 +236,7 @@ async def cancel(
     given = {"user": user, "queue": queue, "model": model, "worker": worker}
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
     if not wanted:
-        raise bad_request("one of batch, user, queue, model and worker must be given", "user")
+        raise bad_request("one of task, batch, user, queue, model and worker must be given", "user")
     if state:
         wanted["state"] = state
     cancelled, more = await operator.cancel_all(wanted, limit, actor)

@@ -63,6 +63,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "route": (str, f"{_ONLY}route."),
     "status": (str, f"{_ONLY}status."),
     "target": (str, "Only changes of this, such as 'key acme' or queue."),
+    "task": (str, f"{_ONLY}task, by its id."),
     "text": (str, "Only with this text in an id, a user or a note."),
     "tier": (str, f"{_ONLY}tier."),
     "to": (str, "Before this day (UTC)."),
@@ -184,10 +185,11 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 ),
             ),
             "cancel": Command(
-                "Cancel all waiting and running tasks that match.\n\nfairlane task cancel --user flooder --status queued",
+                "Cancel one task, or all waiting and running tasks that match.\n\n"
+                "fairlane task cancel --user flooder --status queued",
                 "/api/admin/tasks/cancel",
                 method="POST",
-                options=("user", "queue", "model", "worker", "status", "limit"),
+                options=("task", "user", "queue", "model", "worker", "status", "limit"),
                 in_query=True,
                 done="{cancelled} cancelled",
             ),

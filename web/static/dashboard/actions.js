@@ -83,8 +83,8 @@ export async function cancel(task, after) {
   });
   if (!sure) return;
   await carryOut(async () => {
-    const { status } = await call(`/api/task/${task.taskId}/cancel`, { method: "POST", body: {} });
-    return status === "cancelled" ? t("done.cancel") : t("done.cancel.late", { state: t(`state.${status}`) });
+    const { cancelled } = await call(`/api/admin/tasks/cancel?task=${task.taskId}`, { method: "POST", body: {} });
+    return cancelled ? t("done.cancel") : t("done.cancel.late");
   }, after);
 }
 
