@@ -2,7 +2,7 @@
 # all tests on all servers, `make fuzz` the long random ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
 # (KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=),
 # `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=, ENDPOINT=1: of calls and
-# permits), `make check` the format, lint and type checks.
+# permits), `make check` the format, lint, types, words and sizes.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -74,6 +74,7 @@ check: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m checks.ratchet
 
 bench: install-dev
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""Sizes that may shrink and not grow without an edit of `checks/ratchet.txt`; `python -m checks.ratchet --write` writes it anew.
+"""Sizes that may not grow without an edit of `checks/ratchet.txt`; `python -m checks.ratchet --write` rewrites it.
 
 Each line of the file is a number and what it counts. `make check` fails when the tree has more of something than the file says;
 a change that needs more edits the file, where the reviewer sees it. Vendored files do not count.
