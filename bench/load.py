@@ -25,7 +25,7 @@ LONGEST_STAMP = 32
 HOST = "127.0.0.1"
 MESSAGES = b'"messages":[{"role":"user","content":"hello"}]'
 RETRY_S = 0.002
-OPENING_AT_ONCE = 100
+MAX_CONCURRENT_OPENING = 100
 IDLE_DEADLINE_S = 20.0
 SETTLE_S = 2.0
 
@@ -377,9 +377,9 @@ async def _idle(window: Window) -> None:
     streams: list[Idle] = []
 
     async def open_streams(count: int) -> None:
-        for at in range(0, count, OPENING_AT_ONCE):
+        for at in range(0, count, MAX_CONCURRENT_OPENING):
             opened = asyncio.Event()
-            missing = min(OPENING_AT_ONCE, count - at)
+            missing = min(MAX_CONCURRENT_OPENING, count - at)
 
             def one_more(opened: asyncio.Event = opened) -> None:
                 nonlocal missing
@@ -397,7 +397,7 @@ async def _idle(window: Window) -> None:
             except TimeoutError:
                 raise RuntimeError(f"{missing} streams were not opened: {result.error}") from None
 
-    await open_streams(OPENING_AT_ONCE)  # what the first ones load and allocate is not theirs
+    await open_streams(MAX_CONCURRENT_OPENING)  # what the first ones load and allocate is not theirs
     await asyncio.sleep(SETTLE_S)
     result.rss_before = procstat.rss_bytes(spec.watch["gateway"])
     await open_streams(spec.connections)

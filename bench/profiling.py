@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 RATE_PER_S = 400
-MOST_LINES = 40
+MAX_LINES = 40
 END_S = 30.0
 
 
@@ -80,5 +80,5 @@ def top_functions(stacks: Iterable[str]) -> list[str]:
     order = sorted(named, key=lambda name: -max(own[name], total[name] / 4))
     return [
         f"{100 * own[name] / samples:5.1f} %  {100 * total[name] / samples:5.1f} %  {name}"
-        for name in order[:MOST_LINES]
+        for name in order[:MAX_LINES]
     ]

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from fairlane.queues.tasks import EventFields, Grant, Later, Shut, State, TaskSpec, Used
 
-MOST_STAGES = 16
-MOST_PARTS = 64
+MAX_STAGES = 16
+MAX_PARTS = 64
 """Of one stage."""
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Of plan, head and results of a chain altogether."""
 
 

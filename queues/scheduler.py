@@ -13,7 +13,7 @@ import structlog
 
 from fairlane.queues.actor import Actor
 from fairlane.queues.chains import (
-    MOST_BYTES,
+    MAX_BYTES,
     Advanced,
     Chain,
     ChainEnd,
@@ -89,12 +89,12 @@ from fairlane.queues.versions import Configuration, Standing, Version, hash_of, 
 
 log = structlog.get_logger("fairlane.queues")
 
-FORGOTTEN_AT_ONCE = 500
+MAX_ERASED = 500
 """Tasks of which it is looked whose they are, in one step."""
 
-MOST_TAKEN = 64
+MAX_TAKEN = 64
 """Tasks that one `take` grants at most; as in granting.lua. Who gets so many asks again."""
-MOST_RENEWED = 500
+MAX_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
 NEVER_READ = Version()
@@ -326,9 +326,9 @@ class Scheduler:
     def take(
         self, models: Sequence[str], want: int, nonce: str, worker: str = "", upstream: str = ""
     ) -> asyncio.Future[Any]:
-        """The next tasks of a worker's `models` ('*': any), at most `want` and MOST_TAKEN; `taken` reads the reply.
+        """The next tasks of a worker's `models` ('*': any), at most `want` and MAX_TAKEN; `taken` reads the reply.
 
-        What is missing will be woken for; only who gets MOST_TAKEN must ask again.
+        What is missing will be woken for; only who gets MAX_TAKEN must ask again.
         `want` 0 hands a wake-up on to another replica.
         """
         return self._link.run(
@@ -448,7 +448,7 @@ class Scheduler:
             step.worker,
             step.upstream,
             step.result,
-            MOST_BYTES,
+            MAX_BYTES,
             len(events),
             len(step.told),
             len(step.models),
@@ -590,22 +590,22 @@ class Scheduler:
     async def renew(
         self, held: Sequence[tuple[Grant, str, bool, int]], read: Iterable[str] = ()
     ) -> list[int]:
-        """Keep the leases of `held` and the interest in the tasks `read`: one round trip for MOST_RENEWED of them.
+        """Keep the leases of `held` and the interest in the tasks `read`: one round trip for MAX_RENEWED of them.
 
         Each held one with its worker, whether that has begun, and the tokens of its output so far (-1 unknown): what a task
         uses beyond what it was charged is charged while it runs.
         For each held one: 1 renewed, 0 over (stop it), 2 ended from outside (stop it, then call finish).
         """
         limits, replies, readers = self.limits, list[int](), list(read)
-        calls = max(-(-(len(held) + len(readers)) // MOST_RENEWED), 1)
-        for at in range(0, calls * MOST_RENEWED, MOST_RENEWED):
-            some = held[at : at + MOST_RENEWED]
+        calls = max(-(-(len(held) + len(readers)) // MAX_RENEWED), 1)
+        for at in range(0, calls * MAX_RENEWED, MAX_RENEWED):
+            some = held[at : at + MAX_RENEWED]
             args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(some)]
             for grant, worker, begun, output in some:
                 args.extend(
                     (grant.task_id, grant.epoch, grant.token, worker, b"1" if begun else b"0", output)
                 )
-            args.extend(readers[max(at - len(held), 0) : max(at + MOST_RENEWED - len(held), 0)])
+            args.extend(readers[max(at - len(held), 0) : max(at + MAX_RENEWED - len(held), 0)])
             replies += await self._link.run("renew", *args)
         return replies
 
@@ -713,7 +713,7 @@ class Scheduler:
         for line in ("endings", "ended", "due"):
             cursor = b"0"
             while True:
-                reply = await self._link.run("forget", line, cursor, FORGOTTEN_AT_ONCE, user, until_ms)
+                reply = await self._link.run("forget", line, cursor, MAX_ERASED, user, until_ms)
                 cursor, more, held = reply
                 removed += more
                 stopping += held

@@ -7,10 +7,10 @@
 import re
 from dataclasses import dataclass
 
-MOST_WINDOWS = 3
-MOST_REQUESTS = 10_000
+MAX_WINDOWS = 3
+MAX_REQUESTS = 10_000
 """Within one window: each that counts is remembered by itself."""
-LEAST_MS, MOST_MS = 10, 86_400_000
+MIN_MS, MAX_MS = 10, 86_400_000
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _WINDOW = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*(ms|s|m|h)\s*")
@@ -32,13 +32,13 @@ def read_windows(text: str) -> tuple[Window, ...]:
         if match is None:
             raise ValueError("should be like `50/1s` or `50/1s, 1000/1m` (ms, s, m or h)")
         window = Window(int(match[1]), int(match[2]) * UNITS[match[3]])
-        if not 1 <= window.requests <= MOST_REQUESTS:
-            raise ValueError(f"should hold 1 to {MOST_REQUESTS:,} requests in each window")
-        if not LEAST_MS <= window.ms <= MOST_MS:
+        if not 1 <= window.requests <= MAX_REQUESTS:
+            raise ValueError(f"should hold 1 to {MAX_REQUESTS:,} requests in each window")
+        if not MIN_MS <= window.ms <= MAX_MS:
             raise ValueError("should have windows of 10ms to 24h")
         if window.ms in [other.ms for other in found]:
             raise ValueError("should have one window of each length")
         found.append(window)
-    if len(found) > MOST_WINDOWS:
-        raise ValueError(f"should have at most {MOST_WINDOWS} windows")
+    if len(found) > MAX_WINDOWS:
+        raise ValueError(f"should have at most {MAX_WINDOWS} windows")
     return tuple(found)

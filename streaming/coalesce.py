@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fairlane.streaming.events import CHUNK_KINDS, TEXT_KINDS
 from fairlane.streaming.jsontext import json_string, one_line
 
-MOST_OBJECTS = 1024
+MAX_OBJECTS = 1024
 """In one piece, behind which nothing more is joined."""
 _MAY_WAIT = TEXT_KINDS | {"tool"}
 
@@ -112,7 +112,7 @@ class Coalescer:
                 and last.index == index
                 and last.parts[0].startswith(b"[")
                 and value.startswith(b"[")
-                and last.objects < MOST_OBJECTS
+                and last.objects < MAX_OBJECTS
             ):
                 last.parts.append(value)
                 last.objects += value.count(b"{")

@@ -33,7 +33,7 @@ PRECISE_S = 1.0
 """Shorter waits have timers of their own."""
 KEEP_ALIVE_S = 5.0
 COMPARED = 500
-PAGES_AT_ONCE = 4
+MAX_CONCURRENT_PAGES = 4
 """Readings of logs under way: a single event may be large, and what is asked of Redis behind them waits."""
 PAGE_BYTES = 128 * 1024
 """What a reader has in hand at most, about, and an event more: it may not go on for long."""
@@ -372,7 +372,7 @@ class Hub:
         self._keep_alive_s = keep_alive_s
         self._scheduler = scheduler
         self._feeds: dict[str, Feed] = {}
-        self._semaphore = FairSemaphore(PAGES_AT_ONCE)
+        self._semaphore = FairSemaphore(MAX_CONCURRENT_PAGES)
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
         self.ticks: TimerWheel[asyncio.Future[None]] = TimerWheel(self.loop, TICK_S, _resolve, early=False)

@@ -15,7 +15,7 @@ from fairlane.streaming.hub import Lost
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 LARGE = 256 * 1024
 """The result of a log with this many bytes or more is made in a thread."""
 
@@ -32,7 +32,7 @@ class Results:
     ) -> None:
         self._page = page
         self._last = last
-        self._semaphore = FairSemaphore(AT_ONCE)
+        self._semaphore = FairSemaphore(MAX_CONCURRENT)
 
     async def end(self, info: TaskInfo) -> ResultView:
         """Return the view of a task's terminal event. Raise Lost when the log is gone, and StoreError."""

@@ -19,7 +19,7 @@ TIMEOUT_MS = 600_000
 """What each call may take. No experiment is as long."""
 BYTES_PER_TOKEN = 4
 """What the gateway takes for a token of the request."""
-CANCELS_AT_ONCE = 32
+MAX_CONCURRENT_CANCELS = 32
 ENDS = frozenset({"done", "error", "cancelled"})
 NOBODYS: Mapping[str, Sequence[str]] = {}
 
@@ -117,7 +117,7 @@ class Clients:
         ended_by_us = {"under way"} if self._expire_s else {"under way", "accepted"}
         left = [call for call in self.calls if call.status in ended_by_us]
         replica = next(self._replicas)
-        gate = asyncio.Semaphore(CANCELS_AT_ONCE)
+        gate = asyncio.Semaphore(MAX_CONCURRENT_CANCELS)
 
         async def stop(call: Call) -> None:
             if call.task_id:

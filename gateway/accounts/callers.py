@@ -51,9 +51,9 @@ MAX_USER_CHARS = 128
 """Of a name that a trusted caller gives."""
 _MAX_SECRET_CHARS = 512
 SECRET_ID_CHARS = 16
-MOST_LET_IN = 100
+MAX_LET_IN = 100
 """Kinds of requests that are remembered as not to be refused; with one more, those before are forgotten."""
-MOST_LET_IN_BYTES = 256
+MAX_LET_IN_BYTES = 256
 """Of the headers of a kind that is remembered: nobody fills the memory with long ones."""
 _TOKEN_SCOPES = frozenset({"call"})
 """What tokens are for, at most."""
@@ -458,8 +458,8 @@ class Callers:
         if alike in self._let_in:
             return None
         refused = self._refuse(headers, scope, guarded=self.open)
-        if refused is None and len(alike[0] or b"") + len(alike[1] or b"") <= MOST_LET_IN_BYTES:
-            if len(self._let_in) >= MOST_LET_IN:
+        if refused is None and len(alike[0] or b"") + len(alike[1] or b"") <= MAX_LET_IN_BYTES:
+            if len(self._let_in) >= MAX_LET_IN:
                 self._let_in.clear()
             self._let_in.add(alike)
         return refused

@@ -24,7 +24,7 @@ from fairlane.queues.clock import now_ms
 VERSION = "keys_version"
 CHANGE_S = 5.0
 USED_S = 5.0
-MOST_USED = 500
+MAX_USED = 500
 """Keys whose last use is written in one transaction."""
 
 
@@ -99,9 +99,9 @@ class KeyStore:
         """These keys were used now."""
         ordered = sorted(ids)  # in one order everywhere, so that no two wait for each other
         used = update(keys).where(keys.c.id == bindparam("key")).values(last_used=now_ms)
-        for at in range(0, len(ordered), MOST_USED):
+        for at in range(0, len(ordered), MAX_USED):
             async with self._database.writing(USED_S) as connection:
-                await connection.execute(used, [{"key": key_id} for key_id in ordered[at : at + MOST_USED]])
+                await connection.execute(used, [{"key": key_id} for key_id in ordered[at : at + MAX_USED]])
 
 
 @dataclass(frozen=True, slots=True)

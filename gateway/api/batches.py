@@ -12,7 +12,7 @@ from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
 from fairlane.gateway.batches.api import Batches
 from fairlane.gateway.batches.models import UNENDED, Status, told, told_to_operators
-from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_PAIRS
+from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MAX_PAIRS, MIN_EXPIRY_S
 from fairlane.gateway.calls.openai import CHAT
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
@@ -24,7 +24,7 @@ class OutputExpiry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     anchor: Literal["created_at"]
-    seconds: int = Field(ge=LEAST_EXPIRY_S, le=MOST_EXPIRY_S)
+    seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
 
 
 class NewBatch(BaseModel):
@@ -34,12 +34,12 @@ class NewBatch(BaseModel):
     input_file_id: str = Field(description="a file of the purpose `batch`")
     endpoint: str = Field(description="the call that each line is a request of", examples=[CHAT])
     completion_window: str = Field(description="a number and s, m, h or d", examples=["24h"])
-    metadata: dict[str, str] | None = Field(default=None, max_length=MOST_PAIRS)
+    metadata: dict[str, str] | None = Field(default=None, max_length=MAX_PAIRS)
     output_expires_after: OutputExpiry | None = None
 
 
 UNENDED_WORD = "unended"
-MOST_OF_PAGE = 100
+MAX_OF_PAGE = 100
 After = Annotated[str, Query(max_length=64, pattern=r"^(batch_[0-9a-f]{1,32})?$")]
 
 router = APIRouter(tags=["openai"], dependencies=[Depends(KEY)], responses=failed(OpenAIError))
@@ -69,7 +69,7 @@ async def page(
     batches: TheBatches,
     caller: TheCaller,
     after: After = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_OF_PAGE), Count] = 20,
+    limit: Annotated[int, Query(ge=1, le=MAX_OF_PAGE), Count] = 20,
 ) -> Response:
     """The caller's batches, the newest first, behind the one with the id `after`."""
     found, more = await batches.page(caller, after, limit)

@@ -10,7 +10,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.tokens import TokenForbids
-from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
+from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
@@ -22,9 +22,9 @@ from fairlane.gateway.tasks.tasks import Tasks
 
 PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
 """What callers may say a file is for. Only `batch` makes a difference here."""
-MOST_OF_PAGE = 10_000
+MAX_OF_PAGE = 10_000
 """Files in a page, at most, and if nothing is said: as there."""
-TOLD_AT_ONCE = 500
+MAX_LISTED = 500
 """Of them; others have their turn between."""
 FIELD_CHARS = 200
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -70,7 +70,7 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files."""
     files, owner = _files(tasks, caller), caller.owner
     request.check_query("limit", "after", "order", "purpose")
-    most = read_limit(request.query("limit"), MOST_OF_PAGE, MOST_OF_PAGE)
+    most = read_limit(request.query("limit"), MAX_OF_PAGE, MAX_OF_PAGE)
     descending = read_newest_first(request.query("order") or None)
     after = request.query("after")
     if after is not None and not is_file_id(after):
@@ -80,8 +80,8 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
         raise bad_request("purpose must be the name of one", "purpose")
     rows = await files.list(owner, purpose=purpose, after=after, descending=descending, limit=most + 1)
     shown, parts = rows[:most], list[bytes]()
-    for at in range(0, len(shown), TOLD_AT_ONCE):
-        parts.append(msgspec.json.encode([told(row) for row in shown[at : at + TOLD_AT_ONCE]])[1:-1])
+    for at in range(0, len(shown), MAX_LISTED):
+        parts.append(msgspec.json.encode([told(row) for row in shown[at : at + MAX_LISTED]])[1:-1])
         await asyncio.sleep(0)
     await _answer(
         tasks,
@@ -173,13 +173,10 @@ async def _field(part: Part, fields: dict[str, str]) -> str:
     if name == _ANCHOR and value != "created_at":
         raise bad_request("expires_after.anchor must be created_at", name)
     if name == _SECONDS and not (
-        value.isascii()
-        and value.isdigit()
-        and len(value) < 9
-        and LEAST_EXPIRY_S <= int(value) <= MOST_EXPIRY_S
+        value.isascii() and value.isdigit() and len(value) < 9 and MIN_EXPIRY_S <= int(value) <= MAX_EXPIRY_S
     ):
         raise bad_request(
-            f"expires_after.seconds must be a whole number from {LEAST_EXPIRY_S} to {MOST_EXPIRY_S}", name
+            f"expires_after.seconds must be a whole number from {MIN_EXPIRY_S} to {MAX_EXPIRY_S}", name
         )
     return value
 

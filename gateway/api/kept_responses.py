@@ -14,7 +14,7 @@ from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import join_object, json_string
 from fairlane.streaming.views.responses import ResponsesStreamView
 
-MOST_SEQUENCE = 10**12
+MAX_SEQUENCE = 10**12
 
 
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -81,7 +81,7 @@ def read_query(request: Request) -> tuple[bool, int]:
     after = request.query("starting_after")
     if after is None:
         return stream in ("true", "1"), -1
-    if not (after.isascii() and after.isdigit() and len(after) <= len(str(MOST_SEQUENCE))):
+    if not (after.isascii() and after.isdigit() and len(after) <= len(str(MAX_SEQUENCE))):
         raise bad_request("starting_after must be the sequence_number of an event", "starting_after")
     if stream not in ("true", "1"):
         raise bad_request("starting_after needs stream=true", "starting_after")

@@ -22,7 +22,7 @@ from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
 PAGE = 20
-MOST_OF_PAGE = 1000
+MAX_OF_PAGE = 1000
 """Models in a page, if nothing is said, and at most."""
 
 
@@ -44,7 +44,7 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 def model_page(rows: Mapping[str, Mapping[str, Any]], request: Request) -> dict[str, Any]:
     """A page of models, as Anthropic's clients ask for it: `limit` of them, behind `after_id` or before `before_id`."""
-    names, most = list(rows), read_limit(request.query("limit"), MOST_OF_PAGE, PAGE)
+    names, most = list(rows), read_limit(request.query("limit"), MAX_OF_PAGE, PAGE)
     after, before = request.query("after_id"), request.query("before_id")
     if after is not None:
         names = [name for name in names if name > after]

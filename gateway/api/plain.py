@@ -40,7 +40,7 @@ STATUSES = {
     State.FAILED: "failed",
     State.CANCELLED: "cancelled",
 }
-MOST_PRIORITY = 5
+MAX_PRIORITY = 5
 
 
 async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -82,7 +82,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: Members)
     if not url:
         raise bad_request("target_url is missing: the whole URL that is called", "target_url")
     _whole(fields, "timestamp")  # what counts is when it came
-    priority = min(_whole(fields, "priority"), MOST_PRIORITY)
+    priority = min(_whole(fields, "priority"), MAX_PRIORITY)
     tasks.calls.name(request, caller)
     size = memoryview(fields["body"]).nbytes if "body" in fields else 0
     text, length = await tasks.bodies.run(size, read_body, fields) if TYPES[kind] == HTTP else (None, 0)

@@ -20,8 +20,8 @@ from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.operator.quota import NewGrant, read_subject
 from fairlane.queues.clock import now_ms
 
-MOST_ROWS = 200
-MOST_LEDGER_ROWS = 1000
+MAX_ROWS = 200
+MAX_LEDGER_ROWS = 1000
 COLUMNS = (
     *("id", "kind", "fund", "ends", "of", "key", "user"),
     *("held", "amount", "refunded", "price", "at", "who", "note"),
@@ -54,7 +54,7 @@ async def standings(
     user: User = "",
     text: Filter = "",
     after: After = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_ROWS), Count] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS), Count] = 100,
 ) -> Response:
     """How those stand who were granted credits or have paid for tasks; with `key` that key and its users, with `user` that one,
     also if they never did. `text` is a part of the name, in small or large letters.
@@ -103,7 +103,7 @@ async def ledger(
     since: Since = "",
     until: Until = "",
     after: After = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_LEDGER_ROWS), Count] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_LEDGER_ROWS), Count] = 100,
     form: Form = "",
 ) -> Response:
     """What was granted and what tasks have cost, the newest first: of all, of a key that pays, or of a user who does.

@@ -18,8 +18,8 @@ from fairlane.gateway.api import (
 )
 from fairlane.gateway.api import schemas as s
 from fairlane.gateway.api.schemas import OBJECT, REF, STRING, fields, json, ref
-from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S
-from fairlane.gateway.responses.items import MOST_OF_PAGE
+from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MIN_EXPIRY_S
+from fairlane.gateway.responses.items import MAX_OF_PAGE
 from fairlane.gateway.settings import MODES
 
 Json = dict[str, Any]
@@ -197,7 +197,7 @@ MODELS = (
         description="The models that are configured or that workers serve, as far as the key may use them.",
         parameters=(
             VERSION,
-            _page(messages.MOST_OF_PAGE),
+            _page(messages.MAX_OF_PAGE),
             _query("after_id", "the page begins after this model"),
             _query("before_id", "the page ends before this model"),
         ),
@@ -253,7 +253,7 @@ RESPONSES = (
         *("GET", "/v1/responses/{response_id}/input_items", kept_responses.input_items),
         *("responses.input_items.list", "List the input items of a stored response"),
         parameters=(
-            _page(MOST_OF_PAGE),
+            _page(MAX_OF_PAGE),
             _query("order", "default: desc, the newest first", _ORDER),
             _query("after", "the page begins after this item"),
         ),
@@ -425,7 +425,7 @@ PERMITS = (
     ),
 )
 
-_EXPIRY = {"type": "integer", "minimum": LEAST_EXPIRY_S, "maximum": MOST_EXPIRY_S}
+_EXPIRY = {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S}
 _UPLOAD = {
     "type": "object",
     "required": ["file", "purpose"],
@@ -444,7 +444,7 @@ FILES = (
     RawRoute(
         *("GET", "/v1/files", files.listed, "files.list", "List files"),
         parameters=(
-            _page(files.MOST_OF_PAGE),
+            _page(files.MAX_OF_PAGE),
             _query("after", "the page begins after this id"),
             _query("order", "by time; default: desc", _ORDER),
             _query("purpose", "only files of this purpose"),

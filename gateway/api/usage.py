@@ -28,9 +28,9 @@ from fairlane.queues.clock import now_ms
 router = keyed_router("operators")
 own = keyed_router("account")
 
-MOST_ROWS = 10_000
-MOST_OWN_ROWS = 1000
-MOST_TASKS = 1000
+MAX_ROWS = 10_000
+MAX_OWN_ROWS = 1000
+MAX_TASKS = 1000
 By = Annotated[str, Query(description=f"One to three of {', '.join(DIMENSIONS)}, with commas between.")]
 
 
@@ -43,7 +43,7 @@ async def usage(
     by: By = "model",
     since: Since = "",
     until: Until = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_ROWS), Count] = 1000,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS), Count] = 1000,
     form: Form = "",
 ) -> Response:
     """What tasks used that ended from one day to before another (by hour: hours), added up. Without times the last 30 days, or 48
@@ -72,7 +72,7 @@ async def tasks(
     task: Filter = "",
     template: Filter = "",
     after: Annotated[str, Query(max_length=100, pattern=PLAIN), Plain] = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_TASKS), Count] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_TASKS), Count] = 100,
     form: Form = "",
 ) -> Response:
     """The records themselves, one per task, those that ended last first: from one time to before another, to the millisecond.
@@ -98,7 +98,7 @@ async def own_usage(
     model: Filter = "",
     tier: Filter = "",
     route: Filter = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_OWN_ROWS), Count] = 1000,
+    limit: Annotated[int, Query(ge=1, le=MAX_OWN_ROWS), Count] = 1000,
     form: Form = "",
 ) -> Response:
     """What the caller's own tasks used, as GET /api/admin/usage tells it.

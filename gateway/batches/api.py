@@ -11,7 +11,7 @@ from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.batches.models import Batch, could_be, new_batch_id, read_window
 from fairlane.gateway.batches.requests import READERS
 from fairlane.gateway.batches.store import BatchStore, TooMany
-from fairlane.gateway.calls.bounds import LEAST_EXPIRY_S, MOST_EXPIRY_S, MOST_KEY, MOST_PAIRS, MOST_VALUE
+from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files
@@ -173,14 +173,14 @@ def _metadata(said: Mapping[str, Any]) -> str:
     value = said.get("metadata")
     if value is None:
         return ""
-    fits = isinstance(value, dict) and len(value) <= MOST_PAIRS
+    fits = isinstance(value, dict) and len(value) <= MAX_PAIRS
     if not fits or not all(
-        len(key) <= MOST_KEY and isinstance(text, str) and len(text) <= MOST_VALUE
+        len(key) <= MAX_KEY and isinstance(text, str) and len(text) <= MAX_VALUE
         for key, text in value.items()
     ):
         sentence = (
-            f"metadata may hold {MOST_PAIRS} pairs of texts, the keys of at most {MOST_KEY} characters, the values of "
-            f"{MOST_VALUE}"
+            f"metadata may hold {MAX_PAIRS} pairs of texts, the keys of at most {MAX_KEY} characters, the values of "
+            f"{MAX_VALUE}"
         )
         raise bad_request(sentence, "metadata")
     return msgspec.json.encode(value).decode()
@@ -201,10 +201,10 @@ def _ttl(said: Mapping[str, Any]) -> int:
     if (
         isinstance(seconds, bool)
         or not isinstance(seconds, int)
-        or not LEAST_EXPIRY_S <= seconds <= MOST_EXPIRY_S
+        or not MIN_EXPIRY_S <= seconds <= MAX_EXPIRY_S
     ):
         sentence = (
-            f"output_expires_after.seconds must be a whole number from {LEAST_EXPIRY_S} to {MOST_EXPIRY_S}"
+            f"output_expires_after.seconds must be a whole number from {MIN_EXPIRY_S} to {MAX_EXPIRY_S}"
         )
         raise bad_request(sentence, "output_expires_after")
     return seconds

@@ -24,7 +24,7 @@ from fairlane.streaming.jsontext import kind_of
 METHOD: Final = "POST"
 MAX_CUSTOM_ID = 256
 """Characters."""
-MOST_ERRORS = 100
+MAX_ERRORS = 100
 """Of a file that are told: who mends them may try again."""
 AROUND_BODY = 4096
 """Bytes that a line may have beside its body."""
@@ -109,7 +109,7 @@ class Findings:
     @property
     def full(self) -> bool:
         """Whether nothing more needs to be looked at."""
-        return len(self.problems) >= MOST_ERRORS or self.total > self._most_lines
+        return len(self.problems) >= MAX_ERRORS or self.total > self._most_lines
 
     def add_problem(self, problem: Problem) -> None:
         """Note what is wrong."""

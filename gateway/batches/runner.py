@@ -35,7 +35,7 @@ from fairlane.gateway.batches.results import Outcome, answered, failed
 from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import MOST_OF_A_VALUE
+from fairlane.gateway.database.tables import MAX_OF_A_VALUE
 from fairlane.gateway.errors import (
     ApiError,
     InsufficientQuota,
@@ -386,10 +386,10 @@ class Runner(BatchContext):
         try:
             if record.state is State.COMPLETED:
                 made = await results.shown(info, line.view, _show)
-                if len(made) <= MOST_OF_A_VALUE:
+                if len(made) <= MAX_OF_A_VALUE:
                     found = line.line, line.custom_id, task_id, made
                     return answered(*found) if len(made) < LARGE else await to_thread(answered, *found)
-                sentence = f"The answer is larger than {MOST_OF_A_VALUE} bytes"
+                sentence = f"The answer is larger than {MAX_OF_A_VALUE} bytes"
                 error = gateway_failed("OUTPUT_TOO_LARGE", sentence, task_id)
                 return failed(line.line, line.custom_id, task_id, error)
             if over and (record.state is State.CANCELLED or record.fields.get("code") == "QUEUE_TIMEOUT"):

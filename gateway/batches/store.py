@@ -27,7 +27,7 @@ from fairlane.streaming.views.usage import Counts
 
 CHANGE_S = 5.0
 MAX_CANDIDATES = 1000
-MOST_KEPT = 5000
+MAX_KEPT = 5000
 """Batches of one owner: who makes many that fail at once does not fill the database for as long as ended ones are kept."""
 PAGE = 200
 PAGE_BYTES = 4 << 20
@@ -68,7 +68,7 @@ class BatchStore:
 
     async def add(self, batch: Batch, most: int, file_until: int = 0) -> None:
         """A new batch; the file that it reads does not expire before `file_until`. Raises TooMany where its owner has `most` that
-        have not ended. Of those that have, the oldest go where there are more than MOST_KEPT."""
+        have not ended. Of those that have, the oldest go where there are more than MAX_KEPT."""
         async with self._database.writing(CHANGE_S) as connection:
             await one_at_a_time(connection, batch.owner)
             unended = select(func.count()).where(_of(batch.owner), _unended())
@@ -76,7 +76,7 @@ class BatchStore:
                 raise TooMany
             await insert_new(connection, batches, [_values(batch)])
             await keep_until(connection, batch.input_file, file_until)
-            await forget_oldest(connection, _of(batch.owner), MOST_KEPT)
+            await forget_oldest(connection, _of(batch.owner), MAX_KEPT)
 
     async def find(self, batch_id: str, owner: Owner | None) -> Batch | None:
         """A batch, if it is the owner's (None: whoever's it is)."""

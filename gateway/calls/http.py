@@ -42,7 +42,7 @@ STREAMED_S = 3600.0
 MAX_QUERY_FIELDS = 20
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 DEPARTURE_CHECK_S = 0.05
-AT_ONCE = 128 * 1024
+WRITE_CHUNK = 128 * 1024
 """Bytes of an answer that are written at once."""
 
 
@@ -350,7 +350,7 @@ class Request:
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Answer with a whole body."""
-        if len(body) > AT_ONCE:
+        if len(body) > WRITE_CHUNK:
             await self.respond_in_parts(status, [body], headers)
             return
         length = (b"content-length", b"%d" % len(body))
@@ -368,14 +368,14 @@ class Request:
         for its caller, whose call is still open.
         """
         size = sum(map(len, parts))
-        if size <= AT_ONCE:
+        if size <= WRITE_CHUNK:
             await self.respond(status, b"".join(parts), headers)
             return
         await self.start(status, [*headers, (b"content-length", b"%d" % size)])
         for part in parts:
             view = memoryview(part)
-            for at in range(0, len(part), AT_ONCE):
-                piece = bytes(view[at : at + AT_ONCE])
+            for at in range(0, len(part), WRITE_CHUNK):
+                piece = bytes(view[at : at + WRITE_CHUNK])
                 await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         await self.send({"type": "http.response.body", "body": b""})
 

@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 """Of a form. OpenAI's own have less than twenty."""
 HEADERS_OF_PART = 8
 HEADER_BYTES = 4096
@@ -78,8 +78,8 @@ class FormReader:
 
     def _begin(self) -> None:
         self._parts += 1
-        if self._parts > MOST_PARTS:
-            raise bad_request(f"The form has more than {MOST_PARTS} parts")
+        if self._parts > MAX_PARTS:
+            raise bad_request(f"The form has more than {MAX_PARTS} parts")
         self._headers, self._name, self._value = {}, b"", b""
 
     def _on_name(self, data: bytes, start: int, end: int) -> None:

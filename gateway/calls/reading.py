@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.streaming.jsontext import join_object, json_string, kind_of
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Of a chat request, if nothing is said."""
 NULL = Raw(b"null")
 _names = msgspec.json.Decoder(list[str])

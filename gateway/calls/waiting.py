@@ -13,7 +13,7 @@ from fairlane.streaming.hub import Feed
 
 INTERVAL_S = 1.0
 PER_ROUND = 500
-LEAST_WAIT_MS = 1000
+MIN_WAIT_MS = 1000
 
 
 def is_news(told: Place | None, now: Place) -> bool:
@@ -21,7 +21,7 @@ def is_news(told: Place | None, now: Place) -> bool:
     quarter (of a second at least: below that it is noise), or is known now."""
     if told is None or told.position != now.position or told.estimating != now.estimating:
         return True
-    return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, LEAST_WAIT_MS)
+    return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, MIN_WAIT_MS)
 
 
 class _Watched(NamedTuple):

@@ -23,13 +23,13 @@ from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.prompts.values import Expression, Values
 from fairlane.gateway.settings.chains import INDEX, ITEM, STAGES, VARIABLES
-from fairlane.queues.chains import MOST_PARTS, Part, Stage
+from fairlane.queues.chains import MAX_PARTS, Part, Stage
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.structured.wanted import wanted_of
 
 KEPT_TEXTS = 256
 """Texts that stay compiled."""
-MOST_OUTPUT_NAMES = ("max_tokens", "max_completion_tokens")
+MAX_OUTPUT_NAMES = ("max_tokens", "max_completion_tokens")
 
 
 class StageFailed(Exception):
@@ -82,8 +82,8 @@ def following(
                 if not items:
                     skipped.append(Stage(number, stage.name))
                     continue
-                if len(items) > MOST_PARTS:
-                    raise TemplateError(f"it has {len(items)} items, and a stage may have {MOST_PARTS} parts")
+                if len(items) > MAX_PARTS:
+                    raise TemplateError(f"it has {len(items)} items, and a stage may have {MAX_PARTS} parts")
             member = _made_of(stage)
             made = yield from _requests(plan, stage, names, items, budget)
             member = ""
@@ -179,7 +179,7 @@ def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Reques
 
 def _hold(fields: Members, name: str, most: int) -> None:
     """Let a body ask for no more output than its stage allows."""
-    said = [member for member in MOST_OUTPUT_NAMES if member in fields]
+    said = [member for member in MAX_OUTPUT_NAMES if member in fields]
     for member in said or [name]:
         value = msgspec.json.decode(fields[member]) if member in fields else None
         least = min(value, most) if type(value) is int and value > 0 else most

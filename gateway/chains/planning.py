@@ -19,7 +19,7 @@ from fairlane.gateway.settings.routing import RouteSettings
 
 UNKNOWN_OUTPUT = 4096
 """Tokens of a stage's answer, where nothing says how long it may be; as in paying.lua."""
-MOST_INPUT = 50_000
+MAX_INPUT = 50_000
 """Tokens of a stage's request that are thought of before it is made."""
 KEPT_CHAINS = 256
 NO_RULE = Rule("", "")
@@ -259,6 +259,6 @@ def reserve_of(plan: ChainPlan, after: int) -> int:
         parts = plan.variables.get(stage.each or "")
         times = len(parts) if isinstance(parts, list) else 1
         output = stage.max_tokens or runs.most_output or UNKNOWN_OUTPUT
-        read = min(texts // 4, MOST_INPUT)
+        read = min(texts // 4, MAX_INPUT)
         total += times * unpack(runs.price).cost(read, output, None, None)
     return total

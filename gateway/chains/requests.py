@@ -20,13 +20,13 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.routes import not_there
 from fairlane.gateway.settings.chains import RESERVED, ChainSettings
-from fairlane.queues.chains import MOST_BYTES, ChainStart
+from fairlane.queues.chains import MAX_BYTES, ChainStart
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 
 MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIELDS} - {"mode", "repair"})
 """What a request may hold that names a chain: its stages say the rest. (`user` may say whose it is.)"""
-MOST_CHAIN_NAME = 256
+MAX_CHAIN_NAME = 256
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
     *("model", "queue", "payload", "task_type", "estimated_input", "most_input", "max_output", "answers"),
@@ -85,7 +85,7 @@ def _declared(current: Current, raw: bytes) -> tuple[str, ChainSettings]:
     """Return a chain by the name in a request. Raise ApiError: 400, 404."""
     if kind_of(raw) != '"':
         raise bad_request("chain must be the name of a configured chain", "chain")
-    name = msgspec.json.decode(raw) if len(memoryview(raw)) <= 6 * MOST_CHAIN_NAME else ""
+    name = msgspec.json.decode(raw) if len(memoryview(raw)) <= 6 * MAX_CHAIN_NAME else ""
     chains = current.settings.chains
     if name not in chains:
         raise ChainNotFound(name, chains)
@@ -183,9 +183,9 @@ async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart
             "No stage of the chain would run with these variables: each is skipped", "variables"
         )
     said, head = encode(plan), encode(head_of(plan, asked.chain.title))
-    if len(said) + len(head) > MOST_BYTES:
+    if len(said) + len(head) > MAX_BYTES:
         raise bad_request(
-            f"The chain has {len(said) + len(head)} bytes with its variables, and {MOST_BYTES} are allowed",
+            f"The chain has {len(said) + len(head)} bytes with its variables, and {MAX_BYTES} are allowed",
             "variables",
         )
     start = ChainStart(

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.prompts.errors import TemplateError
-from fairlane.gateway.prompts.templates import MOST_VALUES_BYTES
+from fairlane.gateway.prompts.templates import MAX_VALUES_BYTES
 from fairlane.queues.tasks import Used
 from fairlane.streaming.views.choice import choices_of_result
 
-MOST_JSON_BYTES = 4 * MOST_VALUES_BYTES
+MAX_JSON_BYTES = 4 * MAX_VALUES_BYTES
 """Of all results that the texts of one stage read as values, and not as texts."""
 PARTED = "\n\n"
 """Stands between the texts of parts."""
@@ -21,7 +21,7 @@ _NOT_READ = object()
 class Room:
     """How much of results may still become values."""
 
-    def __init__(self, most: int = MOST_JSON_BYTES) -> None:
+    def __init__(self, most: int = MAX_JSON_BYTES) -> None:
         self._left = most
 
     def take(self, size: int, what: str) -> None:
@@ -29,7 +29,7 @@ class Room:
         self._left -= size
         if self._left < 0:
             raise TemplateError(
-                f"{what} is too large: results that are read as values may have {MOST_JSON_BYTES} bytes together; "
+                f"{what} is too large: results that are read as values may have {MAX_JSON_BYTES} bytes together; "
                 "read `content`, which is a text"
             )
 

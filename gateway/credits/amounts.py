@@ -10,13 +10,13 @@ from typing import Any
 MICRO = 1_000_000
 """Micro-credits of a credit."""
 DECIMALS = 6
-MOST_CREDITS = 1_000_000_000
+MAX_CREDITS = 1_000_000_000
 """Of one amount: a thousandth of what Redis's scripts can count with."""
 
 _AMOUNT = re.compile(r"[+-]?\d{1,20}(\.\d{1,100})?", re.ASCII)
 
 
-def read_credits(value: Any, least: int = 0, most: int = MOST_CREDITS) -> int:
+def read_credits(value: Any, least: int = 0, most: int = MAX_CREDITS) -> int:
     """Micro-credits of a number, or of a decimal in quotes. Raises ValueError with a sentence that says what is wrong.
 
     `least`, `most`: credits.

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 Per = Literal["day", "month"]
 
-MOST_TEXTS = 10_000
+MAX_TEXTS = 10_000
 """The most that are cached."""
 
 
@@ -80,7 +80,7 @@ class Budgets:
         before, of this one and of the next: Redis's clock decides which it is."""
         kept = self._texts.get(quota)
         if kept is None or not kept[0] <= now_ms < kept[1]:
-            if len(self._texts) >= MOST_TEXTS:
+            if len(self._texts) >= MAX_TEXTS:
                 self._texts.clear()
             kept = self._texts[quota] = self._made(quota, now_ms)
         return kept[2]

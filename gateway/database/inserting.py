@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Boolean, CursorResult, Integer, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-AT_ONCE = 500
+MAX_ROWS = 500
 """Rows of one statement: SQLite takes 32,766 values."""
 
 
@@ -24,8 +24,8 @@ async def insert_and_tell(
     """The same; the keys of those."""
     inserted: list[Any] = []
     key = list(table.primary_key)
-    for at in range(0, len(rows), AT_ONCE):
-        values = list(rows[at : at + AT_ONCE])
+    for at in range(0, len(rows), MAX_ROWS):
+        values = list(rows[at : at + MAX_ROWS])
         insert: Any = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         statement = insert(table).values(values).on_conflict_do_nothing(index_elements=key)
         inserted += (await connection.execute(statement.returning(*key))).all()

@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 HEAD = "0001"
 """The revision of the newest migration."""
-MOST_OF_A_VALUE = 64 << 20
+MAX_OF_A_VALUE = 64 << 20
 """Bytes: what is larger fits neither the drivers nor the memory of those who read it well. Who writes looks first."""
 
 metadata = MetaData(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from fairlane.workers.adapters.endpoints.headers import (
     HOP_BY_HOP,
     MAX_HEADERS_BYTES,
-    MOST_HEADERS,
+    MAX_TOTAL_HEADERS,
     NAME,
     OURS,
     VALUE,
@@ -15,7 +15,7 @@ from fairlane.workers.adapters.endpoints.headers import (
 )
 
 MAX_HEADERS = 64
-MOST_SET = MOST_HEADERS - MAX_HEADERS - 1
+MAX_SET = MAX_TOTAL_HEADERS - MAX_HEADERS - 1
 """In addition to those of clients, and a `Content-Type` that the gateway says for them."""
 MAX_HEADER_CHARS = 8192
 """Of one value."""

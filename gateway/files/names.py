@@ -3,7 +3,7 @@
 import re
 from urllib.parse import quote
 
-MOST_CHARS = 255
+MAX_CHARS = 255
 UNNAMED = "file"
 _ID = re.compile(r"file-[0-9a-f]{32}")
 
@@ -15,10 +15,10 @@ def is_file_id(text: str) -> bool:
 
 def plain_name(name: str) -> str:
     """A name without what no database or header can hold: the last part of a path, without control characters, not longer than
-    MOST_CHARS. Nothing is ever stored under it."""
+    MAX_CHARS. Nothing is ever stored under it."""
     last = name.replace("\\", "/").rsplit("/", 1)[-1]
     text = "".join(character for character in last if character.isprintable()).strip()
-    return text[:MOST_CHARS] or UNNAMED
+    return text[:MAX_CHARS] or UNNAMED
 
 
 def disposition(name: str) -> bytes:

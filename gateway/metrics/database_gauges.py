@@ -7,7 +7,7 @@ from fairlane.gateway.metrics.database_survey import DatabaseSurvey
 from fairlane.gateway.metrics.store_gauges import Rows, StoreGauge
 from fairlane.queues.metrics import OTHER
 
-MOST_REASONS = 50
+MAX_REASONS = 50
 
 DATABASE_GAUGES = (
     StoreGauge("fairlane_batches_unended", ("status",), "Batches that have not ended"),
@@ -35,7 +35,7 @@ def rows_of(survey: DatabaseSurvey, most_file_bytes: int) -> Rows:
         lines["waiting"] += group.waiting
         lines["running"] += group.running
         for code in group.codes if group.still else ():
-            still[code if code in still or len(still) < MOST_REASONS else OTHER] += group.still
+            still[code if code in still or len(still) < MAX_REASONS else OTHER] += group.still
     rows: Rows = {
         "fairlane_batches_unended": {(status,): number for status, number in unended.items()},
         "fairlane_batches_still": {(code,): number for code, number in still.items()},

@@ -20,7 +20,7 @@ class StoreGauge:
     joins: Callable[[float, float], float] = lambda one, other: one + other
 
 
-MOST_UPSTREAMS = 100
+MAX_UPSTREAMS = 100
 """Names of upstreams that are told apart: workers choose them."""
 _STATES = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
 _LANE, _MODEL, _QUEUE = ("queue", "model"), ("model",), ("queue",)
@@ -163,7 +163,7 @@ def _told_upstreams(survey: Survey) -> set[str]:
     for model in survey.models:
         for one in model.upstreams:
             well[one.upstream] &= one.state is BreakerState.CLOSED
-    return set(sorted(well, key=lambda name: (well[name], name))[:MOST_UPSTREAMS])
+    return set(sorted(well, key=lambda name: (well[name], name))[:MAX_UPSTREAMS])
 
 
 def _left(until_ms: int | None, now_ms: int) -> float:

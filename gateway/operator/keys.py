@@ -29,9 +29,9 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.limits import pack
 
-MOST_KEYS = 100_000
+MAX_KEYS = 100_000
 """Those included that are over: all are held in memory, by each process."""
-MOST_SECRETS = 10
+MAX_SECRETS = 10
 """Of a key, valid at the same time; and as many that are not any more, by which what was begun goes on for a day."""
 DAY_MS = 86_400_000
 YEAR_MS = 366 * DAY_MS
@@ -247,8 +247,8 @@ class KeyAdmin:
             if await change.get(key_id) is not None:
                 raise _conflict("KEY_EXISTS", f"There is or was a key {key_id!r}; take another id")
             number = await change.count()
-            if number >= MOST_KEYS:
-                raise _conflict("TOO_MANY_KEYS", f"There are {MOST_KEYS} keys, and none is ever removed")
+            if number >= MAX_KEYS:
+                raise _conflict("TOO_MANY_KEYS", f"There are {MAX_KEYS} keys, and none is ever removed")
             closes = not number and self._current.callers.open
             if closes and not (kind == "caller" and _would_be_admins(key_id, settings)):
                 raise _conflict(
@@ -313,8 +313,8 @@ class KeyAdmin:
             key = await self._living(change, key_id)
             now = now_ms()
             secret, sha256 = new_secret("worker" if key.kind == "worker" else "key", key_id)
-            if keep_ms and len(self._shown(key, now)["secrets"]) >= MOST_SECRETS:
-                sentence = f"The key has {MOST_SECRETS} valid secrets; with keep_ms 0 they end now"
+            if keep_ms and len(self._shown(key, now)["secrets"]) >= MAX_SECRETS:
+                sentence = f"The key has {MAX_SECRETS} valid secrets; with keep_ms 0 they end now"
                 raise _conflict("TOO_MANY_SECRETS", sentence)
             await change.end_secrets(key_id, now + keep_ms)
             ended = [
@@ -322,7 +322,7 @@ class KeyAdmin:
                 for secret in key.secrets
                 if not keep_ms or (secret.until_ms is not None and secret.until_ms <= now)
             ]
-            await change.forget_secrets(key_id, now - DAY_MS, ended[:-MOST_SECRETS])
+            await change.forget_secrets(key_id, now - DAY_MS, ended[:-MAX_SECRETS])
             await change.add_secret(key_id, sha256, now, _signs(key.settings, secret))
             await change.set(key_id)
         notes: list[str] = []

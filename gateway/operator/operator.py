@@ -31,7 +31,7 @@ from fairlane.queues.tasks import State
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.history.history import History
 
-CANCELLED_AT_ONCE = 50
+MAX_CANCELLED = 50
 """Tasks that a bulk cancel ends at the same time: others are served between."""
 
 SEARCH_WAIT_S = 5.0
@@ -89,7 +89,7 @@ class Operator:
                 after: str | None = ""
                 while after is not None and not more:
                     rows, after = await self.search(
-                        {**wanted, "state": state}, after, CANCELLED_AT_ONCE, actor.who, "cancel"
+                        {**wanted, "state": state}, after, MAX_CANCELLED, actor.who, "cancel"
                     )
                     room = limit - len(cancelled)
                     more = len(rows) > room

@@ -15,7 +15,7 @@ from fairlane.queues.versions import Configuration
 from fairlane.workers.server.limits.congestion import ModelLimits
 from fairlane.workers.server.limits.tightening import InForce
 
-MOST_MODELS = 8
+MAX_MODELS = 8
 """Models of a worker that its row names."""
 
 
@@ -262,6 +262,6 @@ def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A worker with its first models: thousands of workers may offer 256 long names each."""
-    told = row["models"][:MOST_MODELS]
+    told = row["models"][:MAX_MODELS]
     info = {name: about for name, about in row.get("modelInfo", {}).items() if name in told}
     return {**row, "models": told, "moreModels": len(row["models"]) - len(told), "modelInfo": info}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Caller
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.credits.amounts import MOST_CREDITS, credits_of, plain_credits, read_credits
+from fairlane.gateway.credits.amounts import MAX_CREDITS, credits_of, plain_credits, read_credits
 from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -27,7 +27,7 @@ Find = Callable[[str, str, str, int], Awaitable[tuple[list[str], str]]]
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _Credits = Annotated[
     int,
-    BeforeValidator(lambda value: read_credits(value, least=-MOST_CREDITS)),
+    BeforeValidator(lambda value: read_credits(value, least=-MAX_CREDITS)),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]}),
 ]
 

@@ -22,7 +22,7 @@ FILTERS = {
 """Parameters of a search, and the fields of a task's record that must equal them."""
 STATES = frozenset(state.value for state in State)
 LOOK_AT = 250
-MOST_CALLS = 40
+MAX_CALLS = 40
 """A search looks at LOOK_AT tasks at a time, so that the store answers others between, and goes through all that are kept."""
 
 
@@ -33,7 +33,7 @@ async def search(
     the end. Raises StoreError."""
     source: Literal["running", "recent"] = "running" if wanted.get("state") == State.EXECUTING else "recent"
     rows: list[dict[str, Any]] = []
-    for _ in range(MOST_CALLS):
+    for _ in range(MAX_CALLS):
         found, after = await scheduler.search(
             source, wanted, after=after, most=limit - len(rows), look_at=LOOK_AT
         )

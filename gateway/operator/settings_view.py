@@ -205,7 +205,7 @@ def name_of(kind: str, name: str, setting: str) -> str:
 
 # ---- answer ----------
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Settings in one answer."""
 
 ReadLayer = Callable[[], Awaitable[Layer]]
@@ -271,8 +271,8 @@ class EffectiveSettings:
             "inForce": _in_force(ruling),
             "storeAway": away,
             "replicas": replicas,
-            "settings": to_builtins(rows[:MOST_ROWS]),
-            "more": len(rows) > MOST_ROWS,
+            "settings": to_builtins(rows[:MAX_ROWS]),
+            "more": len(rows) > MAX_ROWS,
         }
 
     async def _replicas(self) -> list[dict[str, Any]]:

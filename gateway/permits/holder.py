@@ -15,7 +15,7 @@ from fairlane.gateway.endpoints.payloads import permit_of
 from fairlane.gateway.permits.signed import Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import EndedTask, TaskEnd
-from fairlane.queues.scheduler import MOST_TAKEN, Scheduler
+from fairlane.queues.scheduler import MAX_TAKEN, Scheduler
 from fairlane.queues.tasks import PERMIT_HOLDER, End, Grant, State, Used
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_permit, parse_event_id
 from fairlane.streaming.hub import Hub
@@ -67,7 +67,7 @@ class Holder:
             return
         try:
             nonce = self._scheduler.nonce()
-            reply = self._scheduler.take([model], MOST_TAKEN, nonce, PERMIT_HOLDER)
+            reply = self._scheduler.take([model], MAX_TAKEN, nonce, PERMIT_HOLDER)
         except StoreUnavailable:
             return  # the sweep says it again
         self._asking[model] = False
@@ -81,7 +81,7 @@ class Holder:
         self.ask_later(taken.later)
         for grant in taken.grants:
             self._background.spawn(self._give_out(grant))
-        if again or len(taken.grants) == MOST_TAKEN:
+        if again or len(taken.grants) == MAX_TAKEN:
             self.on_wake(model)
 
     async def _give_out(self, grant: Grant) -> None:

@@ -41,13 +41,13 @@ GRACE_S = 5.0
 """How long a worker may take to end once the gateway has drained: nothing runs on it any more."""
 OVERLAP_S = 15.0
 """How long the worker before a changed one works on at most, until that one has connected."""
-MOST_DRAIN_MS = 24 * 3600 * 1000
+MAX_DRAIN_MS = 24 * 3600 * 1000
 REST_S = 1.0
 """How long what a child has written may take to arrive, once it has ended."""
 KEPT_LINES = 5
-MOST_LINES = 200
+MAX_LINES = 200
 """The most lines of one read; of more the last ones, so that the gateway is not blocked."""
-MOST_CHARS = 500
+MAX_CHARS = 500
 """Of a line."""
 
 REGISTERED = "registered with "
@@ -138,7 +138,7 @@ def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[st
 
 def drain_ms_of(settings: Settings) -> int:
     """How long a worker that is taken out may finish what it runs: no task runs for longer."""
-    return min(settings.max_task_timeout_ms, MOST_DRAIN_MS)
+    return min(settings.max_task_timeout_ms, MAX_DRAIN_MS)
 
 
 def shared_environ(environ: Mapping[str, str], upstreams: Iterable[UpstreamSettings]) -> dict[str, str]:
@@ -391,8 +391,8 @@ class _Lines(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         *whole, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[: 4 * MOST_CHARS]
-        for line in whole[-MOST_LINES:]:
+        self._rest = rest[: 4 * MAX_CHARS]
+        for line in whole[-MAX_LINES:]:
             self._take(line)
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -400,7 +400,7 @@ class _Lines(asyncio.Protocol):
         self.over.set()
 
     def _take(self, line: bytes) -> None:
-        text = line[: 4 * MOST_CHARS].decode(errors="replace")
-        text = "".join(char for char in text if char.isprintable())[:MOST_CHARS].rstrip()
+        text = line[: 4 * MAX_CHARS].decode(errors="replace")
+        text = "".join(char for char in text if char.isprintable())[:MAX_CHARS].rstrip()
         if text:
             self._heard(text)

@@ -12,9 +12,9 @@ from fairlane.gateway.prompts.engine import MAX_CHARS, Budget, Text, has_places
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 
 KEPT_TEXTS = 512
-MOST_KEPT_CHARS = 4096
+MAX_KEPT_CHARS = 4096
 """Of a text that stays compiled, which takes some 20 KB."""
-MOST_VALUES_BYTES = 262_144
+MAX_VALUES_BYTES = 262_144
 """JSON of all variables that are no texts, together: they become objects."""
 
 
@@ -43,7 +43,7 @@ def compiled(value: Any) -> Any:
     """The same lists and objects, with a `Text` for each text. Raises TemplateError."""
     match value:
         case str():
-            kept = has_places(value) and len(value) <= MOST_KEPT_CHARS
+            kept = has_places(value) and len(value) <= MAX_KEPT_CHARS
             return _kept_text(value) if kept else Text(value)
         case list():
             return [compiled(one) for one in value]
@@ -223,9 +223,9 @@ def read_variables(members: Mapping[str, bytes]) -> dict[str, Any]:
         text = memoryview(raw)
         if bytes(text[:1]) != b'"':
             size += len(text)
-            if size > MOST_VALUES_BYTES:
+            if size > MAX_VALUES_BYTES:
                 raise TemplateError(
-                    f"the variables that are no texts may have {MOST_VALUES_BYTES} bytes of JSON together"
+                    f"the variables that are no texts may have {MAX_VALUES_BYTES} bytes of JSON together"
                 )
         try:
             found[name] = msgspec.json.decode(text)

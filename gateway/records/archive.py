@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import MOST_OF_A_VALUE, archive
+from fairlane.gateway.database.tables import MAX_OF_A_VALUE, archive
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
@@ -32,9 +32,9 @@ from fairlane.queues.tasks import TERMINAL, Record
 
 log = structlog.get_logger("fairlane.gateway")
 
-PURGED_AT_ONCE = 50
+MAX_PURGED = 50
 """Their answers may be large."""
-MOST_EARLY = 100
+MAX_EARLY = 100
 """Ends that one process looks at again each second."""
 
 
@@ -108,7 +108,7 @@ class Archive(Outbox):
         if early:
             waits = [entry for entry, _ in ends if entry.packed.decode() in early]
             self._early += waits[
-                : max(MOST_EARLY - len(self._early), 0)
+                : max(MAX_EARLY - len(self._early), 0)
             ]  # others: when they have been idle for LEFT_MS
             ends = [(entry, record) for entry, record in ends if entry.packed.decode() not in early]
         return [entry.id for entry, _ in ends]
@@ -131,8 +131,8 @@ class Archive(Outbox):
             answer = b"".join(await self._poll.answer(task_id, record, ""))
         except ApiError:
             return ()  # its log was dropped
-        if len(answer) > MOST_OF_A_VALUE:
-            size = {"bytes": len(answer), "most": MOST_OF_A_VALUE}
+        if len(answer) > MAX_OF_A_VALUE:
+            size = {"bytes": len(answer), "most": MAX_OF_A_VALUE}
             log.warning("a result is too large for the archive", task_id=task_id, **size)
             return ()
         row = {
@@ -186,5 +186,5 @@ class ArchiveReader:
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     """Delete a part of what is older; whether there may be more."""
     oldest = select(archive.c.task).where(archive.c.ended < now_ms - kept_ms)
-    oldest = oldest.order_by(archive.c.ended).limit(PURGED_AT_ONCE)
+    oldest = oldest.order_by(archive.c.ended).limit(MAX_PURGED)
     return (await connection.execute(delete(archive).where(archive.c.task.in_(oldest)))).rowcount > 0

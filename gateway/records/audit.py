@@ -12,7 +12,7 @@ from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import audit
 
 Values = dict[str, Any]
-PURGED_AT_ONCE = 1000
+MAX_PURGED = 1000
 
 _unpack = msgspec.msgpack.Decoder(tuple[str, str, str, str, str, str, str]).decode
 _decode = msgspec.json.Decoder(Values).decode
@@ -95,5 +95,5 @@ def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     """Delete a part of what is older; whether there may be more."""
     before_ms = now_ms - kept_ms
-    oldest = select(audit.c.id).where(audit.c.at < before_ms).order_by(audit.c.at).limit(PURGED_AT_ONCE)
+    oldest = select(audit.c.id).where(audit.c.at < before_ms).order_by(audit.c.at).limit(MAX_PURGED)
     return (await connection.execute(delete(audit).where(audit.c.id.in_(oldest)))).rowcount > 0

@@ -39,8 +39,8 @@ LOAD_S = 5.0
 LOADS = 2
 """So many are read at once: keys and records need connections, too."""
 CHANGE_S = 5.0
-MOST_IN_REDIS = 10_000
-MOST_GRANTED = 10**18
+MAX_IN_REDIS = 10_000
+MAX_GRANTED = 10**18
 """Micro-credits of one subject, all grants together: what SQL and Redis add up stays within 64 bits."""
 
 
@@ -176,10 +176,10 @@ class Balances:
     async def subjects_in_redis(
         self, of_key: str, text: str, after: str, limit: int
     ) -> tuple[list[str], str]:
-        """As `subjects`, of MOST_IN_REDIS whom Redis knows."""
+        """As `subjects`, of MAX_IN_REDIS whom Redis knows."""
         found = sorted(
             name
-            for name in await self._scheduler.subjects(MOST_IN_REDIS)
+            for name in await self._scheduler.subjects(MAX_IN_REDIS)
             if name > after
             and text in name.lower()
             and (not of_key or name[2:] == of_key or name.startswith(f"u:{of_key}/"))
@@ -223,7 +223,7 @@ class Balances:
                         sentence += f": {credits_of(known.amount):f} credits for {known.subject[2:]}"
                     raise ApiError(409, "GRANT_EXISTS", sentence)
             funds = (await read_funds(connection, {subject: []}))[subject]
-            if abs(funds.granted) > MOST_GRANTED:
+            if abs(funds.granted) > MAX_GRANTED:
                 raise bad_request("all grants together would be too much", "credits")
         try:
             await self._scheduler.fund(subject, funds)

@@ -5,14 +5,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.tables import batch_results, batches
 
-PURGED_AT_ONCE = 500
+MAX_PURGED = 500
 
 
 async def forget_results(connection: AsyncConnection, batch_id: str) -> bool:
     """Delete a part of what came of the lines of a batch; whether there may be more."""
     columns = batch_results.c
     part = select(columns.line).where(columns.batch == batch_id).order_by(columns.line)
-    last = select(func.max(part.limit(PURGED_AT_ONCE).subquery().c.line)).scalar_subquery()
+    last = select(func.max(part.limit(MAX_PURGED).subquery().c.line)).scalar_subquery()
     which = and_(columns.batch == batch_id, columns.line <= last)
     return (await connection.execute(delete(batch_results).where(which))).rowcount > 0
 

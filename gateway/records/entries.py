@@ -9,7 +9,7 @@ import msgspec
 from fairlane.gateway.credits.prices import unpack
 from fairlane.queues.chains import part_id
 
-MOST_TOKENS = 4_194_304
+MAX_TOKENS = 4_194_304
 """Of one task: what a worker says beyond it is not believed, as where shares and limits are settled (ending.lua)."""
 
 
@@ -251,7 +251,7 @@ def _price_id(packed: str) -> str:
 
 def _tokens(text: str) -> int | None:
     """A number of tokens; None where it is not known (-1)."""
-    return min(int(text), MOST_TOKENS) if text and text[0] != "-" else None
+    return min(int(text), MAX_TOKENS) if text and text[0] != "-" else None
 
 
 def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None, int]:

@@ -17,7 +17,7 @@ from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.records.entries import Charge, read_charge
 from fairlane.gateway.records.outbox import Table
-from fairlane.gateway.records.usage import AT_ONCE, PURGED_AT_ONCE
+from fairlane.gateway.records.usage import MAX_PURGED, MAX_ROWS
 from fairlane.queues.credits import Funds
 
 GRANTED = "granted"
@@ -101,8 +101,8 @@ async def add_rows(connection: AsyncConnection, rows: Iterable[LedgerRow]) -> in
         by_key[key] for key in sorted(by_key)
     ]  # so that two writers never wait for each other in a circle
     new: list[LedgerRow] = []
-    for at in range(0, len(ordered), AT_ONCE):
-        inserted = await insert_rows(connection, ledger, ordered[at : at + AT_ONCE], _IF_NEW)
+    for at in range(0, len(ordered), MAX_ROWS):
+        inserted = await insert_rows(connection, ledger, ordered[at : at + MAX_ROWS], _IF_NEW)
         new += [by_key[tuple(key)] for key in inserted]
     sums: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row in new:
@@ -113,8 +113,8 @@ async def add_rows(connection: AsyncConnection, rows: Iterable[LedgerRow]) -> in
             sum_[2] += 1
         sum_[3] = max(sum_[3], row.number)
     parts = [(*key, *sums[key]) for key in sorted(sums)]
-    for at in range(0, len(parts), AT_ONCE):
-        await insert_rows(connection, balances, parts[at : at + AT_ONCE], _ADDING)
+    for at in range(0, len(parts), MAX_ROWS):
+        await insert_rows(connection, balances, parts[at : at + MAX_ROWS], _ADDING)
     return len(new)
 
 
@@ -241,14 +241,10 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     before = now_ms - kept_ms
     key = (ledger.c.kind, ledger.c.id, ledger.c.fund)
     old = select(*key).where(ledger.c.at < before, ledger.c.kind == "task").order_by(ledger.c.at)
-    rows = (
-        await connection.execute(delete(ledger).where(tuple_(*key).in_(old.limit(PURGED_AT_ONCE))))
-    ).rowcount
+    rows = (await connection.execute(delete(ledger).where(tuple_(*key).in_(old.limit(MAX_PURGED))))).rowcount
     over = select(balances.c.subject, balances.c.fund, balances.c.ends).where(
         balances.c.fund != GRANTED, balances.c.ends < before
     )
     columns = tuple_(balances.c.subject, balances.c.fund, balances.c.ends)
-    rows += (
-        await connection.execute(delete(balances).where(columns.in_(over.limit(PURGED_AT_ONCE))))
-    ).rowcount
+    rows += (await connection.execute(delete(balances).where(columns.in_(over.limit(MAX_PURGED))))).rowcount
     return rows > 0

@@ -27,9 +27,9 @@ from fairlane.queues.store.link import RedisLink
 log = structlog.get_logger("fairlane.gateway")
 
 MINUTE_MS = 60_000
-MOST_COUNTED = 1000
+MAX_COUNTED = 1000
 """Keys and codes of a minute that are told apart; what is beyond them counts as OTHER."""
-MOST_KEPT = 60
+MAX_KEPT = 60
 """Minutes that wait in memory while Redis is away; then those before are forgotten."""
 OTHER = "(other)"
 CLOSE_S = 2.0
@@ -55,10 +55,10 @@ class Refusals:
         now = self._now_ms()
         minute = now - now % MINUTE_MS
         counts = self._counts.setdefault(minute, Counter())
-        if len(self._counts) > MOST_KEPT:
+        if len(self._counts) > MAX_KEPT:
             del self._counts[next(iter(self._counts))]
         which = key_id, code
-        if which not in counts and len(counts) >= MOST_COUNTED:
+        if which not in counts and len(counts) >= MAX_COUNTED:
             which = OTHER, code
         counts[which] += 1
 
@@ -151,6 +151,6 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     first = await connection.scalar(select(func.min(refusals.c.minute)))
     if first is None or first >= before_ms:
         return False
-    # some minutes at a time: those of one are no more than processes times MOST_COUNTED
+    # some minutes at a time: those of one are no more than processes times MAX_COUNTED
     until = min(first + 10 * MINUTE_MS, before_ms)
     return (await connection.execute(delete(refusals).where(refusals.c.minute < until))).rowcount > 0

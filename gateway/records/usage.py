@@ -20,13 +20,13 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 HOURS_KEPT_MS = 3 * DAY_MS
 """For so long there are sums of hours."""
-MOST_NAMES = 100
+MAX_NAMES = 100
 """Models of a key and day that are told apart in sums by names that are not configured, where any name runs (`*`): others are
 OTHER. (Of a process: another one counts anew.)"""
-MOST_KEYS = 1000
+MAX_KEYS = 1000
 """Keys and days for which it is known which names those are; the ones that were longest without a task begin anew."""
-PURGED_AT_ONCE = 1000
-AT_ONCE = 500
+MAX_PURGED = 1000
+MAX_ROWS = 500
 """Rows of one statement: SQLite takes 32,766 values."""
 
 Sums = dict[tuple[Any, ...], list[int]]
@@ -59,8 +59,8 @@ class UsageTable:
             new = [rows[task] for (task,) in written]
         for table, sums in self.add_up(new):
             parts = [(*key, *sums[key]) for key in sorted(sums)]
-            for at in range(0, len(parts), AT_ONCE):
-                await insert_rows(connection, table, parts[at : at + AT_ONCE], adding(table))
+            for at in range(0, len(parts), MAX_ROWS):
+                await insert_rows(connection, table, parts[at : at + MAX_ROWS], adding(table))
         return len(new)
 
     def add_up(self, rows: Iterable[UsageRow]) -> list[tuple[SqlTable, Sums]]:
@@ -100,9 +100,9 @@ class UsageTable:
     def _known(self, row: UsageRow) -> str:
         """The name of a model that a caller may have made up, or OTHER: no key uses up what another one may name."""
         of = row.ended - row.ended % DAY_MS, row.key_id
-        names = self._names.setdefault(of, Names(MOST_NAMES))
+        names = self._names.setdefault(of, Names(MAX_NAMES))
         self._names.move_to_end(of)
-        if len(self._names) > MOST_KEYS:
+        if len(self._names) > MAX_KEYS:
             self._names.popitem(last=False)
         return names(row.model)
 
@@ -134,7 +134,7 @@ def adding(table: SqlTable) -> str:
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     """Delete a part of what is older; whether there may be more."""
     before = now_ms - kept_ms
-    oldest = select(usage.c.task).where(usage.c.ended < before).order_by(usage.c.ended).limit(PURGED_AT_ONCE)
+    oldest = select(usage.c.task).where(usage.c.ended < before).order_by(usage.c.ended).limit(MAX_PURGED)
     rows = (await connection.execute(delete(usage).where(usage.c.task.in_(oldest)))).rowcount
     day, hour = before - before % DAY_MS, now_ms - HOURS_KEPT_MS
     sums = [

@@ -10,7 +10,7 @@ from fairlane.gateway.errors import bad_request
 from fairlane.streaming.jsontext import items, join_object
 
 PAGE = 20
-MOST_OF_PAGE = 100
+MAX_OF_PAGE = 100
 
 
 class _Named(msgspec.Struct):
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
 def read_asked(limit: str | None, order: str | None, after: str | None) -> Asked:
     """What a query asks for. Raises ApiError(400)."""
-    return Asked(read_limit(limit, MOST_OF_PAGE, PAGE), read_newest_first(order), after)
+    return Asked(read_limit(limit, MAX_OF_PAGE, PAGE), read_newest_first(order), after)
 
 
 def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:

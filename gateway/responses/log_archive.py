@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import MOST_OF_A_VALUE, response_logs, responses
+from fairlane.gateway.database.tables import MAX_OF_A_VALUE, response_logs, responses
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore
@@ -30,7 +30,7 @@ log = structlog.get_logger("fairlane.gateway")
 ROW_WITHIN_MS = 60_000
 """How long after its submission the row of a task can be written, also by a client that repeats its idempotency key after its
 gateway died."""
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 """Logs that are read at the same time."""
 LARGE = 256 * 1024
 """From so many bytes on a part is packed, and the answer of a log made, in a thread: others run meanwhile."""
@@ -100,7 +100,7 @@ class LogArchive:
         there = {row.task_id for row in rows}
         early = {task_id for task_id, record in ends if task_id not in there and _is_young(record)}
         new = [row for row in rows if row.ended is None or row.ended < ended[row.task_id]]
-        turns = asyncio.Semaphore(AT_ONCE)
+        turns = asyncio.Semaphore(MAX_CONCURRENT)
         made = await all_of(self._whole(row, ended[row.task_id], turns) for row in new)
         collected = [found for found in made if found is not None]
         if collected:
@@ -127,7 +127,7 @@ class LogArchive:
                 raise Lost
             held = sum(len(event.data) for event in events)
             size += held
-            if size > MOST_OF_A_VALUE:
+            if size > MAX_OF_A_VALUE:
                 log.warning("the log of a response is too large to be kept", task_id=row.task_id, bytes=size)
                 return None
             parts.append(pack(events) if held < LARGE else await asyncio.to_thread(pack, events))

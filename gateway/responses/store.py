@@ -11,7 +11,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.responses.rows import Row, Turn
 
-PURGED_AT_ONCE = 50
+MAX_PURGED = 50
 """Their content may be large."""
 
 _c = responses.c
@@ -36,7 +36,7 @@ def _line() -> Select[Any]:
 
 _wanted_tasks = _c.task.in_(bindparam("tasks", expanding=True))
 _there = _c.expires > bindparam("now")
-_over = select(_c.task).where(_c.expires <= bindparam("before")).order_by(_c.expires).limit(PURGED_AT_ONCE)
+_over = select(_c.task).where(_c.expires <= bindparam("before")).order_by(_c.expires).limit(MAX_PURGED)
 _output = select(_c.output).where(_c.task == bindparam("task"))
 
 _LINE = _line()
@@ -116,5 +116,5 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
 
 async def forget_user(connection: AsyncConnection, user: str, until: int) -> int:
     """Delete a part of a user's responses of until then; how many."""
-    found = select(_c.task).where(_c.user_name == user, _c.created <= until).limit(PURGED_AT_ONCE)
+    found = select(_c.task).where(_c.user_name == user, _c.created <= until).limit(MAX_PURGED)
     return (await connection.execute(delete(responses).where(_c.task.in_(found)))).rowcount

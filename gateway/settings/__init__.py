@@ -2,7 +2,7 @@
 
 from fairlane.gateway.settings.chains import ChainSettings, StageSettings
 from fairlane.gateway.settings.docs import settings_table, without_secrets
-from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
+from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.files import Bucket, Directory, FilesSettings, parse_storage
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
@@ -42,8 +42,8 @@ from fairlane.gateway.settings.sources import Problem, suggestion
 
 __all__ = [
     "DEFAULT_QUEUES",
+    "MAX_ENDPOINTS",
     "MODES",
-    "MOST_ENDPOINTS",
     "Bucket",
     "CallerKey",
     "ChainSettings",

@@ -15,7 +15,7 @@ from fairlane.gateway.settings.routing import (
     VariableName,
     check_parameters,
 )
-from fairlane.queues.chains import MOST_STAGES
+from fairlane.queues.chains import MAX_STAGES
 from fairlane.queues.keys import ANY_MODEL, ENDPOINT, is_reserved
 from fairlane.queues.tasks import OF_ENDPOINTS
 
@@ -94,7 +94,7 @@ class StageSettings(SettingsPart):
 class ChainSettings(SettingsPart):
     """Stages that run one after the other, each on what those before it came to."""
 
-    stages: Annotated[list[StageSettings], Field(min_length=1, max_length=MOST_STAGES)]
+    stages: Annotated[list[StageSettings], Field(min_length=1, max_length=MAX_STAGES)]
     """The stages, in their order; at most 16."""
 
     title: Annotated[str, Field(max_length=200)] = ""

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from fairlane.gateway.endpoints.endpoints import METHODS, Endpoint, Method
 from fairlane.gateway.endpoints.headers import (
     MAX_CHARS,
-    MOST_SET,
+    MAX_SET,
     PASSING,
     BadHeader,
     own_header,
@@ -30,7 +30,7 @@ from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_n
 from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
-MOST_ENDPOINTS = 256
+MAX_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
@@ -54,7 +54,7 @@ class EndpointSettings(SettingsPart):
     `X-Api-Key`) never do, nor what servers believe of proxies (`X-Forwarded-For`).
     """
 
-    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=MOST_SET)] = Field(default={})
+    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=MAX_SET)] = Field(default={})
     """Headers that each request gets, such as `Authorization`, over what callers send. They go to the worker with each task, and
     are neither shown nor kept with it.
     """

@@ -22,14 +22,14 @@ from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.chains import ChainSettings, wrong_in
-from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
+from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
+    MAX_SLOTS_OF_A_WORKER,
     MIB,
     MINUTE_MS,
     MODES,
-    MOST_SLOTS_OF_A_WORKER,
     SECOND_MS,
     BatchSettings,
     Bytes,
@@ -330,12 +330,12 @@ class Settings(BaseModel):
     starts it again when it dies. None: workers are started by hand, also on other machines.
     """
 
-    endpoints: dict[Identifier, EndpointSettings] = Field(default={}, max_length=MOST_ENDPOINTS)
+    endpoints: dict[Identifier, EndpointSettings] = Field(default={}, max_length=MAX_ENDPOINTS)
     """Interfaces of other people that are called in turn: each a line of its own, with the same queues, users and fairness.
     Others may be added while running (`fairlane endpoint list`).
     """
 
-    http_worker_slots: int = Field(default=64, ge=0, le=MOST_SLOTS_OF_A_WORKER)
+    http_worker_slots: int = Field(default=64, ge=0, le=MAX_SLOTS_OF_A_WORKER)
     """Calls of endpoints that this gateway makes at a time, of all of them together, by a worker that it starts where there are
     endpoints. Gateways that share a Redis each start one, so their slots add up. A call takes memory for its request and its
     answer. 0: it starts none, and the calls are made where `fairlane worker start --provider http` runs.

@@ -87,8 +87,8 @@ def _networks(texts: list[str]) -> list[str]:
 Networks = Annotated[list[str], Field(max_length=64), AfterValidator(_networks)]
 """Of private addresses, which may be called although they are none of the public internet."""
 
-MOST_FALLBACKS = 8
-MOST_OF_A_PRICE = 100_000_000
+MAX_FALLBACKS = 8
+MAX_OF_A_PRICE = 100_000_000
 """Credits of a million tokens, or of a task: what one task costs then is a number that Redis's scripts can count with."""
 
 
@@ -122,7 +122,7 @@ Credits = Annotated[
 """Given in credits, held in micro-credits."""
 PriceOf = Annotated[
     int,
-    BeforeValidator(functools.partial(read_credits, most=MOST_OF_A_PRICE)),
+    BeforeValidator(functools.partial(read_credits, most=MAX_OF_A_PRICE)),
     PlainSerializer(plain_credits, return_type=float),
 ]
 Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_told_instant, return_type=str)]
@@ -209,7 +209,7 @@ class ModelSettings(SettingsPart):
     to 20 s, so that slots come back sooner. They relax as the queue drains, and stay above what answers take.
     """
 
-    fallbacks: Annotated[list[ModelName], Field(max_length=MOST_FALLBACKS)] = []
+    fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = []
     """Models to which a task of this one goes on, in this order, that it could not answer: before anybody saw output, at
     its age. Routes that run this model have them too, unless they name others.
     """
@@ -433,8 +433,8 @@ class WorkerKey(SettingsPart):
         return value.lower()
 
 
-MOST_MODELS_OF_A_WORKER = 256
-MOST_SLOTS_OF_A_WORKER = 1024
+MAX_MODELS_OF_A_WORKER = 256
+MAX_SLOTS_OF_A_WORKER = 1024
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 
 
@@ -461,13 +461,13 @@ def _as_offered(models: dict[str, str]) -> list[str] | dict[str, str]:
 OfferedModel = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Offers = Annotated[
     dict[OfferedModel, OfferedModel],
-    Field(max_length=MOST_MODELS_OF_A_WORKER),
+    Field(max_length=MAX_MODELS_OF_A_WORKER),
     BeforeValidator(_offers),
     PlainSerializer(_as_offered),
 ]
 
 
-MOST_ALLOWED_FIELDS = 100
+MAX_ALLOWED_FIELDS = 100
 AllowedField = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 
 
@@ -494,13 +494,13 @@ class UpstreamSettings(SettingsPart):
     `openaiImageVariation`, `openaiModeration`.
     """
 
-    allow_fields: list[AllowedField] = Field(default=[], max_length=MOST_ALLOWED_FIELDS)
+    allow_fields: list[AllowedField] = Field(default=[], max_length=MAX_ALLOWED_FIELDS)
     """What callers may say although it can direct a request to another server, key or model, or costs more than tokens: members
     of a body (`provider`). Allow only what every caller may do
     with this server's key.
     """
 
-    slots: int = Field(default=1, ge=1, le=MOST_SLOTS_OF_A_WORKER)
+    slots: int = Field(default=1, ge=1, le=MAX_SLOTS_OF_A_WORKER)
     """Tasks that this gateway gives it at a time. Gateways that share a Redis each start a worker, so their slots add up; where
     the upstream allows less, `models.<name>.concurrency` bounds a model over all of them.
     """

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from fairlane.gateway.settings.parts import (
-    MOST_FALLBACKS,
+    MAX_FALLBACKS,
     Identifier,
     Mode,
     ModelName,
@@ -47,7 +47,7 @@ class RouteRule(SettingsPart):
     price: Rates | None = None
     """What a task costs, whichever model answers. Not set: what `prices` say of the route, else of the model."""
 
-    fallbacks: Annotated[list[ModelName], Field(max_length=MOST_FALLBACKS)] | None = None
+    fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] | None = None
     """Models to which a task goes on, in this order, that the one before could not answer. Not set: those of the model itself."""
 
     same_task_ms: MsOrZero | None = None

@@ -14,7 +14,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 LOOK_AT = 500
 """Tasks that one call of the store looks at: others are served between."""
-AT_ONCE = 50
+MAX_CONCURRENT = 50
 """Tasks that are cancelled at the same time."""
 AFTER_S = 1.5
 """Until then every replica knows of the change, and nothing of these keys is accepted any more."""
@@ -33,9 +33,9 @@ class KeyTasks:
         number, cursor = 0, ""
         while cursor != "0":
             found, cursor = await self._scheduler.owned(keys, cursor or "0", LOOK_AT)
-            for at in range(0, len(found), AT_ONCE):
+            for at in range(0, len(found), MAX_CONCURRENT):
                 ends = await asyncio.gather(
-                    *(self._cancel.end(task_id, "admin") for task_id in found[at : at + AT_ONCE]),
+                    *(self._cancel.end(task_id, "admin") for task_id in found[at : at + MAX_CONCURRENT]),
                     return_exceptions=True,
                 )
                 for ended in ends:

@@ -19,7 +19,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
-from fairlane.streaming.results import AT_ONCE, Results
+from fairlane.streaming.results import MAX_CONCURRENT, Results
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -118,7 +118,7 @@ class Poll:
         self._results = results
         self._archive = archive
         self._archives = archives
-        self._semaphore = FairSemaphore(AT_ONCE)
+        self._semaphore = FairSemaphore(MAX_CONCURRENT)
 
     async def record(self, task_id: str) -> Record:
         """The record of a task, whoever's it is, or of a part of one."""

@@ -27,13 +27,13 @@ from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import Event, compose, fragment_error, fragment_start, wait_members
 from fairlane.streaming.hub import Hub, Lost, Reader
 from fairlane.streaming.jsontext import items, members
-from fairlane.streaming.results import AT_ONCE, LARGE, Results
+from fairlane.streaming.results import LARGE, MAX_CONCURRENT, Results
 from fairlane.streaming.views.responses import ResponsesBodyView, response_id, task_of_item, task_of_response
 
 LOST = "The store lost this response"
-MOST_TURNS = 500
+MAX_TURNS = 500
 """Responses that a conversation consists of."""
-MOST_REFERENCED = 200
+MAX_REFERENCED = 200
 """Responses of whose items one request speaks."""
 
 
@@ -70,7 +70,7 @@ class Responses:
         self._results = results
         self._cancel = cancel
         self._note = note
-        self._semaphore = FairSemaphore(AT_ONCE)
+        self._semaphore = FairSemaphore(MAX_CONCURRENT)
 
     # ---- reading one ----------
 
@@ -191,7 +191,7 @@ class Responses:
 
         Raises ApiError(400) where it is not there whole, has not ended well, or has more than `most` bytes."""
         task_id = _task_of(told)
-        turns = await self._store.line(task_id, MOST_TURNS + 1, now_ms()) if task_id else []
+        turns = await self._store.line(task_id, MAX_TURNS + 1, now_ms()) if task_id else []
         turns = [turn for turn in turns if caller.owns(turn.row.key_id, turn.row.user)]
         if not turns or turns[0].row.task_id != task_id:
             raise _no_previous(f"Previous response with id '{told[:100]}' not found.")
@@ -222,8 +222,8 @@ class Responses:
         if not ids or not self._current.settings.responses.store:
             return {}
         tasks = {task for told in ids if (task := task_of_item(told)) and could_be_ours(task, now_ms())}
-        if len(tasks) > MOST_REFERENCED:
-            raise bad_request(f"A request may refer to items of {MOST_REFERENCED} responses", "input")
+        if len(tasks) > MAX_REFERENCED:
+            raise bad_request(f"A request may refer to items of {MAX_REFERENCED} responses", "input")
         wanted, found, left = frozenset(ids), dict[str, bytes](), most
         rows = await self._store.rows(tasks, now_ms(), bare=True) if tasks else []
         for row in rows:  # one by one: what each holds may be large
@@ -318,9 +318,9 @@ def _check_whole(turns: Sequence[Turn]) -> None:
     """Raise ApiError(400) where a part of a conversation is not there any more, or there is too much of it."""
     for turn, before in zip(turns, [*turns[1:], None], strict=True):
         previous = turn.row.previous
-        if len(turns) > MOST_TURNS:
+        if len(turns) > MAX_TURNS:
             raise bad_request(
-                f"The conversation has more than {MOST_TURNS} responses: begin a new one",
+                f"The conversation has more than {MAX_TURNS} responses: begin a new one",
                 "previous_response_id",
             )
         if previous and (before is None or before.row.task_id != previous):

@@ -29,7 +29,7 @@ from fairlane.streaming.views.task import TaskInfo
 others.
 """
 LOST = "The store lost this task"
-MOST_OFFERS = 4
+MAX_OFFERS = 4
 """Of one task: the store is told what there is, and of a new window, and it falls into another queue."""
 OUTBOX_MS = 10_000
 """When to come again while records cannot be written: nobody knows how long the database stays away."""
@@ -139,7 +139,7 @@ class Submit:
         """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told
         first what there is, once more."""
         payload, start = task.payload, chain.start if chain else None
-        for _ in range(MOST_OFFERS):
+        for _ in range(MAX_OFFERS):
             try:
                 answer = await self._queue(task, start)
             except StoreError:

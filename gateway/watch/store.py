@@ -21,7 +21,7 @@ AGAIN_S = 60.0
 """How often the log repeats what lasts."""
 QUIET_S = 2.0
 """No write was refused for so long, and one was taken: it is over."""
-MOST_REASONS = 10
+MAX_REASONS = 10
 
 
 class StoreWatch:
@@ -98,7 +98,7 @@ class StoreWatch:
         why = self._link.trouble
         log.warning(event, replica=self._replica, address=self.address, **more, why=why)
         self._told_at = time.time()
-        if len(self._reasons) < MOST_REASONS:
+        if len(self._reasons) < MAX_REASONS:
             self._reasons.add(why)
 
     async def _watch(self) -> float:
@@ -113,7 +113,7 @@ class StoreWatch:
         if self._starting and not self._link.trouble:
             return
         now = time.time()
-        news = self._link.trouble not in self._reasons and len(self._reasons) < MOST_REASONS
+        news = self._link.trouble not in self._reasons and len(self._reasons) < MAX_REASONS
         if news or now - self._told_at >= AGAIN_S:
             event = "no connection to Redis yet" if self._starting else "still no connection to Redis"
             self._tell(event, away_s=round(now - since, 1))

@@ -8,11 +8,11 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.database.inserting import AT_ONCE, insert_rows
+from fairlane.gateway.database.inserting import MAX_ROWS, insert_rows
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import ANY, EVERY_USER, delivery_id, event_id
 
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 """Deliveries that a webhook may owe. Of more ends it tells nothing, and its owner sees how many those were."""
 
 
@@ -49,7 +49,7 @@ async def enqueue_all(connection: AsyncConnection, ends: Sequence[End]) -> int:
     missed: Counter[str] = Counter()
     first_due: dict[str, int] = {}
     for webhook in found:
-        room = MOST_WAITING - webhook.waiting
+        room = MAX_WAITING - webhook.waiting
         for end in ends:
             if not _hears(webhook, end):
                 continue
@@ -62,8 +62,8 @@ async def enqueue_all(connection: AsyncConnection, ends: Sequence[End]) -> int:
             of[row["id"]] = webhook.id
             first_due[webhook.id] = min(first_due.get(webhook.id, end.ended), end.ended)
     new: Counter[str] = Counter()
-    for at in range(0, len(rows), AT_ONCE):
-        written = await insert_rows(connection, webhook_deliveries, rows[at : at + AT_ONCE], _IF_NEW)
+    for at in range(0, len(rows), MAX_ROWS):
+        written = await insert_rows(connection, webhook_deliveries, rows[at : at + MAX_ROWS], _IF_NEW)
         new.update(of[key] for (key,) in written)
     changes = [
         {

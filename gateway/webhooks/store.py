@@ -14,7 +14,7 @@ from fairlane.gateway.webhooks.events import EVERY_USER
 
 REMOVED = "(removed)"
 """Stands for the key of a webhook that is gone, as long as retention has not removed all that it told. No key is named so."""
-PURGED_AT_ONCE = 1000
+MAX_PURGED = 1000
 
 
 class Cursor(NamedTuple):
@@ -154,7 +154,7 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     columns = webhook_deliveries.c
     # what was sent again by hand is kept until that is over
     oldest = select(columns.id).where(columns.created < now_ms - kept_ms, columns.began < now_ms - kept_ms)
-    oldest = oldest.order_by(columns.created).limit(PURGED_AT_ONCE)
+    oldest = oldest.order_by(columns.created).limit(MAX_PURGED)
     old = await connection.execute(
         delete(webhook_deliveries).where(columns.id.in_(oldest)).returning(columns.webhook, columns.state)
     )
@@ -175,7 +175,7 @@ async def _purge_removed(connection: AsyncConnection) -> bool:
     """Delete a part of what those that were removed have told, and at last themselves; whether there may be more."""
     columns = webhook_deliveries.c
     removed = select(webhooks.c.id).where(webhooks.c.key_id == REMOVED)
-    some = select(columns.id).where(columns.webhook.in_(removed)).limit(PURGED_AT_ONCE)
+    some = select(columns.id).where(columns.webhook.in_(removed)).limit(MAX_PURGED)
     rows = (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount
     told = select(columns.id).where(columns.webhook == webhooks.c.id).exists()
     await connection.execute(delete(webhooks).where(webhooks.c.key_id == REMOVED, ~told))

@@ -15,7 +15,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.enqueue import MOST_WAITING, due_of, row_of
+from fairlane.gateway.webhooks.enqueue import MAX_WAITING, due_of, row_of
 from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.signing import new_secret
@@ -170,8 +170,8 @@ class Webhooks:
         now = self._now_ms()
         async with self._database.writing() as connection:
             row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
-            if row.waiting >= MOST_WAITING:
-                sentence = f"{MOST_WAITING} deliveries wait for its receiver already"
+            if row.waiting >= MAX_WAITING:
+                sentence = f"{MAX_WAITING} deliveries wait for its receiver already"
                 raise ApiError(409, "WEBHOOK_FULL", sentence)
             made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
             await store.add_delivery(connection, made)

@@ -55,12 +55,12 @@ script('search', 'no-writes', function(ARGV)
     return true
   end
 
-  local MOST_SORTED = 10000
+  local MAX_SORTED = 10000
   local ids = {}
   if ARGV[1] == 'running' then
     for _, model in ipairs(call('ZREVRANGE', keys.models(), '0', '999')) do
-      if #ids >= MOST_SORTED then break end
-      for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', whole(MOST_SORTED - #ids - 1))) do
+      if #ids >= MAX_SORTED then break end
+      for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', whole(MAX_SORTED - #ids - 1))) do
         if after == '' or id < after then ids[#ids + 1] = id end
       end
     end

@@ -15,7 +15,7 @@ SILENT = "silent"
 """Its member beside these: worker id -> for how long a task of it has given no sign, ms."""
 WORKER = "worker:"
 """Begins the field of a worker, before its id."""
-AT_ONCE = 500
+MAX_PER_MESSAGE = 500
 """Workers in one message: a script must not hold the store for long."""
 
 Row = dict[str, Any]
@@ -57,8 +57,8 @@ class Presence:
         self._changed = dict.fromkeys(workers)
 
     def news(self, describe: Callable[[str], Row | None]) -> PresenceNews:
-        """The next message: at most AT_ONCE workers, the rest is to be asked for again. `describe`: None for who is gone."""
-        ids = list(self._changed)[:AT_ONCE]
+        """Return the next message: at most MAX_PER_MESSAGE workers; ask again for the rest. `describe`: None for a worker that is gone."""
+        ids = list(self._changed)[:MAX_PER_MESSAGE]
         told, gone = {}, []
         if self._anew:
             self._known.clear()

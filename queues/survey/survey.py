@@ -1,9 +1,9 @@
 """What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
 
 One survey serves the admin call, the metrics and the dashboard. It shows the most recently used
-models (`MOST_MODELS`, as many others that are configured, and
+models (`MAX_MODELS`, as many others that are configured, and
 as many that workers offer and nobody used); of the running tasks of a model the queues of
-`MOST_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MOST_USERS` each: who is
+`MAX_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MAX_USERS` each: who is
 served next, and who has been served most and so waits longest). So with more than twice as many users `oldest_wait_ms` is an
 estimate from below.
 """
@@ -30,11 +30,11 @@ from fairlane.queues.survey.upstreams import Upstream, upstream_of, upstreams_of
 from fairlane.queues.tasks import TERMINAL
 from fairlane.queues.versions import Configuration, read_configuration
 
-MOST_MODELS = 500
-MOST_TASKS = 1000
-MOST_UPSTREAMS = 1000
+MAX_MODELS = 500
+MAX_TASKS = 1000
+MAX_UPSTREAMS = 1000
 """As upstreams.lua remembers at most."""
-MOST_USERS = 32
+MAX_USERS = 32
 FRESH_S = 1.0
 SAMPLE_EVERY_S = 30.0
 SHARE_SPAN_S = 300.0
@@ -375,7 +375,7 @@ class Surveyor:
             marked,
         ) = await _all(
             command("TIME"),
-            command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
+            command("ZREVRANGE", keys("models"), 0, MAX_MODELS - 1),
             self._replicas(),
             command("HGETALL", keys("pool")),
             command("HGETALL", keys("overridden")),
@@ -386,23 +386,23 @@ class Surveyor:
             command("XRANGE", keys("outbox"), "-", "+", "COUNT", 1),
             command("XLEN", keys("archive")),
             command("XRANGE", keys("archive"), "-", "+", "COUNT", 1),
-            command("ZRANGE", keys("upstreams"), 0, MOST_UPSTREAMS - 1),
+            command("ZRANGE", keys("upstreams"), 0, MAX_UPSTREAMS - 1),
         )
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
         changed, totals = _texts(overrides), _texts(pool)
         used = {name.decode() for name in known}
-        others = itertools.islice((name for name in self._models() if name not in used), MOST_MODELS)
+        others = itertools.islice((name for name in self._models() if name not in used), MAX_MODELS)
         names = sorted({*used, *others})
         queue_names = list(self._queues())
         model_replies, queue_replies, workers, upstreams = await asyncio.gather(
-            _all(*(self._link.run("survey", name, MOST_TASKS, MOST_USERS) for name in names)),
+            _all(*(self._link.run("survey", name, MAX_TASKS, MAX_USERS) for name in names)),
             _all(*(command("HGETALL", keys("queue", queue=name)) for name in queue_names)),
             self._workers(replicas),
             self._upstreams(marked, now_ms),
         )
         idle = sorted({name for worker in workers for name in worker["models"]} - {*names, ANY_MODEL})
-        models = [model_of(name, [], changed, now_ms)[0] for name in idle[:MOST_MODELS]]
+        models = [model_of(name, [], changed, now_ms)[0] for name in idle[:MAX_MODELS]]
         lanes: list[Lane] = []
         for name, reply in zip(names, model_replies, strict=True):
             model, of_model = model_of(name, reply, changed, now_ms)

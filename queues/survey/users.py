@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.survey.survey import MOST_TASKS, Lane, Surveyor
+from fairlane.queues.survey.survey import MAX_TASKS, Lane, Surveyor
 
-MOST_LOOKED = 10_000
+MAX_LOOKED = 10_000
 """Users that one reading looks at, about: those of the longest lines first."""
 PAGE = 500
 """Users, and parked ones, that one call looks at, so that the store answers others between."""
@@ -42,14 +42,14 @@ class UserReader:
     async def read(self) -> Users:
         """As it is now. Raises StoreError."""
         survey = await self._surveyor.recent()
-        found = Users(survey.now_ms, {}, all(model.running <= MOST_TASKS for model in survey.models))
-        left = MOST_LOOKED
+        found = Users(survey.now_ms, {}, all(model.running <= MAX_TASKS for model in survey.models))
+        left = MAX_LOOKED
         for lane in sorted(survey.lanes, key=lambda lane: -lane.waiting):
             if lane.waiting and left > 0:
                 left -= await self._read_lane(lane, found.users, left)
         for model in survey.models:
             if model.running:
-                reply = await self._link.run("users", model.model, "", 0, MOST_TASKS)
+                reply = await self._link.run("users", model.model, "", 0, MAX_TASKS)
                 for name, count in zip(reply[::2], reply[1::2], strict=True):
                     _user(found.users, name).running += count
         return found._replace(complete=found.complete and left > 0)

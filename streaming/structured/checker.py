@@ -26,7 +26,7 @@ CPU_S = 1.0
 ANSWER_S = 10.0
 """For a machine that does not give the child its processor time."""
 PATIENCE_S = 30.0
-MOST_KNOWN = 4096
+MAX_KNOWN = 4096
 SMALL_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1 << 20
 _PROGRAM = "fairlane.streaming.structured.child"
@@ -89,7 +89,7 @@ class Checker:
 
     def _remember(self, name: bytes, verdict: Verdict) -> None:
         self._known[name] = verdict
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
     async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:

@@ -19,7 +19,7 @@ import msgspec
 from fairlane.streaming.structured.wanted import LENGTH, MAX_REASON_CHARS, place_of
 
 MEMORY_BYTES = 1 << 30
-MOST_COMPILED = 64
+MAX_COMPILED = 64
 _ALONE = "a schema may refer to parts of itself alone"
 Request = tuple[bytes, list[bytes]]
 
@@ -68,7 +68,7 @@ class Look:
                 mask="the value",
             )
         self._compiled[name] = known
-        if len(self._compiled) > MOST_COMPILED:
+        if len(self._compiled) > MAX_COMPILED:
             self._compiled.popitem(last=False)
         return known
 

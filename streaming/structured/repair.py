@@ -9,11 +9,11 @@ from msgspec import Raw
 
 from fairlane.streaming.jsontext import join_object, kind_of, members
 
-MOST_PAYLOAD_BYTES = 4 << 20
+MAX_PAYLOAD_BYTES = 4 << 20
 """Of a request: a larger one is not put together again, which would take the gateway too long."""
-MOST_ANSWER_CHARS = 32 * 1024
+MAX_ANSWER_CHARS = 32 * 1024
 """Of the answer as the model is told it. What is left out of a longer one stands in its middle."""
-MOST_WORDS_CHARS = 1000
+MAX_WORDS_CHARS = 1000
 _TAIL_CHARS = 8 * 1024
 _ASKS = (
     "Your answer does not match its JSON schema: {}\n"
@@ -28,7 +28,7 @@ def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
 
     `answer`: its text, a JSON string; `wrong`: the place, and what was expected there. What stands in the request stays as it is.
     """
-    fields = members(payload) if len(payload) <= MOST_PAYLOAD_BYTES else None
+    fields = members(payload) if len(payload) <= MAX_PAYLOAD_BYTES else None
     name = "messages" if fields is None or "messages" in fields else "input"
     if fields is None or kind_of(fields.get(name)) != "[":
         return None
@@ -42,13 +42,13 @@ def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
 
 def ask_again(wrong: str) -> str:
     """What the model is told of its answer."""
-    return _ASKS.format(wrong[:MOST_WORDS_CHARS])
+    return _ASKS.format(wrong[:MAX_WORDS_CHARS])
 
 
 def shortened(answer: str) -> str:
-    """An answer of at most MOST_ANSWER_CHARS and a few words: its beginning and its end."""
-    left_out = len(answer) - MOST_ANSWER_CHARS
+    """An answer of at most MAX_ANSWER_CHARS and a few words: its beginning and its end."""
+    left_out = len(answer) - MAX_ANSWER_CHARS
     if left_out <= 0:
         return answer
-    head = MOST_ANSWER_CHARS - _TAIL_CHARS
+    head = MAX_ANSWER_CHARS - _TAIL_CHARS
     return f"{answer[:head]}\n[… {left_out} characters are left out here …]\n{answer[-_TAIL_CHARS:]}"

@@ -14,7 +14,7 @@ _MAX_INDEX = 1023
 _MAX_DEPTH = 16
 _LONG = 1 << 20
 _MANY = 100_000
-MOST_PARTS = 20_000
+MAX_PARTS = 20_000
 _REPEATED = frozenset({"id", "type", "index", "role", "name", "format"})
 """Members that say the same in each piece instead of going on."""
 
@@ -26,7 +26,7 @@ class PartBudget:
 
     __slots__ = ("_left",)
 
-    def __init__(self, most: int = MOST_PARTS) -> None:
+    def __init__(self, most: int = MAX_PARTS) -> None:
         self._left = most
 
     def take(self, count: int = 1) -> bool:

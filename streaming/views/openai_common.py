@@ -31,7 +31,7 @@ from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, pick_usage, with_usage
 
 IN_EACH_FRAME = ("system_fingerprint", "service_tier")
-MOST_REPEATED = 256
+MAX_REPEATED = 256
 """Bytes of what an upstream says that stands in each frame; an id of 3 MB in a thousand frames was 3 GB. More is left out."""
 _OWN = frozenset({"id", "object", "created", "model", "choices", "usage"})
 """Members of the answer as a whole that are the gateway's, but for the id."""
@@ -146,7 +146,7 @@ class OpenAIStreamView(ABC):
         repeated = {
             name: value
             for name in ("id", *IN_EACH_FRAME)
-            if (value := told.get(name)) is not None and len(memoryview(value)) <= MOST_REPEATED
+            if (value := told.get(name)) is not None and len(memoryview(value)) <= MAX_REPEATED
         }
         if repeated:
             self._address(repeated)

@@ -28,7 +28,7 @@ from fairlane.workers.sdk.handlers import Handler
 USERS = 10
 SLOTS = 64
 """Of the worker that runs what has gone on."""
-MOST_OF_A_PASS = 100
+MAX_OF_A_PASS = 100
 LOGGED_US = 300
 """Redis logs what took longer: any pass of the sweep that moves some dozens, and hardly anything else."""
 LONGEST_MS = 600_000
@@ -84,7 +84,7 @@ class Backlog:
             found.append(f"{twice} tasks began twice")
         if self.ended != {"completed": self.waiting} or self.models != {SPARE: self.waiting}:
             found.append(f"ended as {dict(self.ended)}, by {dict(self.models)}")
-        if len(self.passes) * MOST_OF_A_PASS < self.waiting - self.left:
+        if len(self.passes) * MAX_OF_A_PASS < self.waiting - self.left:
             found.append(f"{len(self.passes)} passes moved {self.waiting - self.left} tasks")
         if not self.others:
             found.append("nobody called another model meanwhile")

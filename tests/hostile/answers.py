@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.hostile.cast import CANARY
 
-MOST_BODY = 1 << 20
+MAX_BODY = 1 << 20
 """More of a body is counted, not kept."""
 NEVER = {"INTERNAL", "STORE_LOST", "STORE_UNAVAILABLE", "GATEWAY_STOPPING"}
 """Failure codes that no request may bring about. Others are documented: a full queue, no worker, a worker's own failure."""
@@ -137,7 +137,7 @@ class AnswerReader:
 
     def _keep(self, data: bytes) -> None:
         answer = self.answers[-1]
-        if len(answer.body) < MOST_BODY:
+        if len(answer.body) < MAX_BODY:
             answer.body += data
 
     def _body(self, *, last: bool) -> bool:

@@ -18,7 +18,7 @@ SHORT_S = 0.6
 """What may want no answer gets so long for one."""
 STREAM_S = 0.3
 """A stream that has begun is read for so long."""
-MOST_READ = 8 << 20
+MAX_READ = 8 << 20
 
 
 class _Connection(asyncio.Protocol):
@@ -36,7 +36,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.read += len(data)
-        if self.read > MOST_READ:
+        if self.read > MAX_READ:
             self.transport.pause_reading()
         self.reader.feed(data)
         self.news.set()

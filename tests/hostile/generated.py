@@ -27,7 +27,7 @@ BATCH = 12
 """Requests that are made of one call before it is the next one's turn."""
 COPIES = 3
 """Damaged copies of each."""
-AT_ONCE = 16
+MAX_CONCURRENT = 16
 
 
 def _key(path: str) -> str:
@@ -111,7 +111,7 @@ async def attack(spec: Spec, part: Part) -> None:
     operations = operations_of(narrowed(whole()))
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     end = time.monotonic() + spec.seconds
-    limit = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(MAX_CONCURRENT)
     number = 0
     order = random.Random(f"{spec.seed}/generated").sample(
         [(op, mode) for op in operations for mode in modes], 2 * len(operations)

@@ -22,7 +22,7 @@ from tests.hostile.corpus import (
 )
 
 MIB = 1 << 20
-MOST_BODY = 16 * MIB
+MAX_BODY = 16 * MIB
 """The largest body that a gateway takes by default."""
 BIG = 0.004
 """Share of the bodies that are as large as they may be."""
@@ -276,7 +276,7 @@ def odd_object(rng: random.Random, body: Any) -> Any:
 
 def _size(rng: random.Random, small: int) -> int:
     """How large a body that may be large is."""
-    return rng.choice((MOST_BODY - 200, 4 * MIB, MIB)) if rng.random() < BIG else rng.randint(10, small)
+    return rng.choice((MAX_BODY - 200, 4 * MIB, MIB)) if rng.random() < BIG else rng.randint(10, small)
 
 
 def odd_json(rng: random.Random, valid: Valid) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-MOST_FAULTS = 40
+MAX_FAULTS = 40
 """Faults of one part that are kept with what was sent; all are counted."""
 
 
@@ -49,7 +49,7 @@ class Part(msgspec.Struct):
 
     def fault(self, kind: str, number: int, what: str, sent: bytes = b"", seen: bytes = b"") -> None:
         self.fault_counts[what[:100]] = self.fault_counts.get(what[:100], 0) + 1
-        if len(self.faults) < MOST_FAULTS:
+        if len(self.faults) < MAX_FAULTS:
             self.faults.append(Fault(kind, number, what, repr(sent[:400]), repr(bytes(seen)[:300])))
 
     @property

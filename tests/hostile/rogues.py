@@ -17,7 +17,7 @@ from tests.support.serving import http_client
 OPEN_S = 15.0
 LISTEN_S = 0.05
 WAIT_FOR_TASK_S = 0.3
-MOST_READ = 4 << 20
+MAX_READ = 4 << 20
 CALLERS = 4
 
 
@@ -86,7 +86,7 @@ async def _connect(port: int, version: int) -> _Socket | None:
     )
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(OPEN_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=MOST_READ)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=MAX_READ)
             with contextlib.ExitStack() as stack:
                 stack.callback(writer.close)
                 writer.write(head.encode())

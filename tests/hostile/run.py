@@ -25,8 +25,8 @@ QUIET_S = 60.0
 MEMORY_S = 30.0
 OF_A_TASK = frozenset(["task", "payload", "log", "flow", "busy", "slots", "flows", "due", "taken"])
 """Kinds of keys that a task leaves when it is over for longer than its result is kept: none."""
-MOST_MODELS = 20
-MOST_FILES = 8
+MAX_MODELS = 20
+MAX_FILES = 8
 """Open files more than before that are no leak."""
 MIB = 1 << 20
 
@@ -119,7 +119,7 @@ async def _aftermath(outcome: Outcome, scene: Stage, start: Start) -> None:
     outcome.check("memory is back within 20 % of the start", within_a_fifth(start.bytes, after), figure)
     files = scene.files
     figure = f"{start.files} open files before, {files} after"
-    outcome.check("sockets were closed", files <= start.files + MOST_FILES, figure)
+    outcome.check("sockets were closed", files <= start.files + MAX_FILES, figure)
     await _stalls(outcome, scene)
     _keys(outcome, scene, start)
     tracebacks, errors = scene.complaints()
@@ -147,7 +147,7 @@ def _keys(outcome: Outcome, scene: Stage, start: Start) -> None:
     outcome.check("tasks left nothing in Redis", not tasks, tasks or "nothing")
     grown = left["model"] - start.keys["model"]
     outcome.check(
-        "invented names left nothing in Redis", grown <= MOST_MODELS, f"{grown} models more than before"
+        "invented names left nothing in Redis", grown <= MAX_MODELS, f"{grown} models more than before"
     )
     outcome.facts["keys in Redis"] = (
         f"{sum(start.keys.values())} before, {sum(left.values())} after: {dict(left.most_common(8))}"

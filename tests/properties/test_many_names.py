@@ -14,13 +14,13 @@ from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Value
-from fairlane.queues.scheduler import MOST_RENEWED, MOST_TAKEN, Limits
+from fairlane.queues.scheduler import MAX_RENEWED, MAX_TAKEN, Limits
 from fairlane.queues.tasks import TaskSpec
 from fairlane.queues.versions import Version
 
 NAMES = 50_000
 INVENTED = 10_000
-MOST_PER_PASS = 20_000
+MAX_PER_PASS = 20_000
 """Commands of one script at most: some ten milliseconds."""
 
 
@@ -97,14 +97,14 @@ def test_names_that_are_there_already_are_gone_through_in_bounded_passes(world: 
         world.call(
             "ZADD", world.keys("models"), *(text for n in batch for text in (world.now_ms - 10**7, f"m{n}"))
         )
-    assert commands_of(world, lambda: reconfigure(pool, 2)) < MOST_PER_PASS
+    assert commands_of(world, lambda: reconfigure(pool, 2)) < MAX_PER_PASS
     passes, most = 0, 0
     while world.call("ZCARD", world.keys("models")) > 0:
         world.advance(1000)
         most = max(most, commands_of(world, pool.sweep))
         passes += 1
         assert passes < 2000
-    assert most < MOST_PER_PASS
+    assert most < MAX_PER_PASS
     for _ in range(2):
         world.advance(1000)
         pool.sweep()
@@ -137,14 +137,14 @@ def test_one_take_grants_a_bounded_number_and_the_next_goes_on(world: World) -> 
     for n in range(1024):
         pool.submit(f"t{n}")
     taken = [len(pool.take(want=1024)) for _ in range(17)]
-    assert taken == [MOST_TAKEN] * 16 + [0]
+    assert taken == [MAX_TAKEN] * 16 + [0]
 
 
 def test_many_renewals_are_several_short_calls(world: World) -> None:
     pool = Pool(world)
     for n in range(1300):
         pool.submit(f"t{n}", user=f"u{n}", linger_ms=10_000)
-    grants = [grant for _ in range(11) for grant in pool.take(want=MOST_TAKEN)]
+    grants = [grant for _ in range(11) for grant in pool.take(want=MAX_TAKEN)]
     sizes = []
     run = world.link.run
 
@@ -158,6 +158,6 @@ def test_many_renewals_are_several_short_calls(world: World) -> None:
     world.advance(500)
     assert pool.renew(*grants, read=readers) == [1] * len(grants)
     assert sum(sizes) == len(grants) + len(readers)
-    assert max(sizes) <= MOST_RENEWED
+    assert max(sizes) <= MAX_RENEWED
     assert all(int(pool.record(task)["linger_at"]) == before[task] + 500 for task in readers)
     assert pool.renew() == []

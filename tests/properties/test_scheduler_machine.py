@@ -80,7 +80,7 @@ REPLICAS: tuple[tuple[tuple[str, ...], int], ...] = ((MODELS, 3), ((ANY_MODEL,),
 WHO = st.integers(0, len(REPLICAS) - 1)
 LIMITS = Limits(max_queue_length=6, max_queued_bytes=2000)
 FAR = 1 << 60
-MOST_SHUT_MS = 5000
+MAX_SHUT_MS = 5000
 """As in slots.py."""
 QUEUE_CHANGES: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("weight", (None, 1.0, 20.0)),
@@ -450,7 +450,7 @@ class Life(RuleBasedStateMachine):
     def told(self, replica: Replica, later: Later, shut: Shut = ()) -> None:
         """Remember when to ask again, and what not to ask for until then."""
         for model, ms in shut:
-            replica.shut[model] = self.world.now_ms + min(ms, MOST_SHUT_MS)
+            replica.shut[model] = self.world.now_ms + min(ms, MAX_SHUT_MS)
             replica.timers[model] = replica.shut[model]
         for model, ms in later:
             assert ms > 0

@@ -10,7 +10,7 @@ from tests.support.servers import Server
 from tests.support.serving import Served, serving
 from tests.support.talk import Talk, caller_of, end_all
 
-MOST_IDLE = 2
+MAX_IDLE = 2
 """Kinds that wait for another test: each costs as much in two seconds as its start did."""
 
 
@@ -73,7 +73,7 @@ class Sharing:
         self._idle.append(kind)
 
     async def _start(self, number: int, settings: dict[str, Any]) -> Kind:
-        await self._leave(MOST_IDLE - 1)
+        await self._leave(MAX_IDLE - 1)
         database, self._started = self._started % 16, self._started + 1
         with self._redis.client() as client:
             client.select(database)

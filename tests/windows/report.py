@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from fairlane.queues.windows import Window
 
-LEAST_USED = 0.98
+MIN_USED = 0.98
 """Of the windows, while callers wait: 49 of 50."""
-MOST_UNEVEN = 0.05
+MAX_UNEVEN = 0.05
 """Between the user who got most and the one who got least, as a share of what each should have."""
 
 
@@ -75,8 +75,8 @@ class Report:
     def wasted(self) -> list[str]:
         """What was not used though callers waited, and who got less than others."""
         least = max(self.used(window) for window in self.windows)
-        found = [] if least >= LEAST_USED else [f"{least:.1%} of the windows were used"]
-        if self.unevenness > MOST_UNEVEN:
+        found = [] if least >= MIN_USED else [f"{least:.1%} of the windows were used"]
+        if self.unevenness > MAX_UNEVEN:
             found.append(f"users differ by {self.unevenness:.1%}: {dict(self.by_user)}")
         return found
 

@@ -38,13 +38,13 @@ class _Ended(msgspec.Struct):
 
 
 LARGE = 1 << 20
-MOST_COLONS = 250_000
+MAX_COLONS = 250_000
 """In a large event: at least as many as the members that it would become."""
-MOST_CHOICES = 1024
-MOST_USAGE = 16 * 1024
+MAX_CHOICES = 1024
+MAX_USAGE = 16 * 1024
 OF_THE_ANSWER = ("id", "system_fingerprint", "service_tier")
 """Members that are the same in each chunk: sent with the first output only."""
-MOST_OF_THE_ANSWER = 4096
+MAX_OF_THE_ANSWER = 4096
 """Bytes of a member of the answer; larger ones are left out."""
 _FAILED = frozenset({"insufficient_system_resource", "network_error", "abort", "error"})
 """Finish reasons of DeepSeek, GLM, SGLang and vLLM: the server gave up."""
@@ -88,8 +88,8 @@ class ChunkReader:
             return []
         check_event(event)
         chunk = _chunk.decode(event)
-        if chunk.choices is not None and len(chunk.choices) > MOST_CHOICES:
-            raise ValueError(f"an event of more than {MOST_CHOICES} choices")
+        if chunk.choices is not None and len(chunk.choices) > MAX_CHOICES:
+            raise ValueError(f"an event of more than {MAX_CHOICES} choices")
         if not is_null(chunk.error):
             raise StreamError(chunk.error)
         if not is_null(chunk.usage):
@@ -103,7 +103,7 @@ class ChunkReader:
                 self._ended.add(delta.index)
             if not _says_nothing(delta):
                 deltas.append(delta)
-        if not is_null(chunk.timings) and len(bytes(chunk.timings)) <= MOST_OF_THE_ANSWER:
+        if not is_null(chunk.timings) and len(bytes(chunk.timings)) <= MAX_OF_THE_ANSWER:
             self._timings = Raw(bytes(chunk.timings))  # not the whole event
         if deltas and len(self._told) < len(OF_THE_ANSWER):
             self._tell(chunk, deltas[0])
@@ -117,7 +117,7 @@ class ChunkReader:
             if name not in self._told and not is_null(raw := getattr(chunk, name))
         }
         self._told.update(new)
-        new = {name: raw for name, raw in new.items() if len(bytes(raw)) <= MOST_OF_THE_ANSWER}
+        new = {name: raw for name, raw in new.items() if len(bytes(raw)) <= MAX_OF_THE_ANSWER}
         if new:
             delta.extra = of_the_answer(new, None if delta.extra is UNSET else delta.extra)
 
@@ -126,8 +126,8 @@ def check_event(event: bytes) -> None:
     """Raise `ValueError` for one that is no UTF-8, or that would become more objects than are worth it."""
     if not event.isascii():
         event.decode()  # strings are passed on unparsed, and nothing else would look into them
-    if len(event) > LARGE and max(event.count(b":"), event.count(b"{")) > MOST_COLONS:
-        raise ValueError(f"an event of more than {MOST_COLONS} members")
+    if len(event) > LARGE and max(event.count(b":"), event.count(b"{")) > MAX_COLONS:
+        raise ValueError(f"an event of more than {MAX_COLONS} members")
 
 
 def finish_of(reason: str) -> str:
@@ -195,8 +195,8 @@ def of_the_answer(new: dict[str, Raw], extra: Raw | None = None) -> Raw:
 
 def usage_of(raw: Raw) -> Usage | None:
     """An upstream's `usage`, our names added to its own members; None when it is no object, ValueError when it is too large."""
-    if len(bytes(raw)) > MOST_USAGE:
-        raise ValueError(f"usage has more than {MOST_USAGE} bytes")
+    if len(bytes(raw)) > MAX_USAGE:
+        raise ValueError(f"usage has more than {MAX_USAGE} bytes")
     members = _value.decode(raw)
     if not isinstance(members, dict):
         return None
@@ -225,8 +225,8 @@ def _read_delta(delta: Delta, members: dict[str, Raw]) -> dict[str, Raw]:
         elif name == "tool_calls":
             if bytes(raw)[:1] not in (b"[", b"n"):
                 raise ValueError("tool_calls is no list")
-            if bytes(raw).count(b"{") > MOST_CHOICES and len(_items.decode(raw)) > MOST_CHOICES:
-                raise ValueError(f"tool_calls has more than {MOST_CHOICES} items")
+            if bytes(raw).count(b"{") > MAX_CHOICES and len(_items.decode(raw)) > MAX_CHOICES:
+                raise ValueError(f"tool_calls has more than {MAX_CHOICES} items")
             if not is_null(raw) and bytes(raw) != b"[]":
                 delta.tool_calls = raw
         elif name != "role" and not is_null(raw):

@@ -25,7 +25,7 @@ _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")
 _QUERY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?\[\]-]|%[0-9A-Fa-f]{2})*")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_MOST_ENCODINGS = 8
+_MAX_ENCODINGS = 8
 """How often a path may have been encoded over and over."""
 
 
@@ -123,7 +123,7 @@ def _path(path: str) -> str:
         raise BadTarget("the path of a URL holds characters that must be percent-encoded")
     _check_segments(path)
     decoded = path.encode()
-    for _ in range(_MOST_ENCODINGS):  # servers behind servers may decode it more than once
+    for _ in range(_MAX_ENCODINGS):  # servers behind servers may decode it more than once
         further = unquote_to_bytes(decoded)
         if further == decoded:
             break

@@ -16,9 +16,9 @@ import msgspec
 from fairlane.workers.adapters.upstream import Upstream
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 
-MOST_TOKENS = 1024
+MAX_TOKENS = 1024
 """Of each answer; models that think need some."""
-MOST_TEXT = 256 * 1024
+MAX_TEXT = 256 * 1024
 """Characters after which an answer is not heard out: it takes no notice of the bound."""
 NO_MODEL = "fairlane-no-such-model"
 _TOOL = {
@@ -136,7 +136,7 @@ async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerat
 
 
 def _chat(prompt: Any, **more: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": prompt}], "max_completion_tokens": MOST_TOKENS, **more}
+    return {"messages": [{"role": "user", "content": prompt}], "max_completion_tokens": MAX_TOKENS, **more}
 
 
 async def _models(adapter: Upstream, model: str) -> Finding:
@@ -170,7 +170,7 @@ async def _try(
             async for item in items:
                 assert not isinstance(item, bytes)  # texts have none
                 _hear(heard, item, loop.time() - began)
-                if len(heard.content) + len(heard.reasoning) > MOST_TEXT:
+                if len(heard.content) + len(heard.reasoning) > MAX_TEXT:
                     raise TaskError(
                         "UPSTREAM_ERROR", "The upstream takes no notice of the bound on its output."
                     )
@@ -215,7 +215,7 @@ def _said_something(heard: _Heard) -> tuple[bool, str]:
     if heard.content:
         return True, repr(_short(heard.content))
     if heard.reasoning:
-        return True, f"thinks, and comes to no answer within {MOST_TOKENS} tokens"
+        return True, f"thinks, and comes to no answer within {MAX_TOKENS} tokens"
     return False, f"an empty answer (finish reason {heard.finish})"
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 PATIENCE_S = 600.0
 FIRST_DELAY_S = 0.05
-MOST_DELAY_S = 1.0
+MAX_DELAY_S = 1.0
 
 
 class Background:
@@ -51,7 +51,7 @@ class Background:
                 if self._loop.time() > give_up_at:
                     raise
             await set_within(self._store_back, delay)
-            delay = min(delay * 2, MOST_DELAY_S)
+            delay = min(delay * 2, MAX_DELAY_S)
 
     def store_is_back(self) -> None:
         """Redis answers again: what waits to be said goes first."""

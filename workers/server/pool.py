@@ -26,8 +26,8 @@ RETRY_REST_MS = 100
 REMEMBERED = 256
 LOSSES_REMEMBERED = 4096
 SHUT_REMEMBERED = 1000
-MOST_UPSTREAMS = 128
-"""Upstreams of a model that are reported to the store: more than can be shut at a time (upstreams.lua, MOST_OF_MODEL), so
+MAX_UPSTREAMS = 128
+"""Upstreams of a model that are reported to the store: more than can be shut at a time (upstreams.lua, MAX_OF_MODEL), so
 where there are more, something may start through one of these."""
 
 _UNUSED = 1 << 62
@@ -112,7 +112,7 @@ class Kind:
         return able and self.offer[2] >= version and len(self.members) > len(self.unhealthy)
 
 
-MOST_TOLD = 8
+MAX_TOLD = 8
 """Models of a worker that a line in the log names."""
 
 
@@ -237,8 +237,8 @@ class Worker:
     @property
     def told_models(self) -> tuple[str, ...]:
         """Its models for a line in the log: the first few, and how many more there are. (256 long names are 50 KB.)"""
-        more = len(self.models) - MOST_TOLD
-        return self.models if more <= 0 else (*self.models[:MOST_TOLD], f"… and {more} more")
+        more = len(self.models) - MAX_TOLD
+        return self.models if more <= 0 else (*self.models[:MAX_TOLD], f"… and {more} more")
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
         """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types, or
@@ -582,13 +582,13 @@ class Pool:
         self._closed_until.pop((model, upstream), None)
 
     def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
-        """Each of these models and each upstream by which it is offered here, the first MOST_UPSTREAMS: of those for which one
+        """Each of these models and each upstream by which it is offered here, the first MAX_UPSTREAMS: of those for which one
         has a name."""
         found = []
         for model in models:
             names = self._through.get(model, {})
             if names.keys() != {""}:
-                found += [(model, name) for name in sorted(islice(names, MOST_UPSTREAMS))]
+                found += [(model, name) for name in sorted(islice(names, MAX_UPSTREAMS))]
         return found
 
     def pick(

@@ -8,7 +8,7 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import attempts_on
 
-CONNECTIONS_AT_ONCE = 200
+MAX_CONCURRENT_CONNECTIONS = 200
 """Workers that come, or go, with a line each; they may come and go for ever."""
 
 
@@ -19,9 +19,9 @@ class Registry:
         self.pool = slots.pool
         self.health = health
         self.settings = settings
-        self.comings = RateLimitedLogger(burst=CONNECTIONS_AT_ONCE)
-        self.goings = RateLimitedLogger(burst=CONNECTIONS_AT_ONCE)
-        self.losses = RateLimitedLogger(burst=CONNECTIONS_AT_ONCE)
+        self.comings = RateLimitedLogger(burst=MAX_CONCURRENT_CONNECTIONS)
+        self.goings = RateLimitedLogger(burst=MAX_CONCURRENT_CONNECTIONS)
+        self.losses = RateLimitedLogger(burst=MAX_CONCURRENT_CONNECTIONS)
         """Of those that had tasks, so that others which come and go do not hide them."""
         self.complaints = RateLimitedLogger()
         self._slots = slots

@@ -12,18 +12,18 @@ from typing import Any
 
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError, StoreUnavailable
-from fairlane.queues.scheduler import MOST_TAKEN, Scheduler
+from fairlane.queues.scheduler import MAX_TAKEN, Scheduler
 from fairlane.queues.tasks import Grant, Known, Later, Refused, Shut, Submitted, TaskSpec
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import ANY, Pool, Worker
 from fairlane.workers.server.timers import ModelTimers
 
-FILLED_AT_ONCE = 50
+MAX_FILLED = 50
 FILL_PAUSE_S = 0.02
-MOST_UNHEARD = 1000
+MAX_UNHEARD = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
-MOST_SHUT_MS = 5000
+MAX_SHUT_MS = 5000
 """For so long it is believed that nothing of a model starts through an upstream: the message that it does may be lost."""
 MISMATCH_REST_S = 1.0
 """How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
@@ -120,11 +120,11 @@ class Slots:
 
         So is the one of its own timer: an idle replica may not know that there is something to wait for.
         """
-        reserved = self.pool.reserve(model, MOST_TAKEN)
+        reserved = self.pool.reserve(model, MAX_TAKEN)
         if reserved is not None:
             self._take(*reserved, woken=model)
             return
-        if len(self._unheard) < MOST_UNHEARD:
+        if len(self._unheard) < MAX_UNHEARD:
             self._unheard.add(model)
         if targeted:
             with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
@@ -136,12 +136,12 @@ class Slots:
             self.ask_later(self._scheduler.taken(reply.result()).later)
 
     def fill(self, worker: Worker) -> asyncio.Future[Any] | None:
-        """Ask for tasks for all free slots of a worker: at most MOST_TAKEN at a time, and again while all are granted. None:
+        """Ask for tasks for all free slots of a worker: at most MAX_TAKEN at a time, and again while all are granted. None:
         nothing is asked."""
         free = worker.free(self.pool.time()) if worker in self.pool else 0
         if free <= 0:
             return None
-        want = min(free, MOST_TAKEN)
+        want = min(free, MAX_TAKEN)
         worker.reserve(want)
         return self._take(worker, want)
 
@@ -169,7 +169,7 @@ class Slots:
         """Fill what stayed empty; of many workers a few at a time, so that nothing else waits for all of them."""
         for number, worker in enumerate(self.pool, 1):
             self.fill(worker)
-            if number % FILLED_AT_ONCE == 0:
+            if number % MAX_FILLED == 0:
                 await asyncio.sleep(FILL_PAUSE_S)
 
     def _take(self, worker: Worker, want: int, woken: str | None = None) -> asyncio.Future[Any] | None:
@@ -197,7 +197,7 @@ class Slots:
                 self.on_wake(woken, targeted=True)  # through another upstream
         elif woken is not None:
             self.on_wake(woken, targeted=False)
-        elif want == MOST_TAKEN:
+        elif want == MAX_TAKEN:
             self.fill(worker)
 
     def use(self, worker: Worker, grants: list[Grant], later: Later, shut: Shut) -> None:
@@ -214,8 +214,8 @@ class Slots:
     def _shut(self, worker: Worker, shut: Shut) -> None:
         """Nothing of these models starts through the worker's upstream: others are asked first, until a timer rings."""
         for model, ms in shut:
-            self.pool.shut(model, worker.upstream, min(ms, MOST_SHUT_MS))
-        self.ask_later([(model, min(ms, MOST_SHUT_MS) + 1) for model, ms in shut])
+            self.pool.shut(model, worker.upstream, min(ms, MAX_SHUT_MS))
+        self.ask_later([(model, min(ms, MAX_SHUT_MS) + 1) for model, ms in shut])
 
     def opened(self, model: str, upstream: str) -> None:
         """Something of a model may start through an upstream again."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-MOST_MODELS = 1000
+MAX_MODELS = 1000
 """Timers at a time; a model beyond that waits for the sweep, which repeats its wake-up once a second."""
 
 
@@ -31,7 +31,7 @@ class ModelTimers:
                 if known.when() <= at:
                     continue
                 known.cancel()
-            elif self._closed or len(self._timers) >= MOST_MODELS:
+            elif self._closed or len(self._timers) >= MAX_MODELS:
                 continue
             self._timers[model] = self._loop.call_at(at, self._ring, model)
 

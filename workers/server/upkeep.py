@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.presence import AT_ONCE
+from fairlane.queues.survey.presence import MAX_PER_MESSAGE
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import CLOSE_NO_ACK
 from fairlane.workers.server.offers.health import Health
@@ -91,11 +91,11 @@ class Upkeep:
         now = self._pool.time()
         held = [a for a in self._attempts.values() if a.held and now - a.renewed_at >= self._renew_s]
         alive = self._hub.keeping_alive(now)
-        for at in range(0, max(len(held), len(alive)), AT_ONCE):
-            some = held[at : at + AT_ONCE]
+        for at in range(0, max(len(held), len(alive)), MAX_PER_MESSAGE):
+            some = held[at : at + MAX_PER_MESSAGE]
             replies = await self._scheduler.renew(
                 [(a.grant, a.worker.id, a.phase is not Phase.SENT, a.output_tokens) for a in some],
-                alive[at : at + AT_ONCE],
+                alive[at : at + MAX_PER_MESSAGE],
             )
             for attempt, reply in zip(some, replies, strict=True):
                 if reply == 1:

@@ -23,7 +23,7 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.jsontext import json_string
 from fairlane.workers.tasktypes import FILES
 
-MOST_LEVELS = 3
+MAX_LEVELS = 3
 """Of names in brackets, one in another."""
 NUMBERS = frozenset(
     {
@@ -59,8 +59,8 @@ def _path(name: str) -> tuple[str, list[str]]:
     if found is None:
         raise bad_request(f"{name[:100]!r} cannot be the name of a field", name[:100])
     keys = _KEY.findall(found[2])
-    if len(keys) > MOST_LEVELS:
-        raise bad_request(f"{name[:100]} has more than {MOST_LEVELS} names in brackets", found[1][:100])
+    if len(keys) > MAX_LEVELS:
+        raise bad_request(f"{name[:100]} has more than {MAX_LEVELS} names in brackets", found[1][:100])
     if "" in keys[:-1]:
         raise bad_request(f"{name[:100]}: empty brackets stand at the end of a name", found[1][:100])
     return found[1], keys

@@ -12,7 +12,7 @@ from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.messages.content import Conversation
 from fairlane.gateway.calls.outputs import MOST
 from fairlane.gateway.calls.reading import (
-    MOST_BYTES,
+    MAX_BYTES,
     NOT_HERE,
     NULL,
     Budget,
@@ -31,7 +31,7 @@ from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _BUDGETS = ((4096, "low"), (16_384, "medium"))
 """Up to how many tokens of thinking it is which effort; beyond, `high`."""
-LEAST_BUDGET = 1024
+MIN_BUDGET = 1024
 _READ = frozenset(
     {
         *("model", "messages", "max_tokens", "stream", "system", "temperature", "top_p", "top_k"),
@@ -80,7 +80,7 @@ class Asked(NamedTuple):
     """Tokens: a quarter of the payload's bytes, as the scheduler reckons, but for images and files."""
 
 
-def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = MOST_BYTES) -> Asked:
+def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = MAX_BYTES) -> Asked:
     """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
     need not. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes."""
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
@@ -257,8 +257,8 @@ def _output(said: Members, chat: Members) -> dict[str, bytes]:
 def _effort(thinking: shapes.ThinkingConfig) -> str:
     """The effort of a budget of thinking tokens."""
     budget = thinking.budget_tokens
-    if budget is None or not LEAST_BUDGET <= budget <= MOST:
-        raise refused("thinking.budget_tokens", f"must be a whole number from {LEAST_BUDGET} on")
+    if budget is None or not MIN_BUDGET <= budget <= MOST:
+        raise refused("thinking.budget_tokens", f"must be a whole number from {MIN_BUDGET} on")
     return next((effort for most, effort in _BUDGETS if budget < most), "high")
 
 

@@ -6,7 +6,7 @@ from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.reading import refused
 from fairlane.streaming.jsontext import NULL, join_object, one_line
 
-MOST_ECHO = 512 * 1024
+MAX_ECHO = 512 * 1024
 """Bytes of it: they are held for as long as a response streams, and stand in four of its events."""
 DEFAULTS: dict[str, bytes] = {
     "background": b"false",
@@ -46,9 +46,9 @@ def new_echo(said: Members, *, store: bool) -> dict[str, bytes]:
 
 def whole_echo(echo: Mapping[str, bytes]) -> bytes:
     """All of it as an object, one line. Raises ApiError(400) that names the largest part of what is too much."""
-    if sum(map(len, echo.values())) > MOST_ECHO:
+    if sum(map(len, echo.values())) > MAX_ECHO:
         most = max(echo, key=lambda name: len(echo[name]))
         raise refused(
-            most, f"instructions, tools and text may take {MOST_ECHO} bytes together: a response repeats them"
+            most, f"instructions, tools and text may take {MAX_ECHO} bytes together: a response repeats them"
         )
     return join_object(echo.items())

@@ -8,7 +8,7 @@ from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
 from fairlane.gateway.calls.fixed import object_of
-from fairlane.gateway.calls.reading import MOST_BYTES, NOT_HERE, Budget, is_null, read, refused, says_nothing
+from fairlane.gateway.calls.reading import MAX_BYTES, NOT_HERE, Budget, is_null, read, refused, says_nothing
 from fairlane.gateway.calls.responses import shapes
 from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.calls.responses.items import Conversation
@@ -32,9 +32,9 @@ _OURS = {
     "function_call": "tool_choice",
 }
 """What other calls name otherwise: their name, and the one of Responses."""
-MOST_REFERENCES = 1000
+MAX_REFERENCES = 1000
 """Items that are looked up for one request."""
-_MOST_ID = 256
+_MAX_ID = 256
 _LONGEST_REFERENCE = 1024
 """Bytes of an item that refers to another one."""
 _REFERENCES = (b"item_reference", b'"id"')
@@ -81,8 +81,8 @@ def wishes_of(fields: Members) -> Wishes:
     previous = None
     if "previous_response_id" in said:
         previous = read(said["previous_response_id"], _name, "previous_response_id")
-        if not 0 < len(previous) <= _MOST_ID:
-            raise refused("previous_response_id", f"must be an id of 1 to {_MOST_ID} characters")
+        if not 0 < len(previous) <= _MAX_ID:
+            raise refused("previous_response_id", f"must be an id of 1 to {_MAX_ID} characters")
     references: dict[str, None] = {}
     raw = said.get("input")
     if raw is not None and kind_of(raw) == "[" and any(mark in bytes(raw) for mark in _REFERENCES):
@@ -98,8 +98,8 @@ def _find_references(raw: Raw, found: dict[str, None]) -> None:
         kind = read(item, _reference, f"input[{number}]")
         if kind.id and (kind.type or ("" if kind.role else "item_reference")) == "item_reference":
             found[kind.id] = None
-    if len(found) > MOST_REFERENCES:
-        raise refused("input", f"refers to more than {MOST_REFERENCES} items; send the items themselves")
+    if len(found) > MAX_REFERENCES:
+        raise refused("input", f"refers to more than {MAX_REFERENCES} items; send the items themselves")
 
 
 def chat_of(
@@ -107,7 +107,7 @@ def chat_of(
     *,
     stream: bool = False,
     store: bool = False,
-    most: int = MOST_BYTES,
+    most: int = MAX_BYTES,
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
 ) -> Asked:

@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.bounds import MOST_KEY, MOST_PAIRS, MOST_VALUE
+from fairlane.gateway.calls.bounds import MAX_KEY, MAX_PAIRS, MAX_VALUE
 from fairlane.gateway.calls.outputs import MOST
 from fairlane.gateway.calls.reading import NOT_HERE, is_null, read, refused, string, text
 from fairlane.gateway.calls.responses import shapes
@@ -22,7 +22,7 @@ VERBOSITIES = ("low", "medium", "high")
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url"})
 """What may be asked for beside the answer; the last two are told without being asked."""
-MOST_LOGPROBS = 20
+MAX_LOGPROBS = 20
 _AS_THEY_ARE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _TEXTS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
 """Members that chat has, too: what an upstream of OpenAI's is told, and others leave."""
@@ -69,13 +69,13 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    if len(metadata) > MOST_PAIRS:
-        raise refused("metadata", f"may have at most {MOST_PAIRS} members")
+    if len(metadata) > MAX_PAIRS:
+        raise refused("metadata", f"may have at most {MAX_PAIRS} members")
     for name, value in metadata.items():
-        if len(name) > MOST_KEY or len(value) > MOST_VALUE:
+        if len(name) > MAX_KEY or len(value) > MAX_VALUE:
             raise refused(
-                f"metadata.{name[:MOST_KEY]}",
-                f"names may have {MOST_KEY} characters at most, values {MOST_VALUE}",
+                f"metadata.{name[:MAX_KEY]}",
+                f"names may have {MAX_KEY} characters at most, values {MAX_VALUE}",
             )
 
 
@@ -157,8 +157,8 @@ def read_included(said: Members, chat: Members) -> None:
         if name not in INCLUDED:
             raise refused(f"include[{number}]", f"{name[:100]!r} is not told here; leave it out")
     top = read(said["top_logprobs"], _whole, "top_logprobs") if "top_logprobs" in said else 0
-    if not 0 <= top <= MOST_LOGPROBS:
-        raise refused("top_logprobs", f"must be a whole number from 0 to {MOST_LOGPROBS}")
+    if not 0 <= top <= MAX_LOGPROBS:
+        raise refused("top_logprobs", f"must be a whole number from 0 to {MAX_LOGPROBS}")
     if LOGPROBS in included:
         chat["logprobs"] = Raw(b"true")
         if top:

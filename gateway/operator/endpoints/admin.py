@@ -16,7 +16,7 @@ from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointSt
 from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.overview import line_row
 from fairlane.gateway.operator.settings_view import Came, Layer
-from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, unusable_endpoint
+from fairlane.gateway.settings import MAX_ENDPOINTS, EndpointSettings, unusable_endpoint
 from fairlane.gateway.settings.flatten import SET
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.actor import Actor
@@ -148,9 +148,9 @@ class EndpointAdmin:
                 raise ApiError(
                     409, "ENDPOINT_EXISTS", f"There is an endpoint {name!r}: change it, or take another name"
                 )
-            if len(known.keys() | self._current.configured_endpoints.keys()) >= MOST_ENDPOINTS:
+            if len(known.keys() | self._current.configured_endpoints.keys()) >= MAX_ENDPOINTS:
                 raise ApiError(
-                    409, "TOO_MANY_ENDPOINTS", f"There are {MOST_ENDPOINTS} endpoints: remove one first"
+                    409, "TOO_MANY_ENDPOINTS", f"There are {MAX_ENDPOINTS} endpoints: remove one first"
                 )
             said = _merged({}, fields)
             self._fitting(name, said, known)

@@ -124,7 +124,7 @@ end
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
 -- `completed`: it ran to its end. `idle_ms`: for so long it held its slot before anything began (a permit, until it was used): that
 -- is no part of how long it took, and is charged as so many requests more as others could have made. Returns its lane's books as they were.
-local MOST_IDLE = 1000 -- of those
+local MAX_IDLE = 1000 -- of those
 function settle(t, input, output, completed, goes_on, idle_ms)
   local q, m = t.queue, t.model
   local books = read_books(m, q)
@@ -135,7 +135,7 @@ function settle(t, input, output, completed, goes_on, idle_ms)
     used = held_ms
   elseif unit == 'requests' then
     used = 1
-    if idle_ms > 0 and num(books.mean_ms) > 0 then used = 1 + math.min(math.floor(idle_ms / num(books.mean_ms)), MOST_IDLE) end
+    if idle_ms > 0 and num(books.mean_ms) > 0 then used = 1 + math.min(math.floor(idle_ms / num(books.mean_ms)), MAX_IDLE) end
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end

@@ -296,12 +296,12 @@ end
 -- What stays unfilled is recorded, so that the next eligible task wakes this replica; what others could still start, of these
 -- models or of `freed` (a model that has a slot free since this script began), wakes them. Returns the grants, their ids, and
 -- `later`.
-local MOST_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
-local MOST_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at, too
+local MAX_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
+local MAX_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at, too
 function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
   local grants, ids, later, left = {}, {}, {}, {}
-  want = math.min(want, MOST_TAKEN)
-  local grant = { replica = replica, worker = worker, upstream = upstream, nonce = nonce, ms = grant_ms, looks = MOST_LOOKED_AT }
+  want = math.min(want, MAX_TAKEN)
+  local grant = { replica = replica, worker = worker, upstream = upstream, nonce = nonce, ms = grant_ms, looks = MAX_LOOKED_AT }
   local waiting, shared = line_of(models)
   while #ids < want and waiting[1] do
     local entry = table.remove(waiting, 1)

@@ -12,10 +12,10 @@
 -- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
 local cost_of, most_cost_of, funds_of, begin_window, held_by, hold_credits, hold_more, settle_credits, take_from, mark, grant_credits
 do
-local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
+local MAX_TOKENS = 4194304 -- of one task, each way; as in ending.lua
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
-local MOST_REPAIRED, REPAIR_WORDS = 16384, 512 -- tokens of an answer that is told to its model, and of what was wrong with it
-local MOST_DIGITS = 15 -- of a balance with which numbers here are exact, whatever a task takes of it
+local MAX_REPAIRED, REPAIR_WORDS = 16384, 512 -- tokens of an answer that is told to its model, and of what was wrong with it
+local MAX_DIGITS = 15 -- of a balance with which numbers here are exact, whatever a task takes of it
 
 -- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
 -- beyond what numbers here hold exactly; and the price of a task.
@@ -40,7 +40,7 @@ end
 -- input, reasoning ones some of the output.
 function cost_of(pc, input, output, cached, reasoning)
   local p = parse_price(pc)
-  input, output = within(input, MOST_TOKENS), within(output, MOST_TOKENS)
+  input, output = within(input, MAX_TOKENS), within(output, MAX_TOKENS)
   cached, reasoning = within(cached, input), within(reasoning, output)
   input, output = input - cached, output - reasoning
   return p.request + input * p[1] + cached * p[3] + output * p[5] + reasoning * p[7]
@@ -55,7 +55,7 @@ function most_cost_of(t, top, pc)
   local p, output = parse_price(pc), num(t.max_output)
   if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.answers), 1) end
   local input = t.max_input or t.input_tokens
-  if t.repair then input, output = 2 * num(input) + math.min(output, MOST_REPAIRED) + REPAIR_WORDS, 2 * output end
+  if t.repair then input, output = 2 * num(input) + math.min(output, MAX_REPAIRED) + REPAIR_WORDS, 2 * output end
   return cost_of(pc, input, output, p.cached_is_dear and input, p.thought_is_dear and output)
 end
 
@@ -210,7 +210,7 @@ function settle_credits(u, qt, cost)
       by_granted, more = by_granted + math.min(more, left), more - math.min(more, left)
       by_window = by_window + more
     end
-    local exact = #s[1] <= MOST_DIGITS
+    local exact = #s[1] <= MAX_DIGITS
     local n, h, b = whole(number), whole(held), exact and whole(s[1] - by_granted) or s[1]
     if known then
       call('HSET', balance, 'settled', n, 'reserved', h, 'balance', b, 'reserved:' .. window, whole(window_held),

@@ -78,7 +78,7 @@ end
 
 -- Bring a model in line with the settings that hold now: the mark by which scripts know that it has rules beside weights and a
 -- limit, what these count; unpark and wake whoever may start. Returns whether there may be more to unpark.
-local MOST_UNPARKED = 1000
+local MAX_UNPARKED = 1000
 local function apply_rules(model, queues, strict)
   local hash = keys.model(model)
   local s = call('HMGET', hash, 'paused', 'requests_per_minute', 'tokens_per_minute', 'max_running_per_user', 'max_waiting_per_user',
@@ -90,9 +90,9 @@ local function apply_rules(model, queues, strict)
   for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
     if call('HDEL', hash, 'lane_skipped:' .. q) == 1 and call('ZSCORE', keys.lanes(model), q) then lift_lane(q, model) end
     local parked = keys.parked(q, model)
-    local users = call('ZRANGE', parked, '0', MOST_UNPARKED - 1)
+    local users = call('ZRANGE', parked, '0', MAX_UNPARKED - 1)
     for _, u in ipairs(users) do unpark(model, u) end
-    more = more or (#users == MOST_UNPARKED and not call('ZSCORE', parked, users[1]))
+    more = more or (#users == MAX_UNPARKED and not call('ZSCORE', parked, users[1]))
   end
   wake(model)
   return more
@@ -116,7 +116,7 @@ end
 
 -- Settings of these models have changed, and of queues: keep the marks and counts that follow from them. What follows for very
 -- many other models, the sweep goes on with.
-local MOST_AT_ONCE = 500
+local MAX_PER_STEP = 500
 function rules_changed(models, of_queues)
   local strict, before = false, call('HGET', keys.pool(), 'strict') == '1'
   local queues = call('SMEMBERS', keys.queues())
@@ -131,7 +131,7 @@ function rules_changed(models, of_queues)
   end
   if of_queues then
     call('HSET', keys.pool(), 'ruling', '0')
-    go_on_ruling(MOST_AT_ONCE)
+    go_on_ruling(MAX_PER_STEP)
   end
 end
 end

@@ -10,13 +10,13 @@
 local upstreams = {}
 do
 local FAILURES, WINDOW, OPEN = 5, 60000, 5000 -- where the model sets none: how many, in which time (ms), open for so long (ms)
-local MOST_OPEN = 60000 -- it is never open for longer, unless OPEN is set to more
+local MAX_OPEN = 60000 -- it is never open for longer, unless OPEN is set to more
 local PROBES = 2 -- at a time; and so many have to go well
 local KEPT = 100 -- outcomes
 local MOST = 1000 -- upstreams of models of which anything is remembered
-local MOST_OF_MODEL = 100 -- likewise, of one model: its workers choose their names
-local MOST_LOOKED_AT = 256 -- of one model, over all replicas
-local MOST_HELD, UNTRIED = 3600000, 3600000
+local MAX_OF_MODEL = 100 -- likewise, of one model: its workers choose their names
+local MAX_LOOKED_AT = 256 -- of one model, over all replicas
+local MAX_HELD, UNTRIED = 3600000, 3600000
 
 -- Where the upstreams of a model stand among those of which something is remembered.
 local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
@@ -25,7 +25,7 @@ local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
 local function mark(m, up, bars)
   local member = m .. '\n' .. up
   if not call('ZSCORE', keys.upstreams(), member) then
-    if call('ZCARD', keys.upstreams()) >= MOST or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MOST_OF_MODEL then return false end
+    if call('ZCARD', keys.upstreams()) >= MOST or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MAX_OF_MODEL then return false end
     call('ZADD', keys.upstreams(), '0', member)
   end
   if bars then call('HSET', keys.model(m), 'upstream_state', '2') else call('HSETNX', keys.model(m), 'upstream_state', '1') end
@@ -65,7 +65,7 @@ end
 function upstreams.of(m)
   local found, known = {}, {}
   for _, offered in ipairs(offered_as(m)) do
-    local live = call('ZRANGEBYSCORE', keys.serving(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', MOST_LOOKED_AT)
+    local live = call('ZRANGEBYSCORE', keys.serving(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', MAX_LOOKED_AT)
     if not live[1] and call('ZCOUNT', keys.offers(offered), '(' .. NOW_TEXT, '+inf') > 0 then live[1] = '\n' end
     for _, member in ipairs(live) do
       local up = string.match(member, '^(.*)\n')
@@ -149,7 +149,7 @@ function upstreams.note(t, good, why, books)
     announce(m, up, 'closed', '', 0, t.owner)
   elseif not good and bad and (till and num(till) <= NOW or not till and failures >= most) then
     local times = num(number)
-    local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
+    local ms = math.min(open_ms * 2 ^ times, math.max(MAX_OPEN, open_ms))
     mark(m, up, true)
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
     if not till then
@@ -182,7 +182,7 @@ function upstreams.end_probe(id, t) call('SREM', keys.probes(t.model, t.upstream
 function upstreams.hold(m, up, ms)
   if not mark(m, up, true) then return false end
   local held = num(call('HGET', keys.upstream(m, up), 'cooldown_until'))
-  call('HSET', keys.upstream(m, up), 'cooldown_until', whole(math.max(held, NOW + math.min(ms, MOST_HELD))))
+  call('HSET', keys.upstream(m, up), 'cooldown_until', whole(math.max(held, NOW + math.min(ms, MAX_HELD))))
   return true
 end
 

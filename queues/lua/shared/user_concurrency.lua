@@ -7,7 +7,7 @@ do
 -- in line still and has the smaller tag: so which of them goes on is for the lanes' and flows' tags to say, as ever, and the others
 -- are parked again when it is their turn. Whenever one that came back leaves its line, served or not, the next follows while the
 -- subject may run more. A held subject runs tasks, so one of them will end; the sweep looks all the same, once a second.
-local MOST_LANES = 64 -- in one step: the sweep goes on
+local MAX_LANES = 64 -- in one step: the sweep goes on
 
 -- The subjects that a task counts for when it runs: {{subject, how many may}, …}.
 function running_limits(t)
@@ -41,7 +41,7 @@ end
 function unpark_next(subject, here)
   local limit = call('ZSCORE', keys.at_limit(), subject)
   if not limit or call('SCARD', keys.runs(subject)) >= tonumber(limit) then return end
-  local lanes = call('HRANDFIELD', keys.at_limit_lanes(subject), MOST_LANES, 'WITHVALUES')
+  local lanes = call('HRANDFIELD', keys.at_limit_lanes(subject), MAX_LANES, 'WITHVALUES')
   for i = 1, #lanes, 2 do
     local q, m = string.match(lanes[i], '^([^:]*):(.*)$')
     local u, tag = unpack(call('ZRANGE', keys.at_limit_flows(q, m, subject), '0', '0', 'WITHSCORES'))

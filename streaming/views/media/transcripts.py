@@ -30,8 +30,8 @@ from fairlane.streaming.views.task import TaskInfo
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 """Of a transcription; a translation knows no speakers."""
 _JSON_FORMATS = frozenset({"json", "verbose_json", "diarized_json"})
-MOST_SEGMENTS = 50_000
-MOST_S = 359_999.999
+MAX_SEGMENTS = 50_000
+MAX_S = 359_999.999
 """The latest that a subtitle can say: 99:59:59."""
 
 
@@ -133,7 +133,7 @@ def _lines(segment: _Segment) -> str:
 
 
 def _time(seconds: float, point: str) -> str:
-    ms = round(min(max(seconds, 0.0), MOST_S) * 1000)
+    ms = round(min(max(seconds, 0.0), MAX_S) * 1000)
     return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"
 
 
@@ -144,6 +144,6 @@ def _segments_of(raw: bytes | None) -> list[_Segment]:
         segments = _segments.decode(raw or b"")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MisfitError(f"The worker's segments cannot be subtitles: {error}") from None
-    if len(segments) > MOST_SEGMENTS:
-        raise MisfitError(f"The worker answered with more than {MOST_SEGMENTS} segments")
+    if len(segments) > MAX_SEGMENTS:
+        raise MisfitError(f"The worker answered with more than {MAX_SEGMENTS} segments")
     return segments

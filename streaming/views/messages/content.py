@@ -30,7 +30,7 @@ OWN_REASONS = frozenset(
 """Anthropic's, which an upstream of theirs tells as its own word (`native_finish_reason`)."""
 WHY = ("native_finish_reason", "stop_reason")
 """Members of a choice that say why it ended: Anthropic's own word, and the stop sequence that was met."""
-_MOST_ID = 256
+_MAX_ID = 256
 
 
 def own_id(told: bytes | None) -> bytes | None:
@@ -38,7 +38,7 @@ def own_id(told: bytes | None) -> bytes | None:
     found = string_or_none(told)
     return (
         one_line(found)
-        if found is not None and found.startswith(b'"msg_') and len(found) <= _MOST_ID
+        if found is not None and found.startswith(b'"msg_') and len(found) <= _MAX_ID
         else None
     )
 

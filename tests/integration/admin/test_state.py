@@ -63,8 +63,8 @@ async def test_the_limits_that_hold_are_shown_and_which_were_changed(gateway: St
 async def test_queues_show_what_runs_waits_and_how_long_the_oldest_has(
     here: Talk, there: Talk, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(survey, "MOST_TASKS", most)
-    monkeypatch.setattr(survey, "MOST_USERS", min(most, 32))
+    monkeypatch.setattr(survey, "MAX_TASKS", most)
+    monkeypatch.setattr(survey, "MAX_USERS", min(most, 32))
     async with there.worker2(["m"], slots=4) as worker:
         for user in "abcd":
             await submit(here, "paid", user)

@@ -91,7 +91,7 @@ async def _only(store: BatchStore) -> Batch:
 async def test_of_those_that_ended_the_oldest_go_where_an_owner_has_many(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "MOST_KEPT", 3)
+    monkeypatch.setattr(store_module, "MAX_KEPT", 3)
     store = BatchStore(database)
     await store.add(other := made(0, "bob"), 10)
     made_here = [made(number) for number in range(1, 7)]

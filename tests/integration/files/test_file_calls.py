@@ -122,7 +122,7 @@ async def test_files_are_listed_in_pages_by_time(here: Talk) -> None:
     assert (await here.http.get("/v1/files?purpose=batch")).json()["data"] == [files[1]]
     with pytest.MonkeyPatch.context() as few:  # it is read, and told, in parts
         few.setattr(files_module, "PAGE", 4)
-        few.setattr(api_files, "TOLD_AT_ONCE", 2)
+        few.setattr(api_files, "MAX_LISTED", 2)
         assert (await here.http.get("/v1/files")).json() == everything
         ids_of_five = [file["id"] for file in (await here.http.get("/v1/files?limit=5")).json()["data"]]
         assert ids_of_five == order[:5]

@@ -31,7 +31,7 @@ from websockets.exceptions import InvalidStatus
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.database.tables import secrets
-from fairlane.gateway.operator.keys import MOST_SECRETS
+from fairlane.gateway.operator.keys import MAX_SECRETS
 from fairlane.queues.clock import now_ms
 
 pytestmark = pytest.mark.anyio
@@ -224,12 +224,12 @@ async def test_rotating_without_end_leaves_a_bounded_number_of_ended_secrets(gat
         as_ops(talk)
         first = (await create(talk, id="app"))["secret"]
         second = (await rotate(talk, "app", keep_ms=60_000))["secret"]
-        for _ in range(2 * MOST_SECRETS):
+        for _ in range(2 * MAX_SECRETS):
             last = (await rotate(talk, "app", keep_ms=0))["secret"]
         assert [await status(talk, token) for token in (first, second, last)] == [401, 401, 200]
         async with talk.served.gateway.database.reading() as connection:
             kept = set(await connection.scalars(select(secrets.c.sha256)))
-        assert len(kept) == MOST_SECRETS + 1
+        assert len(kept) == MAX_SECRETS + 1
         assert digest(last) in kept
         assert digest(first) not in kept, "the oldest go"
 

@@ -21,7 +21,7 @@ from fairlane.queues.keys import Keys, pool_prefix
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 KEYS = Keys(pool_prefix())
-LEAST_REPLIES, MOST_REPLIES = 40, 300
+MIN_REPLIES, MAX_REPLIES = 40, 300
 LANES = 12
 """So many lives at a time, each in a database of its own."""
 ALL_ENDED_S = 30.0
@@ -140,7 +140,7 @@ async def test_any_one_reply_of_redis_may_be_lost(own_redis: Server, tmp_path: P
     """For each n until a whole life needs no nth reply: losing it leaves no trace but a 503 to whoever waited for it."""
     numbers = itertools.count(1)
     problems: list[str] = []
-    last = MOST_REPLIES
+    last = MAX_REPLIES
 
     async def lane(database: int) -> None:
         nonlocal last
@@ -154,4 +154,4 @@ async def test_any_one_reply_of_redis_may_be_lost(own_redis: Server, tmp_path: P
 
     await asyncio.gather(*[lane(database) for database in range(LANES)])
     assert problems == []
-    assert LEAST_REPLIES < last < MOST_REPLIES
+    assert MIN_REPLIES < last < MAX_REPLIES

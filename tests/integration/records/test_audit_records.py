@@ -22,9 +22,9 @@ from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.audit import purge as purge_acts
 from fairlane.gateway.records.refusals import (
+    MAX_COUNTED,
+    MAX_KEPT,
     MINUTE_MS,
-    MOST_COUNTED,
-    MOST_KEPT,
     OTHER,
     Refusals,
     RefusalTable,
@@ -236,17 +236,17 @@ async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
     now = NOON
     async with carrying(redis_url, database_url) as (outbox, database, link):
         refused = Refusals(link, KEYS, "r1", lambda: now)
-        for number in range(MOST_COUNTED + 500):
+        for number in range(MAX_COUNTED + 500):
             refused.count(f"k{number}", "RATE_LIMITED")
         await refused.bring(now + MINUTE_MS)
         await carry_all(outbox)
         found = await counted(database)
-        assert len(found) == MOST_COUNTED + 1
+        assert len(found) == MAX_COUNTED + 1
         assert found[NOON, OTHER, "RATE_LIMITED"] == 500
-        for _ in range(MOST_KEPT + 30):
+        for _ in range(MAX_KEPT + 30):
             now += MINUTE_MS
             refused.count("acme", "RATE_LIMITED")
-        assert len(refused._counts) <= MOST_KEPT
+        assert len(refused._counts) <= MAX_KEPT
 
 
 async def test_who_is_refused_is_told_by_the_call_and_the_command(

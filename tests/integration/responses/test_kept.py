@@ -184,7 +184,7 @@ async def test_a_conversation_that_is_too_long_is_refused(
             asked, _ = await said(asker, worker, "that", "x" * 6400, **before)
             before = {"previous_response_id": asked["id"]}
         assert "bytes" in refused(await asker.post(**before), 400, param="previous_response_id")
-        monkeypatch.setattr(module, "MOST_TURNS", 2)
+        monkeypatch.setattr(module, "MAX_TURNS", 2)
         before = {}
         for _ in range(3):
             asked, _ = await said(asker, worker, "that", **before)

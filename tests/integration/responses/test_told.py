@@ -91,7 +91,7 @@ async def test_a_reader_of_a_gateway_that_stops_resumes_behind_the_last_event_he
 async def test_one_whose_log_is_too_large_is_failed_once_redis_has_forgotten_it(
     talk: Talk, acme: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_archive, "MOST_OF_A_VALUE", 500)
+    monkeypatch.setattr(log_archive, "MAX_OF_A_VALUE", 500)
     async with talk.worker2(["m"]) as worker:
         asked = await acme.ask(background=True)
         await answer_with(worker, "x" * 1000)

@@ -390,7 +390,7 @@ async def test_the_users_with_the_most_tasks_come_first(
         assert sum(row["running"] for row in rows.values()) == 2
         assert [row["user"] for row in (await told(limit=1))["users"]] == ["flooder"]
         assert (await talk.http.get("/api/admin/users", params={"limit": 0})).status_code == 400
-        monkeypatch.setattr(users, "MOST_LOOKED", 2)
+        monkeypatch.setattr(users, "MAX_LOOKED", 2)
         answer = await told()
         assert not answer["complete"]
         assert "flooder" in {row["user"] for row in answer["users"]} or answer["number"] < 6

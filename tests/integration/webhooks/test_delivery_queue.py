@@ -121,7 +121,7 @@ async def test_only_webhooks_of_the_owner_hear_of_an_end_and_only_of_their_event
 async def test_one_that_owes_too_much_tells_how_many_ends_it_missed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enqueue_module, "MOST_WAITING", 3)
+    monkeypatch.setattr(enqueue_module, "MAX_WAITING", 3)
     await hook(database)
     assert await tell(database, *(end(f"t{number}") for number in range(5))) == 3
     assert await tell(database, end("t9")) == 0

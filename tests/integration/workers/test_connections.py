@@ -36,7 +36,7 @@ from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
 from fairlane.gateway.process.server import make_server
-from fairlane.workers.server.registry import CONNECTIONS_AT_ONCE
+from fairlane.workers.server.registry import MAX_CONCURRENT_CONNECTIONS
 
 pytestmark = pytest.mark.anyio
 
@@ -383,7 +383,7 @@ async def test_a_worker_that_ends_in_the_middle_of_a_task_is_a_warning_and_an_id
 async def test_workers_that_come_and_go_in_a_loop_hide_nothing_in_the_log(
     served: Served, callers: Callers
 ) -> None:
-    times = CONNECTIONS_AT_ONCE + 100
+    times = MAX_CONCURRENT_CONNECTIONS + 100
     with capture_logs() as lines:
         for _ in range(times):
             async with worker_v1(served.ws) as worker:
@@ -394,7 +394,7 @@ async def test_workers_that_come_and_go_in_a_loop_hide_nothing_in_the_log(
             await busy.expect("task")
         await until_workers(served, 0)
     told = Counter(line["event"] for line in lines)
-    assert CONNECTIONS_AT_ONCE <= told["worker connected"] < times
+    assert MAX_CONCURRENT_CONNECTIONS <= told["worker connected"] < times
     assert 20 <= told["bad frame from worker"] < times
     gone = [line["tasks"] for line in lines if line["event"] == "worker gone"]
     assert (len(gone) < times, gone[-1]) == (True, 1), "one that had a task is told all the same"

@@ -15,7 +15,7 @@ from tests.support.processes import gateway_process
 from tests.support.rawworkers import Callers, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, until
 
-from fairlane.queues.scheduler import MOST_TAKEN
+from fairlane.queues.scheduler import MAX_TAKEN
 
 pytestmark = pytest.mark.anyio
 
@@ -182,10 +182,10 @@ async def test_a_worker_with_many_slots_is_filled_by_questions_of_bounded_size(
     monkeypatch.setattr(scheduler, "take", counted)
     async with worker_v2(served.ws, slots=1):
         await callers.later()
-        tasks = 3 * MOST_TAKEN + 10
+        tasks = 3 * MAX_TAKEN + 10
         await asyncio.gather(*(callers.later(n=n) for n in range(tasks)))
         wants.clear()
         async with worker_v2(served.ws, slots=1024, instance="big") as big:
             got = {(await big.expect("task"))["taskId"] for _ in range(tasks)}
             assert len(got) == tasks
-    assert max(wants) == MOST_TAKEN
+    assert max(wants) == MAX_TAKEN

@@ -25,7 +25,7 @@ DOWN = {"code": "UPSTREAM_ERROR", "retryable": True}
 def _no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was found out rests until the test is over."""
     monkeypatch.setattr(health, "REST_S", 1000.0)
-    monkeypatch.setattr(health, "MOST_REST_S", 1000.0)
+    monkeypatch.setattr(health, "MAX_REST_S", 1000.0)
 
 
 async def serve(worker: RawWorker, error: str = "", **info: Any) -> None:

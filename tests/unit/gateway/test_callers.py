@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.accounts.callers import MOST_LET_IN, BadTier, BadUser, Caller, Callers, Unauthorized
+from fairlane.gateway.accounts.callers import MAX_LET_IN, BadTier, BadUser, Caller, Callers, Unauthorized
 from fairlane.gateway.accounts.openmode import host_name, open_mode_refusal, who_gets_in
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.settings import Settings
@@ -240,12 +240,12 @@ def test_a_request_is_refused_as_if_none_had_come_before(keyed: bool, hosts: boo
 
 def test_requests_that_differ_without_end_are_not_remembered_without_end() -> None:
     known = callers()
-    for number in range(2 * MOST_LET_IN):
+    for number in range(2 * MAX_LET_IN):
         assert known.refuse_request(Head(host=f"localhost:{number}")) is None
         assert known.refuse_request(Head(host=f"evil{number}.example")) is not None
-    assert len(known._let_in) == MOST_LET_IN
+    assert len(known._let_in) == MAX_LET_IN
     assert known.refuse_request(Head(host="localhost", content_type="x" * 60_000)) is None
-    assert sum(len(one or b"") for alike in known._let_in for one in alike[:2]) < 256 * MOST_LET_IN  # type: ignore[arg-type]
+    assert sum(len(one or b"") for alike in known._let_in for one in alike[:2]) < 256 * MAX_LET_IN  # type: ignore[arg-type]
     assert known.refuse_request(Head(host="evil.example")) is not None
 
 

@@ -1,6 +1,6 @@
 """What a survey of the database says, as gauges."""
 
-from fairlane.gateway.metrics.database_gauges import MOST_REASONS, rows_of
+from fairlane.gateway.metrics.database_gauges import MAX_REASONS, rows_of
 from fairlane.gateway.metrics.database_survey import BatchGroup, DatabaseSurvey, Sums
 
 
@@ -32,5 +32,5 @@ def test_what_is_not_known_is_missing_and_reasons_are_bounded() -> None:
     rows = rows_of(survey(*(BatchGroup("in_progress", (f"C{n}",), 1, 1, 0, 0) for n in range(200))), 1)
     assert "fairlane_responses_held" not in rows
     still = rows["fairlane_batches_still"]
-    assert len(still) == MOST_REASONS + 1
-    assert still["other",] == 200 - MOST_REASONS
+    assert len(still) == MAX_REASONS + 1
+    assert still["other",] == 200 - MAX_REASONS

@@ -10,7 +10,7 @@ from fairlane.gateway.current import Current, with_endpoints
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, Endpoints, MethodRefused, NoEndpoint
 from fairlane.gateway.endpoints.headers import (
     CREDENTIALS,
-    MOST_SET,
+    MAX_SET,
     OF_A_CONNECTION,
     BadHeader,
     own_header,
@@ -106,7 +106,7 @@ def test_headers_that_may_pass_are_told_in_small_letters_and_counted() -> None:
     with pytest.raises(BadHeader, match="together"):
         passed_headers([("accept", "a" * 8000)] * 5, {"accept"})
     most = [*[("accept", "a" * 8000)] * 2, *[("accept", "a")] * 2]
-    names = [f"x-{number}" for number in range(MOST_SET)]
+    names = [f"x-{number}" for number in range(MAX_SET)]
     said = {
         "url": "https://a.example/",
         "set_headers": {**dict.fromkeys(names, ""), names[0]: "a" * 8000, names[1]: "a" * 7900},

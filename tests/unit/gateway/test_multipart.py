@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.gateway.calls.http import Request
-from fairlane.gateway.calls.multipart import MOST_PARTS, Form, FormReader, Head, read_whole
+from fairlane.gateway.calls.multipart import MAX_PARTS, Form, FormReader, Head, read_whole
 from fairlane.gateway.errors import ApiError, ClientGone
 
 pytestmark = pytest.mark.anyio
@@ -134,7 +134,7 @@ async def test_what_ends_a_form_early() -> None:
         [part async for part in Form(request(body, content_length="1001"), 1000)]
     assert said.value.status == 413
     with pytest.raises(ApiError, match="more than 64 parts"):
-        [part async for part in Form(request(form(*[("a", None, "", b"")] * (MOST_PARTS + 1))), 100_000)]
+        [part async for part in Form(request(form(*[("a", None, "", b"")] * (MAX_PARTS + 1))), 100_000)]
 
 
 async def test_a_part_has_a_limit_of_its_own() -> None:

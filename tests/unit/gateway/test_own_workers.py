@@ -16,8 +16,8 @@ from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.current import Current, changes
 from fairlane.gateway.process import workers as workers_module
 from fairlane.gateway.process.workers import (
-    MOST_CHARS,
-    MOST_LINES,
+    MAX_CHARS,
+    MAX_LINES,
     OwnWorker,
     OwnWorkers,
     _Lines,
@@ -225,11 +225,11 @@ def test_of_what_a_worker_says_lines_are_made_and_long_ones_cut() -> None:
     lines.data_received(b"o\x1b[31m\nthree " + b"x" * 1_000_000)
     lines.data_received(b"y" * 1_000_000)
     assert heard == ["one", "two[31m"]
-    assert len(lines._rest) <= 4 * MOST_CHARS
+    assert len(lines._rest) <= 4 * MAX_CHARS
     lines.connection_lost(None)
-    assert len(heard[2]) == MOST_CHARS
+    assert len(heard[2]) == MAX_CHARS
     lines.data_received(b"flood\n" * 100_000)
-    assert heard[3:] == ["flood"] * MOST_LINES
+    assert heard[3:] == ["flood"] * MAX_LINES
     assert lines.over.is_set()
 
 

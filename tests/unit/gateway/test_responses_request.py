@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from fairlane.gateway.calls.responses.echo import MOST_ECHO
+from fairlane.gateway.calls.responses.echo import MAX_ECHO
 from fairlane.gateway.calls.responses.kept import with_id
-from fairlane.gateway.calls.responses.request import MOST_REFERENCES, Wishes, chat_of, wishes_of
+from fairlane.gateway.calls.responses.request import MAX_REFERENCES, Wishes, chat_of, wishes_of
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.views.responses.thoughts import sealed
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
@@ -387,10 +387,10 @@ def test_a_member_of_chat_is_refused_with_its_name_in_responses(chats: str, ours
 
 def test_what_a_response_repeats_is_bounded() -> None:
     with pytest.raises(ApiError, match="may take") as caught:
-        chat(instructions="x" * MOST_ECHO)
+        chat(instructions="x" * MAX_ECHO)
     assert caught.value.param == "instructions"
-    chat(instructions="x" * (MOST_ECHO - 2000))
-    assert len(chat(input="x" * (MOST_ECHO * 2))["messages"][0]["content"]) == MOST_ECHO * 2
+    chat(instructions="x" * (MAX_ECHO - 2000))
+    assert len(chat(input="x" * (MAX_ECHO * 2))["messages"][0]["content"]) == MAX_ECHO * 2
 
 
 def test_a_chat_request_that_is_larger_than_a_body_may_be_is_refused() -> None:
@@ -442,7 +442,7 @@ def test_what_a_request_wishes_of_keeping() -> None:
         with pytest.raises(ApiError) as caught:
             wishes_of(fields_of({"input": "x", name: wrong}))
         assert caught.value.param == name
-    many = [{"type": "item_reference", "id": str(number)} for number in range(MOST_REFERENCES + 1)]
+    many = [{"type": "item_reference", "id": str(number)} for number in range(MAX_REFERENCES + 1)]
     with pytest.raises(ApiError, match="refers to more"):
         wishes_of(fields_of({"input": many}))
     assert wishes_of(fields_of({"input": [{"id": "a"}, {"id": "b", **HI[0]}]})).references == ("a",)

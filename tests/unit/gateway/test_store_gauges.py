@@ -1,18 +1,18 @@
 """A survey of the store as gauges."""
 
-from fairlane.gateway.metrics.store_gauges import MOST_UPSTREAMS, rows_of
+from fairlane.gateway.metrics.store_gauges import MAX_UPSTREAMS, rows_of
 from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey.survey import Model, Survey
 from fairlane.queues.survey.upstreams import BreakerState, Upstream
 
 
 def test_names_of_upstreams_are_bounded_and_open_ones_are_told_first() -> None:
-    upstreams = [Upstream(f"gpu-{n:03}") for n in range(MOST_UPSTREAMS + 5)]
+    upstreams = [Upstream(f"gpu-{n:03}") for n in range(MAX_UPSTREAMS + 5)]
     upstreams[-1].state = BreakerState.OPEN
     upstreams[-2].state = BreakerState.HALF_OPEN
     model = Model("m", EffectiveSettings({}, {}), upstreams=upstreams)
     rows = rows_of(Survey(0, [], [model], [], [], {}, {}), str)["fairlane_breaker_state"]
-    assert len(rows) == MOST_UPSTREAMS + 1
+    assert len(rows) == MAX_UPSTREAMS + 1
     assert rows["m", upstreams[-1].upstream] == 2
     assert rows["m", upstreams[-2].upstream] == 1
     assert rows["m", "gpu-000"] == rows["m", "other"] == 0

@@ -5,7 +5,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.chains import MOST_BYTES, Running, Stage, running
+from fairlane.queues.chains import MAX_BYTES, Running, Stage, running
 from fairlane.queues.tasks import State, Submitted, Used
 
 
@@ -92,19 +92,19 @@ def test_nothing_happens_without_what_follows_or_with_a_hole_in_the_log(world: W
     assert pool.advance(grant).outcome == "next"
     answer = pool.advance(grant, pool.entry(1), 4)
     assert (answer.outcome, answer.top) == ("hole", 1)
-    assert pool.advance(grant, pool.entry(1), result=b"x" * (MOST_BYTES - 5)).outcome == "too_large"
+    assert pool.advance(grant, pool.entry(1), result=b"x" * (MAX_BYTES - 5)).outcome == "too_large"
     assert {name: value for name, (_, value) in world.save().items()} == before
-    assert pool.advance(grant, pool.entry(1), result=b"x" * (MOST_BYTES - 6)).outcome == "moved"
+    assert pool.advance(grant, pool.entry(1), result=b"x" * (MAX_BYTES - 6)).outcome == "moved"
     audit(world, "c")
 
 
 def test_the_request_that_is_kept_for_the_archive_takes_nothing_of_what_a_chain_may_have(
     world: World, pool: Pool
 ) -> None:
-    pool.start("c", request=b"q" * (MOST_BYTES // 2), archive_ms=1000, archive_request=True)
+    pool.start("c", request=b"q" * (MAX_BYTES // 2), archive_ms=1000, archive_request=True)
     (grant,) = pool.take()
-    assert pool.advance(grant, pool.entry(1), result=b"x" * (MOST_BYTES - 5)).outcome == "too_large"
-    assert pool.advance(grant, pool.entry(1), result=b"x" * (MOST_BYTES - 6)).outcome == "moved"
+    assert pool.advance(grant, pool.entry(1), result=b"x" * (MAX_BYTES - 5)).outcome == "too_large"
+    assert pool.advance(grant, pool.entry(1), result=b"x" * (MAX_BYTES - 6)).outcome == "moved"
     audit(world, "c")
     assert pool.cancel("c").outcome == "ended"
     assert world.call("HGET", world.keys("pool"), "bytes") == b"0"

@@ -9,7 +9,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.gateway.records.entries import MOST_TOKENS, Charge
+from fairlane.gateway.records.entries import MAX_TOKENS, Charge
 from fairlane.queues.credits import Funds
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Refused, Short, State, Submitted
@@ -200,7 +200,7 @@ def test_a_price_is_exact_to_the_micro_credit_and_rounded_up_once(
     account.fund(4 * 10**15, 2)
     input_, cached, output, reasoning, request = map(int, price.split())
     account.pool.finish(account.run("a", price=price), used=(*used, False))
-    read, wrote = (min(max(tokens, 0), MOST_TOKENS) for tokens in used[:2])
+    read, wrote = (min(max(tokens, 0), MAX_TOKENS) for tokens in used[:2])
     from_cache, thought = min(max(used[2], 0), read), min(max(used[3], 0), wrote)
     parts = (
         (read - from_cache) * input_ + from_cache * cached + (wrote - thought) * output + thought * reasoning

@@ -10,7 +10,7 @@ from tests.support.direct import Subscription, World, drive
 from tests.support.pool import Pool
 from tests.support.servers import Server
 
-from fairlane.queues.scheduler import MOST_TAKEN
+from fairlane.queues.scheduler import MAX_TAKEN
 from fairlane.queues.tasks import (
     PERMIT,
     PERMIT_HOLDER,
@@ -51,7 +51,7 @@ class Line(Pool):
         assert isinstance(answer, Submitted), answer
         return answer
 
-    def hold(self, want: int = MOST_TAKEN) -> list[Grant]:
+    def hold(self, want: int = MAX_TAKEN) -> list[Grant]:
         """What a replica takes to give out."""
         return self.take(IMAGE, want=want, worker=PERMIT_HOLDER)
 

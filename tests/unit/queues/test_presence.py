@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.survey.presence import AT_ONCE, Presence, PresenceNews, read_presence
+from fairlane.queues.survey.presence import MAX_PER_MESSAGE, Presence, PresenceNews, read_presence
 
 
 def describe(worker_id: str) -> dict[str, Any] | None:
@@ -31,11 +31,11 @@ def test_only_what_has_changed_is_told() -> None:
 
 def test_a_message_is_bounded_and_the_rest_follows() -> None:
     presence = Presence()
-    for number in range(AT_ONCE + 1):
+    for number in range(MAX_PER_MESSAGE + 1):
         presence.changed(f"w{number}")
-    assert len(presence.news(describe).told) == AT_ONCE
+    assert len(presence.news(describe).told) == MAX_PER_MESSAGE
     assert presence
-    assert list(presence.news(describe).told) == [f"worker:w{AT_ONCE}"]
+    assert list(presence.news(describe).told) == [f"worker:w{MAX_PER_MESSAGE}"]
     assert not presence
 
 
@@ -72,6 +72,6 @@ def test_the_store_keeps_what_was_told_and_counts_it(world: World) -> None:
     assert sorted(row["workerId"] for row in rows()) == ["b", "c"]
     assert 0 < world.call("PTTL", world.keys("presence", replica="r1")) <= 15_000
     assert present({"d": b'{"workerId":"d"}'}, anew=True) == 1
-    many = {f"w{number}": b"{}" for number in range(AT_ONCE)}
-    assert present(many, tuple(f"x{number}" for number in range(AT_ONCE))) == AT_ONCE + 1
-    assert present({}) == AT_ONCE + 1
+    many = {f"w{number}": b"{}" for number in range(MAX_PER_MESSAGE)}
+    assert present(many, tuple(f"x{number}" for number in range(MAX_PER_MESSAGE))) == MAX_PER_MESSAGE + 1
+    assert present({}) == MAX_PER_MESSAGE + 1

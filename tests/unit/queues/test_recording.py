@@ -7,7 +7,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.gateway.records.entries import MOST_TOKENS, AnnouncedEnd, UsageRow, read_announced, read_usage
+from fairlane.gateway.records.entries import MAX_TOKENS, AnnouncedEnd, UsageRow, read_announced, read_usage
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Refused, State, Submitted
 
@@ -98,7 +98,7 @@ def test_a_worker_is_believed_no_more_tokens_than_can_be(world: World) -> None:
     pool.finish(pool.run("c"), used=(-1, -1, 5, 6, False))
     a, b, c = rows(world)
     assert (a.input, a.output, a.cached, a.reasoning) == (12, 3, 12, 3)
-    assert (b.input, b.output, b.cached, b.reasoning) == (MOST_TOKENS, MOST_TOKENS, MOST_TOKENS, 7)
+    assert (b.input, b.output, b.cached, b.reasoning) == (MAX_TOKENS, MAX_TOKENS, MAX_TOKENS, 7)
     assert (c.input, c.output, c.cached, c.reasoning) == (None, None, 5, 6)
 
 

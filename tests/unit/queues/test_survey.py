@@ -10,8 +10,8 @@ from tests.support.pool import OPS, Pool
 
 from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey.survey import (
-    MOST_TASKS,
-    MOST_USERS,
+    MAX_TASKS,
+    MAX_USERS,
     SHARE_SPAN_S,
     Blocked,
     Lane,
@@ -24,7 +24,7 @@ from fairlane.queues.survey.survey import (
 
 
 def look(
-    pool: Pool, model: str = "m", *, tasks: int = MOST_TASKS, users: int = MOST_USERS
+    pool: Pool, model: str = "m", *, tasks: int = MAX_TASKS, users: int = MAX_USERS
 ) -> tuple[Model, dict[str, Lane]]:
     reply: Any = pool.world.link.run("survey", model, tasks, users).result()
     seen, lanes = model_of(model, reply, {}, pool.world.now_ms)

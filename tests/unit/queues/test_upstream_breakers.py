@@ -11,7 +11,7 @@ from tests.support.servers import Server
 
 from fairlane.queues.tasks import Fragment, Refused, State, Submitted
 
-OPEN_MS, MOST_OPEN_MS, FAILURES, PROBES = 5000, 60_000, 5, 2
+OPEN_MS, MAX_OPEN_MS, FAILURES, PROBES = 5000, 60_000, 5, 2
 """As in upstreams.lua."""
 FALLS: dict[str, Any] = {"fallbacks": "b\t", "fallback_after_ms": 10_000, "asked": "route"}
 
@@ -212,7 +212,7 @@ def test_an_operator_has_a_breaker_open_or_closed_until_it_goes_by_itself_again(
     ears = pool.ears(any_server.socket_path)
     assert pool.force("open", "up")[0] == "auto"
     assert refused(pool).retry_ms == 60_000
-    world.advance(10 * MOST_OPEN_MS)
+    world.advance(10 * MAX_OPEN_MS)
     pool.offers("m", upstreams=["up"])
     assert refused(pool).reason == "unavailable"
     assert pool.force("closed", "up")[0] == "open"

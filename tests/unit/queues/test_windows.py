@@ -11,7 +11,7 @@ from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.tasks import Refused, Submitted
-from fairlane.queues.windows import MOST_REQUESTS, Window, read_windows
+from fairlane.queues.windows import MAX_REQUESTS, Window, read_windows
 
 
 def fill(pool: Pool, number: int, first: int = 0) -> list[str]:
@@ -53,7 +53,7 @@ def test_windows_are_read() -> None:
         ("1/1d", "should be like"),
         ("٣/1s", "should be like"),
         ("0/1s", "1 to 10,000 requests in each window"),
-        (f"{MOST_REQUESTS + 1}/1s", "1 to 10,000 requests in each window"),
+        (f"{MAX_REQUESTS + 1}/1s", "1 to 10,000 requests in each window"),
         ("1/9ms", "10ms to 24h"),
         ("1/25h", "10ms to 24h"),
         ("1/60s, 2/1m", "one window of each length"),

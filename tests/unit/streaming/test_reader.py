@@ -9,7 +9,7 @@ import pytest
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Entry
 from fairlane.streaming.events import Event, progress_event
-from fairlane.streaming.hub import KEEP_EVENTS, PAGES_AT_ONCE, Feed, Hub, Interrupted, Reader
+from fairlane.streaming.hub import KEEP_EVENTS, MAX_CONCURRENT_PAGES, Feed, Hub, Interrupted, Reader
 
 NO_STORE: Any = None
 
@@ -264,7 +264,7 @@ def test_who_reads_many_logs_holds_up_nobody_who_reads_one() -> None:
         many = [reading(hub, f"many-{number}", "ada") for number in range(100)]
         one = reading(hub, "one", "bob")
         await idle()
-        assert len(logs.asked) == PAGES_AT_ONCE
+        assert len(logs.asked) == MAX_CONCURRENT_PAGES
         for _ in range(2):
             logs.answer(1)
             await idle()

@@ -9,8 +9,8 @@ import pytest
 
 from fairlane.workers.adapters.endpoints.calls import read_call
 from fairlane.workers.adapters.endpoints.client import Answer
-from fairlane.workers.adapters.endpoints.decoding import MOST_MEMBERS, TooLargeError, decode, readable
-from fairlane.workers.adapters.endpoints.headers import MOST_HEADERS, incoming, outgoing
+from fairlane.workers.adapters.endpoints.decoding import MAX_MEMBERS, TooLargeError, decode, readable
+from fairlane.workers.adapters.endpoints.headers import MAX_TOTAL_HEADERS, incoming, outgoing
 from fairlane.workers.adapters.endpoints.outcomes import result
 from fairlane.workers.sdk import TaskError
 
@@ -58,7 +58,7 @@ def test_a_call_is_what_the_payload_says() -> None:
         ({"headers": [["a", "b\r\nHost: evil"]]}, "header a"),
         ({"headers": [["a", "b\0"]]}, "header a"),
         ({"headers": [["a", "\u20ac"]]}, "header a"),
-        ({"headers": [["a", "b"]] * (MOST_HEADERS + 1)}, "headers"),
+        ({"headers": [["a", "b"]] * (MAX_TOTAL_HEADERS + 1)}, "headers"),
         ({"headers": [["a", "b" * 40_000]]}, "headers"),
         ({"body": "a", "bodyBase64": "YQ=="}, "both"),
         ({"bodyBase64": "Y!Q=="}, "base64"),
@@ -144,7 +144,7 @@ def test_a_bomb_is_refused_as_soon_as_it_is_too_large() -> None:
         decode("gzip", bomb, 1000)
     many = gzip.compress(b"") * 100_000
     assert decode("gzip", gzip.compress(b"a") + many, 1000) == b"a"
-    assert decode("gzip", gzip.compress(b"a") * (MOST_MEMBERS + 5), 1000) == b"a" * MOST_MEMBERS
+    assert decode("gzip", gzip.compress(b"a") * (MAX_MEMBERS + 5), 1000) == b"a" * MAX_MEMBERS
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.workers.server.limits.answers import MOST_BIN, Answers, bin_of, edge, name_of
+from fairlane.workers.server.limits.answers import MAX_BIN, Answers, bin_of, edge, name_of
 from fairlane.workers.server.limits.tightening import (
     FEWEST_ANSWERS,
     STEP,
@@ -72,7 +72,7 @@ def test_bounds_that_are_configured_anew_hold_at_once() -> None:
 waits = st.one_of(st.none(), st.floats(0, 1e9))
 bounds = st.tuples(st.integers(1, 10**9), st.integers(0, 10**9)).map(lambda two: Bounds(two[0], sum(two)))
 ramps = st.tuples(st.integers(0, 10**9), st.integers(1, 10**9)).map(lambda two: Ramp(two[0], sum(two)))
-counts = st.dictionaries(st.integers(0, MOST_BIN), st.integers(1, 10**6)).map(Answers)
+counts = st.dictionaries(st.integers(0, MAX_BIN), st.integers(1, 10**6)).map(Answers)
 stops = st.sampled_from([None, Why.PAUSED, Why.HELD, Why.PACED, Why.NO_WORKER])
 
 
@@ -95,7 +95,7 @@ def test_a_longer_queue_never_relaxes_a_limit(
     assert long <= short
 
 
-@given(bounds, ramps, st.floats(0, 1e9), st.integers(0, MOST_BIN), st.integers(50, 10**6))
+@given(bounds, ramps, st.floats(0, 1e9), st.integers(0, MAX_BIN), st.integers(50, 10**6))
 def test_a_limit_never_goes_below_what_answers_take(
     bound: Bounds, ramp: Ramp, wait: float, number: int, answers: int
 ) -> None:
@@ -132,8 +132,8 @@ def test_a_tightened_limit_does_not_tighten_itself_further(median_ms: float) -> 
 @given(st.floats(0, 1e12))
 def test_a_bin_holds_the_times_up_to_its_edge(ms: float) -> None:
     number = bin_of(ms)
-    assert 0 <= number <= MOST_BIN
-    if 0 < number < MOST_BIN:
+    assert 0 <= number <= MAX_BIN
+    if 0 < number < MAX_BIN:
         assert edge(number - 1) * (1 - 1e-9) <= ms <= edge(number) * (1 + 1e-9)
 
 

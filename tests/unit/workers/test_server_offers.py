@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from fairlane.queues.scheduler import Scheduler
-from fairlane.workers.server.offers.offers import MOST_PAIRS, Offers
-from fairlane.workers.server.pool import MOST_UPSTREAMS, Pool, Worker
+from fairlane.workers.server.offers.offers import MAX_PAIRS, Offers
+from fairlane.workers.server.pool import MAX_UPSTREAMS, Pool, Worker
 from fairlane.workers.server.settings import DispatchSettings
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +62,7 @@ async def test_many_upstreams_of_many_models_are_told_in_portions() -> None:
     assert told == Counter((model, f"up{n}") for model in models for n in range(40))
     assert Counter(model for names, _, _ in store.calls for model in names) == Counter([*models, "plain"])
     for names, _, pairs in store.calls:
-        assert len(pairs) <= MOST_PAIRS
+        assert len(pairs) <= MAX_PAIRS
         assert {model for model, _ in pairs} <= set(names), "a model's upstreams are told at once"
 
 
@@ -85,9 +85,9 @@ async def test_as_many_upstreams_as_may_come_hold_nobody_up() -> None:
 async def test_of_one_model_so_many_are_told_that_some_of_them_are_not_shut() -> None:
     store, pool = Store(), Pool(lambda: 0.0)
     offers = Offers(cast(Scheduler, store), pool, DispatchSettings())
-    for n in range(MOST_UPSTREAMS + 20):
+    for n in range(MAX_UPSTREAMS + 20):
         connect(pool, ["m"], f"up{n}")
     await offers.tell_if_due()
     offers.close()
     ((names, withdrawn, pairs),) = store.calls
-    assert (names, withdrawn, len(pairs)) == (["m"], [], MOST_UPSTREAMS)
+    assert (names, withdrawn, len(pairs)) == (["m"], [], MAX_UPSTREAMS)

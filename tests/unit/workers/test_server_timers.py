@@ -91,7 +91,7 @@ def test_the_earlier_instant_counts_and_there_is_one_timer(
 def test_timers_are_bounded(
     subject: ModelTimers, loop: Loop, rung: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timers, "MOST_MODELS", 3)
+    monkeypatch.setattr(timers, "MAX_MODELS", 3)
     subject.set((f"m{i}", 1000) for i in range(10))
     subject.set([("m0", 500)])
     assert sorted(loop.armed) == [100.5, 101.0, 101.0]

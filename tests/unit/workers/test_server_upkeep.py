@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.survey.presence import AT_ONCE
+from fairlane.queues.survey.presence import MAX_PER_MESSAGE
 from fairlane.workers.server.pool import Pool, Worker
 from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.server.upkeep import FEW, LOOK_S, Upkeep
@@ -56,10 +56,10 @@ async def test_renewals_come_in_batches(attempts: int, readers: int) -> None:
     keeper, made = upkeep(attempts, readers)
     await keeper._renew()
     renewals = made.scheduler.renewals
-    assert all(held <= AT_ONCE and len(read) <= AT_ONCE for held, read in renewals)
+    assert all(held <= MAX_PER_MESSAGE and len(read) <= MAX_PER_MESSAGE for held, read in renewals)
     assert sum(held for held, _ in renewals) == attempts
     assert [task for _, read in renewals for task in read] == [f"t{n}" for n in range(readers)]
-    assert len(renewals) == -(-max(attempts, readers) // AT_ONCE)
+    assert len(renewals) == -(-max(attempts, readers) // MAX_PER_MESSAGE)
 
 
 @pytest.mark.parametrize("count", [0, 1, FEW, FEW + 1, 1600])

@@ -5,7 +5,7 @@ import { Problem, send } from "./api.js";
 const LOGGED = new Set(["start", "chunk", "stage", "usage", "permit", "debug", "done", "error", "cancelled"]);
 const UNLOGGED = ["queued", "progress", "gap", "restart", "bye"];
 const TERMINAL = new Set(["done", "error", "cancelled"]);
-const MOST_TRIES = 30;
+const MAX_TRIES = 30;
 const LONGEST_PAUSE_MS = 15_000;
 
 /** The number of an event in its log, as people read it: an id is opaque but for the count behind its dash; "–" for none. */
@@ -124,7 +124,7 @@ export class Follower {
 
   _again() {
     this._failures += 1;
-    if (this._failures > MOST_TRIES) {
+    if (this._failures > MAX_TRIES) {
       this._tell("refused", new Problem(0, "NETWORK", "The gateway cannot be reached"));
       return;
     }

@@ -9,7 +9,7 @@ import { keep } from "../common/transfer.js";
 import { helpText } from "./help.js";
 
 const PATHS = { queue: "/api/admin/queues/", model: "/api/admin/models/" };
-const MOST_WARNINGS = 3;
+const MAX_WARNINGS = 3;
 
 /** A model's name may hold slashes, which the gateway's path takes as they are; anything else is escaped. */
 const pathOf = (kind, name) => PATHS[kind] + name.split("/").map(encodeURIComponent).join("/");
@@ -88,7 +88,7 @@ export async function cancel(task, after) {
   }, after);
 }
 
-const MOST_CALLS = 20;
+const MAX_CALLS = 20;
 
 /** Cancel all tasks of a user that wait. */
 export const cancelWaiting = ({ user, waiting }, after) =>
@@ -106,7 +106,7 @@ async function cancelAll(query, question, after) {
   if (!(await askAgain({ ...question, action: t("do.cancel.all"), danger: true }))) return;
   await carryOut(async () => {
     let n = 0;
-    for (let calls = 0; calls < MOST_CALLS; calls += 1) {
+    for (let calls = 0; calls < MAX_CALLS; calls += 1) {
       const { cancelled, more } = await call(`/api/admin/tasks/cancel?${query}`, { method: "POST", body: {} });
       n += cancelled;
       if (!more) break;
@@ -269,7 +269,7 @@ async function reservations(kind, name, wanted) {
   const limited = models.map(row => ({ name: row.model, limit: (kind === "model" && row.model === name && wanted.concurrency) || row.limit }));
   return limited
     .filter(row => (kind === "queue" || row.name === name) && row.limit && reserved > row.limit)
-    .slice(0, MOST_WARNINGS)
+    .slice(0, MAX_WARNINGS)
     .map(row => t("change.over", { model: row.name, limit: number(row.limit), n: number(reserved) }));
 }
 

@@ -17,9 +17,9 @@ const MEASURES = [
   ["waitMs", "wait"],
   ["firstOutputMs", "first"],
 ];
-const MOST_USERS = 10;
-const MOST_CODES = 6;
-const MOST_REASONS = 2;
+const MAX_USERS = 10;
+const MAX_CODES = 6;
+const MAX_REASONS = 2;
 const SILENT_TASK_MS = 60_000; // as `fairlane status` has it
 const MANY = 0.02;
 const NOTHING = { acceptedLastMinute: 0, endedLastMinute: 0, cancelledLastMinute: 0, outputTokensLastMinute: 0 };
@@ -143,7 +143,7 @@ export class Overview {
   async _readUsers() {
     this._usersCalledOff();
     try {
-      this._users = await call(`/api/admin/users?limit=${MOST_USERS}`);
+      this._users = await call(`/api/admin/users?limit=${MAX_USERS}`);
       if (this._stopped) return;
       if (this._picture) this.show(this._picture);
     } catch {
@@ -190,7 +190,7 @@ const panel = (key, name, ...children) =>
 
 function codeList(key, entries, tone, linked, none) {
   const most = entries[0]?.count ?? 1;
-  const items = entries.slice(0, MOST_CODES).map(({ code, category, count }) => {
+  const items = entries.slice(0, MAX_CODES).map(({ code, category, count }) => {
     const name = linked && code !== "other" ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
     if (category && category !== code) name.title = t("codes.category", { category });
     return h("li", {}, name, h("span", { class: "num" }, number(count)), meter(count / most, { tone: `var(${tone})` }));
@@ -220,7 +220,7 @@ class Figures {
     const growth = waiting.reduce((sum, row) => sum + row.growth, 0);
     const drainMs = waiting.some(row => row.drainMs === null) ? null : Math.max(0, ...waiting.map(row => row.drainMs));
     const reasons = [...new Set(waiting.map(blockedText).filter(Boolean))];
-    const trend = reasons.length ? reasons.slice(0, MOST_REASONS).join("; ") : waiting.length && history ? trendText(growth) : "";
+    const trend = reasons.length ? reasons.slice(0, MAX_REASONS).join("; ") : waiting.length && history ? trendText(growth) : "";
     this._set("drain", waiting.length ? drainText(drainMs, growth) : "–", trend, growth > 0 || drainMs === null ? "warn" : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
     const overruled = replicas.filter(row => row.configuration && !row.configuration.inForce).map(row => row.replica);

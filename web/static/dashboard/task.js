@@ -10,8 +10,8 @@ import { cancel } from "./actions.js";
 import { live, spans, stateChip } from "./tasks.js";
 
 const AGAIN_MS = 2000;
-const MOST_EVENTS = 300;
-const MOST_TEXT = 400;
+const MAX_EVENTS = 300;
+const MAX_TEXT = 400;
 
 export class Task {
   constructor(taskId) {
@@ -116,7 +116,7 @@ export class Task {
     }
     if (id !== null) this._logged += 1;
     this._events.push({ id: id ?? "", event, at: data.ts, text: describe(event, data) });
-    if (this._events.length > MOST_EVENTS && this._events.shift().id) this._dropped += 1;
+    if (this._events.length > MAX_EVENTS && this._events.shift().id) this._dropped += 1;
     this._drawEvents();
     if (["start", "done", "error", "cancelled"].includes(event)) this._read();
   }
@@ -298,5 +298,5 @@ const textOf = value => (typeof value === "string" ? value : JSON.stringify(valu
 
 function cut(text) {
   const whole = String(text ?? "");
-  return whole.length > MOST_TEXT ? `${whole.slice(0, MOST_TEXT)}… (${number(whole.length)})` : whole;
+  return whole.length > MAX_TEXT ? `${whole.slice(0, MAX_TEXT)}… (${number(whole.length)})` : whole;
 }

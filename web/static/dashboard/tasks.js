@@ -12,7 +12,7 @@ const AGAIN_MS = 5000;
 const PAGE = 50;
 const STATES = ["queued", "executing", "completed", "failed", "cancelled"];
 const TASK_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
-const MOST_SAVED = 2000;
+const MAX_SAVED = 2000;
 const LIVE = ["", "queued", "executing"];
 const LINKED = ["user"]; // filters without a field
 const CHOSEN = ["state", "queue", "model", "worker"];
@@ -185,7 +185,7 @@ export class Tasks {
     const cancellable = BULK.some(name => query.has(name)) && LIVE.includes(query.get("state") ?? "") && !TYPED.some(name => query.has(name));
     replace(
       this._all,
-      h("button", { type: "button", class: "small", id: "save-tasks", on: { click: () => save(query, MOST_SAVED) } }, t("tasks.save")),
+      h("button", { type: "button", class: "small", id: "save-tasks", on: { click: () => save(query, MAX_SAVED) } }, t("tasks.save")),
       cancellable ? h("button", { type: "button", class: "small danger", id: "cancel-found", on: { click: () => cancelFound(query, () => this._read()) } }, t("tasks.cancel.all")) : null,
     );
   }

@@ -6,7 +6,7 @@ import { startPage } from "../common/page.js";
 import strings from "./strings.js";
 
 const METHODS = ["get", "post", "patch", "put", "delete"];
-const MOST_DEPTH = 4;
+const MAX_DEPTH = 4;
 
 startPage({ name: "docs", strings });
 try {
@@ -107,7 +107,7 @@ function table(heads, rows) {
 function shape(document_, schema, depth = 0) {
   if (schema.$ref) {
     const name = schema.$ref.split("/").at(-1);
-    return depth < MOST_DEPTH ? shape(document_, document_.components.schemas[name], depth) : name;
+    return depth < MAX_DEPTH ? shape(document_, document_.components.schemas[name], depth) : name;
   }
   if (schema.const !== undefined) return JSON.stringify(schema.const);
   if (schema.enum) return schema.enum.map(value => JSON.stringify(value)).join(" | ");
@@ -115,7 +115,7 @@ function shape(document_, schema, depth = 0) {
   if (some) return some.map(one => shape(document_, one, depth)).join(" | ");
   if (schema.contentSchema) return shape(document_, schema.contentSchema, depth);
   if (schema.type === "array") return `[${shape(document_, schema.items ?? {}, depth + 1)}]`;
-  if (schema.properties && depth < MOST_DEPTH) {
+  if (schema.properties && depth < MAX_DEPTH) {
     const pad = "  ".repeat(depth + 1);
     const required = new Set(schema.required ?? []);
     const lines = Object.entries(schema.properties).map(

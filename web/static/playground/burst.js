@@ -10,9 +10,9 @@ import { Chart } from "./chart.js";
 import { CodePanel } from "./code.js";
 import { submittedAt } from "./fold.js";
 
-const MOST_TASKS = 120;
-const MOST_GROUPS = 6;
-const AT_ONCE = 4; // a browser has six connections to a host
+const MAX_TASKS = 120;
+const MAX_GROUPS = 6;
+const MAX_CONCURRENT = 4; // a browser has six connections to a host
 const ROUND_MS = 300;
 const SOON = 8; // who stands further back is asked for in every fourth round only
 const LONGEST_MS = 30 * 60_000;
@@ -110,7 +110,7 @@ export class Burst {
         ),
       ),
       this._me?.delegating ? this._groupFields() : this._countField(),
-      h("p", { class: "hint" }, this._me && !this._me.delegating ? t("burst.oneUser") : t("burst.hint", { n: MOST_TASKS })),
+      h("p", { class: "hint" }, this._me && !this._me.delegating ? t("burst.oneUser") : t("burst.hint", { n: MAX_TASKS })),
       h(
         "div",
         { class: "actions" },
@@ -148,7 +148,7 @@ export class Burst {
         {},
         h("td", {}, input("user", { maxlength: 128, spellcheck: "false" })),
         h("td", {}, h("select", { id: `burst-tier-${index}`, "aria-label": t("burst.tier.of", { n: index + 1 }), on: { change } }, tiers)),
-        h("td", {}, input("count", { type: "number", min: 1, max: MOST_TASKS })),
+        h("td", {}, input("count", { type: "number", min: 1, max: MAX_TASKS })),
         h(
           "td",
           {},
@@ -184,7 +184,7 @@ export class Burst {
       ),
       h(
         "button",
-        { type: "button", class: "quiet small", disabled: this._groups.length >= MOST_GROUPS, on: { click: add } },
+        { type: "button", class: "quiet small", disabled: this._groups.length >= MAX_GROUPS, on: { click: add } },
         t("burst.add"),
       ),
     );
@@ -196,7 +196,7 @@ export class Burst {
       "div",
       { class: "field" },
       h("label", { for: "burst-count-0" }, t("burst.count")),
-      h("input", { id: "burst-count-0", type: "number", min: 1, max: MOST_TASKS, value: this._groups[0].count, on: { input } }),
+      h("input", { id: "burst-count-0", type: "number", min: 1, max: MAX_TASKS, value: this._groups[0].count, on: { input } }),
     );
   }
 
@@ -226,8 +226,8 @@ export class Burst {
     }
     const groups = this._wanted();
     const total = groups.reduce((sum, group) => sum + group.count, 0);
-    if (total < 1 || total > MOST_TASKS) {
-      complain(t("burst.tooMany", { n: MOST_TASKS }));
+    if (total < 1 || total > MAX_TASKS) {
+      complain(t("burst.tooMany", { n: MAX_TASKS }));
       return;
     }
     const body = {
@@ -490,5 +490,5 @@ async function several(items, work) {
   const hand = async () => {
     while (queue.length) await work(queue.shift());
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, hand));
+  await Promise.all(Array.from({ length: MAX_CONCURRENT }, hand));
 }

@@ -4,8 +4,8 @@ import { setText } from "../common/dom.js";
 import { number } from "../common/format.js";
 import { t } from "../common/i18n.js";
 
-const MOST_FRAMES = 400;
-const MOST_CHARACTERS = 4000; // of one
+const MAX_FRAMES = 400;
+const MAX_CHARACTERS = 4000; // of one
 const DRAW_MS = 50;
 
 export class Frames {
@@ -24,10 +24,10 @@ export class Frames {
 
   /** Another event: `data` is text. */
   add({ id, event, data }) {
-    const shown = data.length > MOST_CHARACTERS ? `${data.slice(0, MOST_CHARACTERS)} …` : data;
+    const shown = data.length > MAX_CHARACTERS ? `${data.slice(0, MAX_CHARACTERS)} …` : data;
     const named = event && event !== "message" ? `event: ${event}\n` : "";
     this._frames.push(`${id ? `id: ${id}\n` : ""}${named}data: ${shown}\n\n`);
-    while (this._frames.length > MOST_FRAMES) {
+    while (this._frames.length > MAX_FRAMES) {
       this._frames.shift();
       this._dropped += 1;
     }

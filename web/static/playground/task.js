@@ -13,7 +13,7 @@ import { Readings } from "./readings.js";
 
 const BACK_AFTER_S = 4;
 const SILENT_MS = 8000;
-const MOST_DOTS = 14;
+const MAX_DOTS = 14;
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
 /**
@@ -358,7 +358,7 @@ export class TaskPanel {
     if (box.dataset.position !== String(place.position) || !box.children.length) {
       box.dataset.position = place.position;
       const before = place.position - 1;
-      const shown = Math.min(before, MOST_DOTS);
+      const shown = Math.min(before, MAX_DOTS);
       const dots = Array.from({ length: shown }, () => h("i"));
       replace(
         box,

@@ -16,8 +16,8 @@ from base64 import b64decode
 import msgspec
 from msgspec import Raw, Struct
 
-MOST_LEVELS = 4
-MOST_FIELDS = 1024
+MAX_LEVELS = 4
+MAX_FIELDS = 1024
 _OTHER_TYPE = "application/octet-stream"
 _TYPE = re.compile(r"[!-~]{1,100}(?:[ !-~]{1,100})?")
 _BREAKS = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A", "\\": "_"})
@@ -53,14 +53,14 @@ class Form:
         if level == 1:
             _check(name)
         self._fields += 1  # also what is left out takes its time
-        if self._fields > MOST_FIELDS:
-            raise ValueError(f"a form of more than {MOST_FIELDS} fields")
+        if self._fields > MAX_FIELDS:
+            raise ValueError(f"a form of more than {MAX_FIELDS} fields")
         value = bytes(raw)
         kind = value[:1]
         if value == b"null":
             return
         if kind in (b"{", b"["):
-            if level > MOST_LEVELS:
+            if level > MAX_LEVELS:
                 raise ValueError(f"{name} is nested deeper than a form can say")
             if kind == b"[":
                 for item in _items.decode(value):

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator, Sequence
 
-MOST_MEMBERS = 64
+MAX_MEMBERS = 64
 """Of a gzip file; what follows is left out."""
 _GZIP = 16 + zlib.MAX_WBITS
 _SLICE = 64 * 1024
@@ -31,7 +31,7 @@ def decode(coding: str, body: bytes, limit: int) -> bytes:
         rest = part
         while rest:
             if reader.eof:
-                if coding == "deflate" or members == MOST_MEMBERS or not rest.startswith(b"\x1f"):
+                if coding == "deflate" or members == MAX_MEMBERS or not rest.startswith(b"\x1f"):
                     return bytes(made)  # what follows is padding
                 reader, members = zlib.decompressobj(_GZIP), members + 1
             try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 Header = tuple[str, str]
 
-MOST_HEADERS = 128
+MAX_TOTAL_HEADERS = 128
 MAX_HEADERS_BYTES = 32 * 1024
 
 HOP_BY_HOP = frozenset(
@@ -29,9 +29,9 @@ def outgoing(headers: Iterable[Header]) -> list[Header]:
     line break within one would be the beginning of another.
     """
     given = [(name.lower(), value.strip(" \t")) for name, value in headers]
-    if len(given) > MOST_HEADERS or sum(len(n) + len(v) for n, v in given) > MAX_HEADERS_BYTES:
+    if len(given) > MAX_TOTAL_HEADERS or sum(len(n) + len(v) for n, v in given) > MAX_HEADERS_BYTES:
         raise ValueError(
-            f"There are more than {MOST_HEADERS} headers, or {MAX_HEADERS_BYTES} characters of them"
+            f"There are more than {MAX_TOTAL_HEADERS} headers, or {MAX_HEADERS_BYTES} characters of them"
         )
     for name, value in given:
         if not NAME.fullmatch(name):

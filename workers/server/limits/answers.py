@@ -7,7 +7,7 @@ from typing import Literal
 
 RATIO = 1.1
 _LOG = math.log(RATIO)
-MOST_BIN = 260
+MAX_BIN = 260
 """Some 1,800 years: more than any limit."""
 
 Measure = Literal["first", "gap"]
@@ -16,7 +16,7 @@ Measure = Literal["first", "gap"]
 
 def bin_of(ms: float) -> int:
     """The bin of a time; it holds those that are longer than `edge(bin - 1)`, and at most `edge(bin)`."""
-    return 0 if ms <= 1 else min(math.ceil(math.log(ms) / _LOG), MOST_BIN)
+    return 0 if ms <= 1 else min(math.ceil(math.log(ms) / _LOG), MAX_BIN)
 
 
 def edge(number: int) -> float:

@@ -28,7 +28,7 @@ log = structlog.get_logger("fairlane.workers")
 ROUND_S = 5.0
 PERIOD_MS = 600_000
 """Length of a period in which answers are counted together; those of two to three periods show what is safe."""
-AT_ONCE = 50
+MAX_CONCURRENT = 50
 """Models that the store is asked about in one write, so that others are served between."""
 NOTHING_KNOWN = Crowding("", None, {})
 
@@ -109,8 +109,8 @@ class Congestion:
             if standing is None or standing.configured != configured:
                 self._standings[name] = _anew(configured, standing)
         names = list(following)
-        for at in range(0, len(names), AT_ONCE):
-            some = names[at : at + AT_ONCE]
+        for at in range(0, len(names), MAX_CONCURRENT):
+            some = names[at : at + MAX_CONCURRENT]
             found = await asyncio.gather(*(self._read(name) for name in some))
             for name, crowding in zip(some, found, strict=True):
                 self._move(name, crowding)

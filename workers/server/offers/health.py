@@ -2,7 +2,7 @@
 
 A worker is unhealthy when it says so itself (`unhealthy` in `register`: its upstream is gone), or after FAILURES_TO_REST failures
 in a row. It rests while other workers that are well, here or at other replicas, offer all of its models: one that says that it
-cannot work until it says that it can; one that was found out for a time that doubles, REST_S to MOST_REST_S, after which it gets
+cannot work until it says that it can; one that was found out for a time that doubles, REST_S to MAX_REST_S, after which it gets
 one task at a time until one completes. If no other worker is healthy it continues as if it were: its clients learn what is
 wrong by their own failures, and in time.
 
@@ -30,7 +30,7 @@ log = structlog.get_logger("fairlane.workers")
 
 FAILURES_TO_REST = 3
 REST_S = 0.5
-MOST_REST_S = 30.0
+MAX_REST_S = 30.0
 FAILS_ALL = 10
 """Failures in a row, without one task that completed between them, that are reported."""
 MAX_CHARS = 200
@@ -178,7 +178,7 @@ class Health:
         worker.cap = 0
         if worker.reported:
             return
-        pause_s = min(REST_S * 2.0 ** min(worker.rests, 10), MOST_REST_S)
+        pause_s = min(REST_S * 2.0 ** min(worker.rests, 10), MAX_REST_S)
         worker.rests += 1
         worker.probe_at = self._pool.time() + pause_s
         self._loop.call_later(pause_s, partial(self._probe, worker))

@@ -9,7 +9,7 @@ import structlog
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.presence import AT_ONCE, Presence, Row
+from fairlane.queues.survey.presence import MAX_PER_MESSAGE, Presence, Row
 from fairlane.workers.server.background import observe
 from fairlane.workers.server.pool import Pool, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -18,7 +18,7 @@ log = structlog.get_logger("fairlane.workers")
 
 OFFER_S = 5.0
 OFFER_HOLD_MS = 15_000
-MOST_PAIRS = 1000
+MAX_PAIRS = 1000
 """Models with their upstreams per call: each takes Redis about 10 us, and other calls wait meanwhile."""
 PRESENT_S = 0.25
 """At most one message about who the workers are in such a time."""
@@ -32,14 +32,14 @@ class _Portion(NamedTuple):
 
 
 def _portions(models: list[str], upstreams: list[tuple[str, str]]) -> list[_Portion]:
-    """Models, each with all its upstreams: one portion at least, none with more than MOST_PAIRS, but for one model's."""
+    """Models, each with all its upstreams: one portion at least, none with more than MAX_PAIRS, but for one model's."""
     by_model: dict[str, list[tuple[str, str]]] = {}
     for pair in upstreams:
         by_model.setdefault(pair[0], []).append(pair)
     portions = [_Portion([], [])]
     for model in models:
         pairs = by_model.get(model, [])
-        if portions[-1].models and len(portions[-1].upstreams) + len(pairs) > MOST_PAIRS:
+        if portions[-1].models and len(portions[-1].upstreams) + len(pairs) > MAX_PAIRS:
             portions.append(_Portion([], []))
         portions[-1].models.append(model)
         portions[-1].upstreams.extend(pairs)
@@ -118,8 +118,8 @@ class Offers:
         withdrawn = sorted(self._offered - models)
         offered = sorted(models)
         self._due = now + OFFER_S
-        for at in range(0, max(len(offered), len(withdrawn), 1), AT_ONCE):
-            for reply in self._tell(offered[at : at + AT_ONCE], withdrawn[at : at + AT_ONCE]):
+        for at in range(0, max(len(offered), len(withdrawn), 1), MAX_PER_MESSAGE):
+            for reply in self._tell(offered[at : at + MAX_PER_MESSAGE], withdrawn[at : at + MAX_PER_MESSAGE]):
                 await reply
         moving = {w.id: (len(w.attempts), pool.silent_ms(w)) for w in pool}
         silent = {w.id: ms for w in pool if (ms := self._task_silent_ms(w)) is not None}

@@ -1,6 +1,6 @@
 """How much a worker may send: a token bucket, and a count of events per minute. Pure: the time is handed in, in seconds."""
 
-MOST_SLOTS = 16
+MAX_SLOTS = 16
 MIN_PAUSE_S = 0.05
 """Shorter pauses are saved up: each costs a wake-up."""
 
@@ -80,12 +80,12 @@ class FrameRate:
         self._fit(1, now)
 
     def set_slots(self, slots: int, now: float) -> None:
-        """More slots may send more frames; bytes only up to MOST_SLOTS, as the worker alone says how many it has."""
+        """More slots may send more frames; bytes only up to MAX_SLOTS, as the worker alone says how many it has."""
         if slots != self._slots:
             self._fit(slots, now)
 
     def _fit(self, slots: int, now: float) -> None:
-        few = min(slots, MOST_SLOTS)
+        few = min(slots, MAX_SLOTS)
         rates = self._frames * slots, self._volume * few
         self._slots = slots
         for bucket, rate in zip(self._buckets, rates, strict=True):

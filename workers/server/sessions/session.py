@@ -56,12 +56,12 @@ AboutTask = TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskRes
 
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
-MOST_NAMED = 16
+MAX_NAMED = 16
 """Tasks that are looked for in a frame that cannot be read."""
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
 LINES_PER_MINUTE = 20
 """Lines in the log about one connection's wrong frames: some fail their task and count for nothing, so they can continue."""
-MOST_CANCELS = 64
+MAX_CANCELS = 64
 """The most answers to one heartbeat, or as many as the worker has slots."""
 
 
@@ -327,7 +327,7 @@ class Session:
         if worker is None:
             return fault
         text = data if isinstance(data, str) else data.decode("utf-8", "replace")
-        named = {match[1] for match in itertools.islice(_TASK_ID.finditer(text), MOST_NAMED)}
+        named = {match[1] for match in itertools.islice(_TASK_ID.finditer(text), MAX_NAMED)}
         for attempt in attempts_on(worker):
             if attempt.answered or attempt.grant.task_id not in named:
                 continue
@@ -355,7 +355,7 @@ class Session:
                     if attempt.phase is Phase.RUNNING:
                         self._registry.pool.count_loss(worker)
                     attempt.lost()
-        for key in sorted(running)[: max(worker.slots, MOST_CANCELS)]:
+        for key in sorted(running)[: max(worker.slots, MAX_CANCELS)]:
             if worker.past.get(key) is None:
                 worker.strange.put(key, True)  # its answer to the cancel is no fault
             self.send(encoder.encode(Cancel(*key, "superseded", self._registry.settings.cancel_grace_ms)))

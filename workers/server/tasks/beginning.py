@@ -20,9 +20,9 @@ from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Tracer
 
-MOST_SENT_AWAY = 1000
+MAX_SENT_AWAY = 1000
 """Tasks remembered that no worker here could run, with how often they arrived."""
-MOST_REFUSALS = 5
+MAX_REFUSALS = 5
 """Times that a task is brought to other replicas because no worker here supports it; then that is assumed of all."""
 UNTAKEN = {
     Mismatch.TYPE: "No connected worker takes tasks of type {}",
@@ -59,7 +59,7 @@ class Beginnings:
         self._flushes = flushes
         self._silence = silence
         self._tracer = tracer
-        self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
+        self._sent_away: Recent[str, int] = Recent(MAX_SENT_AWAY)
 
     def start(self, grant: Grant, asked_for: Worker) -> None:
         """Begin a granted task, on the worker it was asked for or a better one.
@@ -173,7 +173,7 @@ class Beginnings:
         grant = attempt.grant
         times = (self._sent_away.get(grant.task_id) or 0) + 1
         self._sent_away.put(grant.task_id, times)
-        tired = why is Mismatch.REJECTED and times > MOST_REFUSALS
+        tired = why is Mismatch.REJECTED and times > MAX_REFUSALS
         if not tired and await self._background.until_answered(lambda: self._elsewhere.takes(grant, why)):
             attempt.decline(why.value)
         else:

@@ -52,7 +52,7 @@ from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, P
 STOPS_EARLIER_S = 10.0
 """A worker has so much less time to stop than the sweep gives the task, though it may hear of that only by a renewal: so its
 replica ends the task first, and says what it used."""
-MOST_STEPS = 20
+MAX_STEPS = 20
 """Times that the store may ask for more before it ends a stage: it takes one or two."""
 BALANCE_TRIES = 30
 BALANCE_PAUSE_S = 1.0
@@ -66,7 +66,7 @@ NOT_ENTERED = {
     "no_worker": ("NO_WORKER", "No worker available"),
 }
 """Why a chain ends whose next stage cannot be entered: a failure code, and a sentence."""
-CHAINS_AT_ONCE = 4
+MAX_CONCURRENT_CHAINS = 4
 """Chains that are read at the same time, users in turns: one may have 16 MiB, and all else that is read stands behind it."""
 VERSION_1 = "version 1"
 """How the history names the workers that have no name."""
@@ -106,7 +106,7 @@ class Endings:
         self._checker = checker
         self._background = background
         self._lines = RateLimitedLogger()
-        self._reading = FairSemaphore(CHAINS_AT_ONCE)
+        self._reading = FairSemaphore(MAX_CONCURRENT_CHAINS)
         self.attempts = attempts
         self.settings = settings
         self.deliver = hub.deliver
@@ -223,7 +223,7 @@ class Endings:
     ) -> None:
         """What an attempt does whose stage the store did not end: see `Advanced`."""
         attempt.steps += 1
-        if advanced.outcome == "too_large" or attempt.steps > MOST_STEPS:
+        if advanced.outcome == "too_large" or attempt.steps > MAX_STEPS:
             attempt.cannot_go_on(advanced.outcome)
             return
         if advanced.outcome == "next" or not isinstance(step.then, StageEntry):

@@ -18,7 +18,7 @@ from fairlane.gateway.database.tables import usage
 
 FAILURES = {"WORKER_LOST", "BAD_REQUEST", "INSUFFICIENT_QUOTA"}
 """How one may fail: its worker was lost while it streamed, or two workers were; nobody can read its page; it cannot be paid."""
-LEAST_TRIES = 2
+MIN_TRIES = 2
 
 
 def check_store(server: Server, runs: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def _check_stage(run: Run, name: str, stage: dict[str, Any], rows: Mapping[Any, 
     else:
         assert states["completed"] < sum(states.values()), (name, stage, rows)
         lost = [row for row in rows.values() if row.code == "WORKER_LOST"]
-        assert all(row.attempts >= LEAST_TRIES or row.first_output for row in lost), (name, lost)
+        assert all(row.attempts >= MIN_TRIES or row.first_output for row in lost), (name, lost)
 
 
 def _check_answer(run: Run, ran: set[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from tests.support.servers import Server
 
 MOVE_S = 2.0
-MOST_AWAY_S = 0.4
+MAX_AWAY_S = 0.4
 
 
 class Victim(Protocol):
@@ -76,7 +76,7 @@ class Moments:
 
     async def away(self) -> None:
         """For how long it stays away."""
-        await asyncio.sleep(self._dice.uniform(0, MOST_AWAY_S))
+        await asyncio.sleep(self._dice.uniform(0, MAX_AWAY_S))
 
 
 async def kill(victims: Mapping[str, tuple[Victim, float]], kills: int, moments: Moments) -> Counter[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.batches.lines import LINES, MOST_ERRORS, FileLines, Findings, validate_lines
+from fairlane.gateway.batches.lines import LINES, MAX_ERRORS, FileLines, Findings, validate_lines
 from fairlane.gateway.calls.bodies import Bodies
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +96,7 @@ async def test_too_many_lines_and_none_at_all() -> None:
 
 async def test_of_many_bad_lines_some_are_told() -> None:
     findings = await found(b"{\n" * 1000)
-    assert len(findings.problems) == MOST_ERRORS
+    assert len(findings.problems) == MAX_ERRORS
 
 
 async def test_the_lines_of_a_file_are_read_from_any_of_them_on_and_nothing_stays_open() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, cast
 
 from fairlane.gateway.tasks.poll import Poll
-from fairlane.streaming.results import AT_ONCE
+from fairlane.streaming.results import MAX_CONCURRENT
 
 
 class Store:
@@ -29,4 +29,4 @@ def test_of_many_chains_that_fail_together_few_are_read_at_once() -> None:
 
     store = Store()
     assert asyncio.run(read()) == [{}] * 40
-    assert (store.read, store.most) == (40, AT_ONCE)
+    assert (store.read, store.most) == (40, MAX_CONCURRENT)

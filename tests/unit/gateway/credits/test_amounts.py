@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.credits.amounts import MICRO, MOST_CREDITS, credits_of, plain_credits, read_credits
+from fairlane.gateway.credits.amounts import MAX_CREDITS, MICRO, credits_of, plain_credits, read_credits
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from fairlane.gateway.credits.amounts import MICRO, MOST_CREDITS, credits_of, pl
         *((0, 0), (1, MICRO), (12.5, 12_500_000), ("12.5", 12_500_000), (" 12.50 ", 12_500_000)),
         *((0.1, 100_000), (0.000001, 1), (1e-6, 1), (1e3, 1000 * MICRO), ("0.1000000000", 100_000)),
         *((0.29, 290_000), (1.005, 1_005_000), (999_999_999.999999, 999_999_999_999_999)),
-        *((MOST_CREDITS, MOST_CREDITS * MICRO), ("+2", 2 * MICRO), (-0.0, 0)),
+        *((MAX_CREDITS, MAX_CREDITS * MICRO), ("+2", 2 * MICRO), (-0.0, 0)),
     ],
 )
 def test_a_decimal_is_read_as_it_is_written(value: Any, micro: int) -> None:
@@ -41,7 +41,7 @@ def test_a_decimal_is_read_as_it_is_written(value: Any, micro: int) -> None:
             (value, "has more than 6 decimals")
             for value in (0.1234567, "0.0000001", 1e-7, "1." + "0" * 6 + "1")
         ),
-        *((value, "should be from 0 to 1000000000 credits") for value in (-1, "-0.000001", MOST_CREDITS + 1)),
+        *((value, "should be from 0 to 1000000000 credits") for value in (-1, "-0.000001", MAX_CREDITS + 1)),
         *((value, "should be from 0 to 1000000000 credits") for value in (float("inf"), 10**20, 1e300)),
     ],
 )
@@ -61,12 +61,12 @@ def test_what_may_be_taken_back_is_less_than_nothing() -> None:
         read_credits(-10.000001, least=-10, most=10)
 
 
-@given(st.integers(-MOST_CREDITS * MICRO, MOST_CREDITS * MICRO))
+@given(st.integers(-MAX_CREDITS * MICRO, MAX_CREDITS * MICRO))
 def test_what_is_told_is_read_back_also_by_way_of_json_and_yaml(micro: int) -> None:
     told = credits_of(micro)
     assert told * MICRO == micro
     for text in (f"{told:f}", str(told)):
-        assert read_credits(json.loads(f"[{text}]")[0], least=-MOST_CREDITS) == micro
-        assert read_credits(json.loads(f'["{told:f}"]')[0], least=-MOST_CREDITS) == micro
-    assert read_credits(yaml.safe_load(f"a: {told:f}")["a"], least=-MOST_CREDITS) == micro
+        assert read_credits(json.loads(f"[{text}]")[0], least=-MAX_CREDITS) == micro
+        assert read_credits(json.loads(f'["{told:f}"]')[0], least=-MAX_CREDITS) == micro
+    assert read_credits(yaml.safe_load(f"a: {told:f}")["a"], least=-MAX_CREDITS) == micro
     assert Decimal(json.dumps(plain_credits(micro))) == told

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.credits.quota import MOST_TEXTS, Budgets, Per, Quota, window_at
+from fairlane.gateway.credits.quota import MAX_TEXTS, Budgets, Per, Quota, window_at
 
 HOUR_MS = 3_600_000
 ZONES = ("UTC", "Europe/Berlin", "America/Havana", "Asia/Beirut", "Pacific/Apia", "Australia/Lord_Howe")
@@ -101,9 +101,9 @@ def test_a_quota_is_told_by_who_pays_and_the_ends_of_its_windows() -> None:
 
 def test_texts_of_quotas_that_are_no_more_take_no_memory() -> None:
     budgets = Budgets()
-    for budget in range(1, MOST_TEXTS + 50):
+    for budget in range(1, MAX_TEXTS + 50):
         budgets.text(Quota(of_user=False, budget=budget), 0)
-    assert len(budgets._texts) <= MOST_TEXTS
+    assert len(budgets._texts) <= MAX_TEXTS
 
 
 def test_who_pays() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.files.names import MOST_CHARS, disposition, is_file_id, plain_name
+from fairlane.gateway.files.names import MAX_CHARS, disposition, is_file_id, plain_name
 from fairlane.gateway.files.rows import new_file_id
 from fairlane.gateway.settings import Bucket, Directory, FilesSettings, parse_storage
 
@@ -21,7 +21,7 @@ from fairlane.gateway.settings import Bucket, Directory, FilesSettings, parse_st
         ("", "file"),
         ("///", "file"),
         (" \u202e ", "file"),
-        ("ä" * 300, "ä" * MOST_CHARS),
+        ("ä" * 300, "ä" * MAX_CHARS),
     ],
 )
 def test_a_name_is_plain(given_name: str, plain: str) -> None:

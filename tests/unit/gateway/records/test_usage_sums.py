@@ -6,7 +6,7 @@ from tests.support.records import NOON, entry
 
 from fairlane.gateway.records import usage
 from fairlane.gateway.records.entries import UsageRow, read_usage
-from fairlane.gateway.records.usage import DAY_MS, MOST_NAMES, UsageTable
+from fairlane.gateway.records.usage import DAY_MS, MAX_NAMES, UsageTable
 from fairlane.queues.metrics import OTHER
 
 
@@ -34,7 +34,7 @@ def table() -> UsageTable:
 def test_one_key_has_so_many_names_a_day_and_takes_none_from_others() -> None:
     sums = table()
     named = models(sums, invented(2000))
-    assert (len(named), OTHER in named) == (MOST_NAMES + 1, True)
+    assert (len(named), OTHER in named) == (MAX_NAMES + 1, True)
     assert models(sums, [row("mine", key="acme")]) == {"mine"}
     assert models(sums, [row("mine", ended=NOON + DAY_MS)]) == {"mine"}
     assert models(sums, [row("made-up-7"), row("one-more")]) == {"made-up-7", OTHER}
@@ -48,11 +48,11 @@ def test_models_that_are_configured_or_offered_always_have_their_name() -> None:
 
 def test_what_is_remembered_of_names_is_bounded() -> None:
     sums = table()
-    for number in range(2 * usage.MOST_KEYS):
+    for number in range(2 * usage.MAX_KEYS):
         models(sums, invented(1, key=f"key-{number}"))
         models(sums, invented(1, key="busy"))
-    assert len(sums._names) == usage.MOST_KEYS
-    models(sums, invented(MOST_NAMES, key="busy"))
+    assert len(sums._names) == usage.MAX_KEYS
+    models(sums, invented(MAX_NAMES, key="busy"))
     assert models(sums, [row("one-more", key="busy")]) == {OTHER}
 
 

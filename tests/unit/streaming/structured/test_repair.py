@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fairlane.streaming.structured.repair import (
-    MOST_ANSWER_CHARS,
-    MOST_PAYLOAD_BYTES,
-    MOST_WORDS_CHARS,
+    MAX_ANSWER_CHARS,
+    MAX_PAYLOAD_BYTES,
+    MAX_WORDS_CHARS,
     ask_again,
     repair_request,
     shortened,
@@ -70,18 +70,18 @@ def test_what_is_no_chat_is_not_asked_again(payload: bytes) -> None:
 
 
 def test_a_long_answer_is_told_by_its_beginning_and_its_end() -> None:
-    answer = "begin" + "é" * 3 * MOST_ANSWER_CHARS + "end"
+    answer = "begin" + "é" * 3 * MAX_ANSWER_CHARS + "end"
     told = asked_again(b'{"messages":[]}', answer)["messages"][0]["content"]
     assert told == shortened(answer)
     assert told.startswith("begin")
     assert told.endswith("end")
-    assert f"{len(answer) - MOST_ANSWER_CHARS} characters" in told
-    assert len(told) < MOST_ANSWER_CHARS + 100
-    assert shortened(answer[:MOST_ANSWER_CHARS]) == answer[:MOST_ANSWER_CHARS]
+    assert f"{len(answer) - MAX_ANSWER_CHARS} characters" in told
+    assert len(told) < MAX_ANSWER_CHARS + 100
+    assert shortened(answer[:MAX_ANSWER_CHARS]) == answer[:MAX_ANSWER_CHARS]
 
 
 def test_what_is_wrong_is_told_in_few_words() -> None:
-    assert len(ask_again("x" * 10_000)) < MOST_WORDS_CHARS + 300
+    assert len(ask_again("x" * 10_000)) < MAX_WORDS_CHARS + 300
 
 
 @pytest.mark.parametrize("many", [" " * 64_000, "] " * 32_000, "\\n ]" * 32_000])
@@ -98,6 +98,6 @@ def test_what_a_caller_writes_into_his_messages_does_not_make_it_slow(many: str)
 
 
 def test_a_request_that_is_too_large_is_not_put_together_again() -> None:
-    text = "x" * MOST_PAYLOAD_BYTES
+    text = "x" * MAX_PAYLOAD_BYTES
     payload = b'{"messages":[{"role":"user","content":"%b"}]}' % text.encode()
     assert repair_request(payload, b'"no"', "$: wrong") is None

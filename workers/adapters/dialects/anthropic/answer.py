@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.workers.adapters.chunks import MOST_CHOICES, StreamError, check_event, is_null
+from fairlane.workers.adapters.chunks import MAX_CHOICES, StreamError, check_event, is_null
 from fairlane.workers.adapters.dialects.base import Output
 from fairlane.workers.adapters.dialects.chat import Head, calls_delta, completion_of, told_once, usage_from
 from fairlane.workers.sdk.values import Delta, Result, Usage
@@ -20,7 +20,7 @@ FINISHES = {
     "refusal": "content_filter",
 }
 """Stop reasons; others stay as they are."""
-MOST_THINKING = 1024 * 1024
+MAX_THINKING = 1024 * 1024
 """Characters of thinking that are kept to be sent back; longer thoughts are shown, but cannot be."""
 
 
@@ -156,8 +156,8 @@ class AnthropicReader:
         self._count(message.usage)
 
     def _start(self, index: int, block: _Block) -> list[Delta]:
-        if len(self._open) >= MOST_CHOICES or self._calls >= MOST_CHOICES:
-            raise ValueError(f"more than {MOST_CHOICES} blocks")
+        if len(self._open) >= MAX_CHOICES or self._calls >= MAX_CHOICES:
+            raise ValueError(f"more than {MAX_CHOICES} blocks")
         opened = self._open[index] = _Open(block.type, self._calls)
         if block.type == "tool_use":
             self._calls += 1
@@ -180,7 +180,7 @@ class AnthropicReader:
             return [Delta(tool_calls=Raw(msgspec.json.encode([call])))]
         if opened.type == "thinking":
             opened.length += len(delta.thinking) + len(delta.signature)
-            if opened.length <= MOST_THINKING:
+            if opened.length <= MAX_THINKING:
                 opened.thinking.append(delta.thinking)
                 opened.signature.append(delta.signature)
             return [Delta(reasoning=delta.thinking)] if delta.thinking else []
@@ -196,7 +196,7 @@ class AnthropicReader:
             call = {"index": opened.call, "function": {"arguments": "{}"}}
             return [Delta(tool_calls=Raw(msgspec.json.encode([call])))]
         signature = "".join(opened.signature)
-        if opened.type == "thinking" and signature and opened.length <= MOST_THINKING:
+        if opened.type == "thinking" and signature and opened.length <= MAX_THINKING:
             thinking = "".join(opened.thinking)
             return [_thinking_block({"type": "thinking", "thinking": thinking, "signature": signature})]
         return []

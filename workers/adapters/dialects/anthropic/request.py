@@ -33,7 +33,7 @@ JSON_ONLY = "Answer with one JSON object and nothing else."
 """Said at the end of `system` for `json_object`: Anthropic has no such mode."""
 BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32000}
 """Thinking tokens by effort, for models that want them said."""
-LEAST_BUDGET = 1024
+MIN_BUDGET = 1024
 _OLD_THINKERS = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:-20\d{6}|-latest|$|@))")
 """Models whose thinking is bounded by a budget; later ones take an effort, and refuse a budget."""
 
@@ -205,7 +205,7 @@ def _think(chat: Chat, body: dict[str, Any], model: str) -> None:
         if chat.most_tokens is None:
             budget = BUDGETS[effort]
             body["max_tokens"] += budget
-        if budget >= LEAST_BUDGET:
+        if budget >= MIN_BUDGET:
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
     else:
         body["thinking"] = {"type": "adaptive", "display": "summarized"}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.workers.adapters.chunks import MOST_CHOICES, StreamError, check_event, is_null
+from fairlane.workers.adapters.chunks import MAX_CHOICES, StreamError, check_event, is_null
 from fairlane.workers.adapters.dialects.base import Output
 from fairlane.workers.adapters.dialects.chat import Head, calls_delta, completion_of, told_once, usage_from
 from fairlane.workers.sdk.errors import TaskError
@@ -98,7 +98,7 @@ class GeminiReader:
         self.usage: Usage | None = None
         self.done = False
         self._head = head
-        self._most_calls = 1 if one_call else MOST_CHOICES
+        self._most_calls = 1 if one_call else MAX_CHOICES
         self._choices: dict[int, _Choice] = {}
         self._told = False
         self._model = head.model
@@ -136,7 +136,7 @@ class GeminiReader:
 
     def _read(self, candidate: _Candidate) -> list[Delta]:
         index = candidate.index
-        if not 0 <= index < MOST_CHOICES:
+        if not 0 <= index < MAX_CHOICES:
             raise ValueError(f"a candidate with the index {index}")
         choice = self._choices.setdefault(index, _Choice())
         parts = None if candidate.content is None else candidate.content.parts
