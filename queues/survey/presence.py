@@ -57,7 +57,7 @@ class Presence:
         self._changed = dict.fromkeys(workers)
 
     def news(self, describe: Callable[[str], Row | None]) -> PresenceNews:
-        """Return the next message: at most MAX_PER_MESSAGE workers; ask again for the rest. `describe`: None for a worker that is gone."""
+        """Return the next message: at most MAX_PER_MESSAGE workers. `describe`: None for a worker that is gone."""
         ids = list(self._changed)[:MAX_PER_MESSAGE]
         told, gone = {}, []
         if self._anew:

@@ -179,7 +179,7 @@ def test_the_document_is_complete() -> None:
 
 def test_the_document_names_the_codes_of_rejections() -> None:
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-    rejected = page.partition("### Refused: no task was made")[2].partition("### Failed")[0]
+    rejected = page.partition("### Rejected: no task was created")[2].partition("### Failed")[0]
     rows = {(status, code) for status, code in re.findall(r"^\| (429|503) `(\w+)`", rejected, re.MULTILINE)}
     for status, cell in re.findall(r"^\| (401|403|410|422) \| (.*) \|$", rejected, re.MULTILINE):
         rows |= {(status, code) for code in re.findall(r"`([A-Z_]+)`", cell)}

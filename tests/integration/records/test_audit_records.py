@@ -150,7 +150,7 @@ async def test_the_record_is_found_by_who_what_where_and_when(
             assert answer.status_code == 400
             assert answer.json()["error"].startswith(sentence)
         async with talk.client(secret("acme")) as acme, talk.client(secret("eyes")) as eyes:
-            for page in ("audit", "refusals"):
+            for page in ("audit", "rejections"):
                 assert (await acme.get(f"/api/admin/{page}")).status_code == 403
                 assert (await eyes.get(f"/api/admin/{page}")).status_code == 200
 
@@ -261,17 +261,17 @@ async def test_who_is_refused_is_told_by_the_call_and_the_command(
         await talk.served.gateway.records.refusals.bring(2**60)
 
         async def there() -> bool:
-            return bool((await told(talk, "refusals"))["refusals"])
+            return bool((await told(talk, "rejections"))["refusals"])
 
         await until(there, "the count")
-        [row] = (await told(talk, "refusals", key="acme"))["refusals"]
+        [row] = (await told(talk, "rejections", key="acme"))["refusals"]
         assert (row["key"], row["code"], row["count"], row["minute"] % 60_000) == (
             "acme",
             "RATE_LIMITED",
             2,
             0,
         )
-        assert (await told(talk, "refusals", code="QUEUE_FULL"))["refusals"] == []
+        assert (await told(talk, "rejections", code="QUEUE_FULL"))["refusals"] == []
         wrong = await talk.http.get("/api/admin/rejections", params={"after": "x"})
         assert (wrong.status_code, wrong.json()["error"]) == (
             400,

@@ -22,6 +22,7 @@ from tests.support.talk import Talk, talking
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.responses import log_archive
+from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.responses.writer import ResponseWriter
 
 from .asking import KEYS, Asker, answer_with, events_of, good, refused, text_of
@@ -130,12 +131,16 @@ async def test_a_task_runs_while_its_row_is_written_and_nobody_is_told_before(
 
 
 async def test_an_end_that_comes_before_its_row_is_archived_when_that_is_there(
-    talk: Talk, acme: Asker, worker: RawWorker, sql: Sql, gateway: Callable[..., Any]
+    talk: Talk,
+    acme: Asker,
+    worker: RawWorker,
+    sql: Sql,
+    gateway: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another replica looks for it, too."""
     looked = asyncio.Event()
-    store = talk.served.gateway.operator.responses._store
-    found = store.rows
+    found = ResponseStore.rows
 
     async def rows_of(*args: Any, **more: Any) -> Any:
         there = await found(*args, **more)
@@ -145,7 +150,7 @@ async def test_an_end_that_comes_before_its_row_is_archived_when_that_is_there(
 
     async with gateway("there"):
         sql.hold()
-        store.rows = rows_of
+        monkeypatch.setattr(ResponseStore, "rows", rows_of)
         call = talk.later(acme.ask(background=True))
         task = await answer_with(worker, "that")
         async with asyncio.timeout(15):

@@ -268,7 +268,7 @@ const own = pairs({
   "done.resume": ["{name} is resumed.", "{name} 已恢复。"],
   "done.drain": ["{name} is draining.", "{name} 正在排空。"],
   "done.cancel": ["The task is cancelled.", "任务已取消。"],
-  "done.cancel.late": ["The task has already ended: {state}.", "任务已经结束。"],
+  "done.cancel.late": ["The task has already ended.", "任务已经结束。"],
   "done.change": ["{name} is changed.", "{name} 已更改。"],
   "change.title": ["Limits of {name}", "{name} 的限制"],
   "change.review": ["Review…", "检查…"],
