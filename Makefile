@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test nightly fuzz records chains hostile drill windows check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test nightly fuzz records chains hostile drill windows batches check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -37,7 +37,7 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.installed
 
 # Tests start many processes, which would compile the same sources again and again: what is compiled is kept.
-test nightly fuzz records chains hostile drill windows: export PYTHONDONTWRITEBYTECODE =
+test nightly fuzz records chains hostile drill windows batches: export PYTHONDONTWRITEBYTECODE =
 
 test: install-dev
 	sh tests/install-tools
@@ -49,14 +49,18 @@ nightly: install-dev
 	$(MAKE) --no-print-directory fuzz
 
 fuzz: install-dev
-	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py \
+	FAIRLANE_LONG=1 $(BIN)/python -m pytest --nightly tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py \
 	  tests/properties/test_windows_machine.py tests/properties/test_worker_pick.py tests/integration/test_document.py
 
 records: install-dev
-	FAIRLANE_LONG=1 FAIRLANE_TASKS=$(or $(TASKS),100000) $(BIN)/python -m pytest tests/integration/records/test_every_task_once.py
+	FAIRLANE_LONG=1 FAIRLANE_TASKS=$(or $(TASKS),100000) $(BIN)/python -m pytest --nightly tests/integration/records/test_every_task_once.py
+
+batches: install-dev
+	FAIRLANE_LONG=1 FAIRLANE_LINES=$(or $(LINES),50000) FAIRLANE_KILLS=$(or $(KILLS),10) \
+	  $(BIN)/python -m pytest -s --nightly tests/integration/batches/test_batch_kills.py
 
 chains: install-dev
-	FAIRLANE_LONG=1 FAIRLANE_KILLS=$(or $(KILLS),500) $(BIN)/python -m pytest -s tests/integration/kills/chains
+	FAIRLANE_LONG=1 FAIRLANE_KILLS=$(or $(KILLS),500) $(BIN)/python -m pytest -s --nightly tests/integration/kills/chains
 
 hostile: install-dev
 	sh tests/install-tools
