@@ -1,4 +1,4 @@
-"""@anthropic-ai/sdk, unmodified: messages, streams, tools, thoughts, models, and how failures are raised, retried and left."""
+"""@anthropic-ai/sdk, unmodified: messages, streams, thoughts, tools, and how failures are raised."""
 
 import json
 from functools import partial
@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.settings import CallerKey
-
 from .cast import CALLS
 from .nodes import first_status, node, outcome, run_node
-from .stage import MESSAGES, Stage, staged
+from .stage import MESSAGES, Stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 run = partial(run_node, client="anthropic.mjs")
@@ -47,19 +44,6 @@ async def test_thoughts_and_tools(stage: Stage, node_project: Path) -> None:
         assert message["stop_reason"] == "tool_use"
 
 
-async def test_models_counts_betas_and_ids(stage: Stage, node_project: Path) -> None:
-    told = await run(node_project, "models", stage.served.url)
-    assert {"talk", "vectors"} <= set(told["names"])
-    assert told["names"] == sorted(set(told["names"]))
-    assert told["one"]["type"] == "model"
-    counted = await run(node_project, "count", stage.served.url)
-    assert counted["input_tokens"] >= 1
-    assert (await run(node_project, "beta", stage.served.url))["stop_reason"] == "end_turn"
-    ids = await run(node_project, "ids", stage.served.url)
-    assert ids["request_id"] == ids["inBody"]
-    assert ids["task"]
-
-
 @pytest.mark.parametrize(
     ("scenario", "name", "status", "kind", "code"),
     [
@@ -77,38 +61,11 @@ async def test_refusals_are_the_right_exceptions(
     assert told["statuses"] == [status]
 
 
-async def test_a_wrong_key(redis_url: str, tmp_path: Path, node_project: Path) -> None:
-    key = CallerKey(id="team", sha256=digest("right"))
-    async with staged(redis_url, tmp_path, keys=[key], key="right") as stage:
-        told = await run(node_project, "unauthorized", stage.served.url, apiKey="wrong")
-        assert (told["name"], told["type"]) == ("AuthenticationError", "authentication_error")
-        assert (await run(node_project, "create", stage.served.url, apiKey="right"))["stop_reason"]
-
-
-async def test_a_full_queue_and_a_deadline(redis_url: str, tmp_path: Path, node_project: Path) -> None:
-    async with staged(redis_url, tmp_path, slots=1, max_queue_length=1, min_task_timeout_ms=100) as stage:
-        stage.beside(stage.fill())
-        await stage.reached(stage.cast.begun, "the running task")
-        headers = {"x-fairlane-timeout": "300"}
-        told = await run(node_project, "timeout", stage.served.url, maxRetries=2, defaultHeaders=headers)
-        assert (told["status"], told["type"], told["statuses"]) == (504, "timeout_error", [504])
-        stage.beside(stage.fill())
-        await stage.queued(1)
-        told = await run(node_project, "queue_full", stage.served.url)
-        assert (told["status"], told["type"]) == (529, "overloaded_error")
-
-
 async def test_a_stream_that_breaks_raises_with_the_sentence(stage: Stage, node_project: Path) -> None:
     told = await run(node_project, "breaks", stage.served.url)
     assert "".join(told["before"]) == "half of "
     assert "The model fell over" in told["message"]
     assert told["type"] == "api_error"
-
-
-@pytest.mark.parametrize("scenario", ["leave", "abort"])
-async def test_who_leaves_cancels_the_task(stage: Stage, node_project: Path, scenario: str) -> None:
-    assert (await run(node_project, scenario, stage.served.url))["text"] == "first "
-    await stage.reached(stage.cast.cancelled, "the cancellation")
 
 
 @pytest.mark.parametrize("scenario", ["waits", "waits_raw"])

@@ -1,4 +1,4 @@
-"""openai-python, sync and async: responses in the background, polled, streamed, resumed, cancelled, deleted, and gone on from."""
+"""openai-python, sync and async: background responses, polled, streamed and resumed."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,6 @@ from openai.types.responses import Response
 from tests.support.serving import until
 
 from .openais import Sdk
-from .stage import Stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -68,13 +67,3 @@ async def test_the_stream_helper_by_id(sdk: Sdk) -> None:
     assert [event.sequence_number for event in events] == list(range(5, 5 + len(events)))
     assert events[-1].type == "response.completed"
     assert final.output_text == "Hello wörld"
-
-
-async def test_it_is_cancelled_and_can_be_so_again(stage: Stage, sdk: Sdk) -> None:
-    asked = await ask(sdk, "patient", background=True)
-    await stage.reached(stage.cast.begun, "the task")
-    assert (await reaches(sdk, asked.id, "in_progress")).output == []
-    for _ in range(2):
-        told = await sdk.call("responses.cancel", response_id=asked.id)
-        assert (told.id, told.status) == (asked.id, "cancelled")
-    assert (await reaches(sdk, asked.id, "cancelled")).id == asked.id

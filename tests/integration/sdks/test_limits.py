@@ -57,18 +57,3 @@ async def test_the_sdk_comes_again_when_it_is_told_to_and_is_served(
         while 429 not in sdk.statuses:
             await sdk.call(CHAT, model="talk", messages=MESSAGES)
         assert sdk.statuses[-1] == 200, "the last call was served at last"
-
-
-async def test_the_sdk_does_not_come_again_where_it_would_be_in_vain(
-    redis_url: str, tmp_path: Path, kind: str
-) -> None:
-    keys = limited(requests_per_day=1)
-    async with (
-        staged(redis_url, tmp_path, keys=keys, key="right") as stage,
-        python_sdk(kind, stage.base_url, api_key="right", max_retries=2) as sdk,
-    ):
-        await sdk.call(CHAT, model="talk", messages=MESSAGES, max_tokens=10)
-        with pytest.raises(openai.RateLimitError, match="requests per day") as caught:
-            await sdk.call(CHAT, model="talk", messages=MESSAGES, max_tokens=10)
-        assert caught.value.type == "requests"
-        assert sdk.statuses == [200, 429]

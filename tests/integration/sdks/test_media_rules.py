@@ -1,7 +1,5 @@
-"""What holds for tasks of media as for all others, and what is refused: over plain HTTP."""
+"""Media tasks over plain HTTP: idempotency, usage records, speech as it arrives, and invalid requests."""
 
-import json
-from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -14,7 +12,7 @@ from tests.support.talk import Talk
 
 from fairlane.gateway.database.tables import usage
 
-from .media import PIECES, SOUND, TEAM, Media, media_behind
+from .media import SOUND, TEAM, Media, media_behind
 from .stage import PATIENT
 
 pytestmark = pytest.mark.anyio
@@ -91,17 +89,6 @@ async def test_a_record_says_what_the_worker_reported_and_nothing_else(
     }
 
 
-async def test_native_callers_have_the_same_types(media: Media, http: httpx2.AsyncClient) -> None:
-    payload = {"model": "ear", "file": {"data": b64encode(SOUND).decode(), "filename": "a.wav"}}
-    body = {"type": "openaiTranscription", "model": "ear", "payload": payload}
-    answer = await http.post("/api/tasks", json=body)
-    assert answer.json()["content"] == "One two drüi"
-    refused = await http.post(
-        "/api/tasks", json={"type": "openaiSpeech", "model": "chat-only", "payload": {}}
-    )
-    assert (refused.status_code, refused.json()["code"]) == (500, "TYPE_NOT_OFFERED")
-
-
 # ---- speech as it comes ----------
 
 
@@ -137,24 +124,6 @@ async def test_a_failure_before_the_first_byte_has_a_status(
     answer = await http.post(SPEECH, json=speak(model))
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/json"
-
-
-async def test_a_caller_who_leaves_stops_the_worker(media: Media, http: httpx2.AsyncClient) -> None:
-    async with http.stream("POST", SPEECH, json=speak("slow")) as answer:
-        assert await anext(answer.aiter_raw()) == b"first!"
-    await until(media.cancelled.is_set, "the cancel at the worker")
-
-
-async def test_speech_as_events(http: httpx2.AsyncClient) -> None:
-    answer = await http.post(SPEECH, json=speak("pieces", stream_format="sse"))
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
-
-    assert b"".join(b64decode(event["audio"]) for event in events[:-1]) == b"".join(PIECES)
-    assert events[-1] == {
-        "type": "speech.audio.done",
-        "usage": {"type": "tokens", "input_tokens": 3, "output_tokens": 40, "total_tokens": 43},
-    }
 
 
 # ---- what is refused ----------
@@ -207,18 +176,3 @@ async def test_a_form_whose_files_are_too_large_as_base64_is_a_413(
     fits = await http.post(HEAR, data={"model": "ear"}, files={"file": ("a", b"x" * 290_000)})
     assert fits.status_code == 200
     assert len(media.seen) == 1
-
-
-async def test_a_form_that_is_cut_off_or_none_is_a_400(http: httpx2.AsyncClient) -> None:
-    kind = {"content-type": "multipart/form-data; boundary=b"}
-    for body in (b"", b"junk", b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\near'):
-        answer = await http.post(HEAR, content=body, headers=kind)
-        assert answer.status_code == 400, answer.text
-
-
-async def test_speech_that_breaks_off_behind_the_adapter_is_cut_here(
-    media: Media, http: httpx2.AsyncClient
-) -> None:
-    media.upstream.cut.set()
-    with pytest.raises(httpx2.RemoteProtocolError):
-        await http.post(SPEECH, json=speak("far"))

@@ -1,4 +1,4 @@
-"""Batches with openai-python and openai-node: files up, a batch to its end, its files down."""
+"""Batches with openai-python: files up, a batch to its end, its files down."""
 
 import asyncio
 import json
@@ -9,7 +9,6 @@ from typing import Any
 import openai
 import pytest
 
-from .nodes import run_node
 from .openais import Sdk
 from .stage import MESSAGES, PATIENT, Stage, staged
 
@@ -74,26 +73,3 @@ async def test_a_bad_file_and_a_cancelled_batch_in_python(sdk: Sdk) -> None:
     assert (await ended(sdk, made.id)).status == "cancelled"
     with pytest.raises(openai.NotFoundError):
         await sdk.call("batches.retrieve", batch_id="batch_none")
-
-
-async def test_a_batch_to_its_end_in_node(stage: Stage, node_project: Path) -> None:
-    told = await run_node(node_project, "whole", stage.base_url, client="batches.mjs")
-    batch = told["batch"]
-    assert (batch["status"], batch["metadata"]) == ("completed", {"job": "x"})
-    assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
-    assert told["listed"] == [batch["id"]]
-    assert [record["custom_id"] for record in told["output"]] == ["id-1", "id-3"]
-    assert [record["custom_id"] for record in told["errors"]] == ["id-2"]
-
-
-async def test_what_does_not_work_in_node(stage: Stage, node_project: Path) -> None:
-    bad = await run_node(node_project, "bad", stage.base_url, client="batches.mjs")
-    assert [(error["code"], error["line"]) for error in bad["errors"]["data"]] == [("duplicate_custom_id", 2)]
-    asked, cancelled = await run_node(node_project, "cancelled", stage.base_url, client="batches.mjs")
-    assert asked["status"] in ("cancelling", "cancelled")
-    assert cancelled["status"] == "cancelled"
-    unknown = await run_node(node_project, "unknown", stage.base_url, client="batches.mjs")
-    assert (unknown["status"], unknown["code"]) == (404, "BATCH_NOT_FOUND")
-    wrong = await run_node(node_project, "wrong", stage.base_url, client="batches.mjs")
-    assert wrong["status"] == 400
-    assert "endpoint" in wrong["message"]

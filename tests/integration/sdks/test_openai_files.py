@@ -1,12 +1,10 @@
 """Files, as openai-python and openai-node bring, list, read and delete them: both unmodified."""
 
 import io
-from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from .nodes import run_node
@@ -70,26 +68,6 @@ async def test_openai_python(stage: Stage, sdk: Sdk, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="purpose must be one of") as refused:
         await sdk.call("files.create", file=b"x", purpose="mischief")
     assert type(refused.value).__name__ == "BadRequestError"
-
-
-async def test_a_model_reads_a_file_by_its_id(stage: Stage, sdk: Sdk) -> None:
-    made = await sdk.call("files.create", file=("notes.txt", b"some notes"), purpose="user_data")
-    part = {"type": "input_file", "file_id": made.id}
-    asked = [{"role": "user", "content": [part, {"type": "input_text", "text": "what?"}]}]
-    response = await sdk.call("responses.create", model="talk", input=asked)
-    assert response.output_text == "Hello wörld"
-    data = f"data:text/plain;base64,{b64encode(b'some notes').decode()}"
-    file = {"type": "file", "file": {"file_data": data, "filename": "notes.txt"}}
-    assert stage.cast.seen[-1]["messages"][0]["content"][0] == file
-    items = await sdk.call("responses.input_items.list", response_id=response.id)
-    assert items.data[0].content[0].file_id == made.id
-    chat = [{"role": "user", "content": [{"type": "file", "file": {"file_id": made.id}}]}]
-    await sdk.call("chat.completions.create", model="talk", messages=chat)
-    assert stage.cast.seen[-1]["messages"][0]["content"] == [file]
-    await sdk.call("files.delete", file_id=made.id)
-    with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.call("responses.create", model="talk", input=asked)
-    assert refused.value.param == "input[0].content[0].file_id"
 
 
 async def test_openai_node(stage: Stage, node_project: Path) -> None:

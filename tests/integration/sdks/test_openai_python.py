@@ -102,19 +102,6 @@ async def test_the_stream_helper_puts_a_completion_together(sdk: Sdk) -> None:
     assert final.usage.completion_tokens == 3
 
 
-@pytest.mark.parametrize("model", ["whole", "whole-tools"])
-async def test_a_result_in_one_piece_can_be_streamed(sdk: Sdk, model: str) -> None:
-    _, final = await sdk.helper(model=model, messages=MESSAGES)
-    message = final.choices[0].message
-    if model == "whole":
-        assert message.content == "Yes"
-        assert message.reasoning_content == "Let me see"
-        assert final.choices[0].logprobs.to_dict() == LOGPROBS
-    else:
-        assert [call.to_dict(exclude_unset=True)["id"] for call in message.tool_calls] == ["call_a", "call_b"]
-        assert final.choices[0].finish_reason == "tool_calls"
-
-
 @pytest.mark.parametrize("model", ["tools", "whole-tools"])
 async def test_several_tool_calls_come_back(stage: Stage, sdk: Sdk, model: str) -> None:
     choice = "required"
@@ -124,22 +111,6 @@ async def test_several_tool_calls_come_back(stage: Stage, sdk: Sdk, model: str) 
     assert completion.choices[0].finish_reason == "tool_calls"
     assert stage.cast.seen[0]["tools"] == TOOLS
     assert stage.cast.seen[0]["tool_choice"] == "required"
-
-
-async def test_tool_calls_are_streamed_as_deltas(sdk: Sdk) -> None:
-    chunks = await sdk.chunks(CHAT, model="tools", messages=MESSAGES, tools=TOOLS)
-    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
-    for index, call in enumerate(CALLS):
-        first, *rest = [delta for delta in deltas if delta.index == index]
-        assert (first.id, first.type, first.function.name) == (
-            call["id"],
-            "function",
-            call["function"]["name"],
-        )
-        assert rest
-        assert all(delta.id is None and delta.function.name is None for delta in rest)
-        assert "".join(delta.function.arguments for delta in (first, *rest)) == call["function"]["arguments"]
-    assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
 async def test_the_stream_helper_puts_tool_calls_together(sdk: Sdk) -> None:

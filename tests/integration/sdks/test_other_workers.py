@@ -57,31 +57,6 @@ async def test_whatever_a_version_1_worker_says_is_a_completion(
         assert answer.choices[0].message.content == text
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("deltas", "result", "text"),
-    [(["Hel", "lo"], None, "Hello"), ([], "Hello", "Hello"), ([], CHOICES, "Hello"), ([], None, "")],
-)
-async def test_whatever_a_version_1_worker_says_is_a_response(
-    shared_gateway: Start, stream: bool, deltas: list[str], result: Any, text: str
-) -> None:
-    async with shared_gateway() as talk, talk.worker() as worker:
-        await talk.workers(1)
-        async with python_sdk("async", f"{talk.served.url}/v1") as sdk:
-            calling = talk.later(
-                (sdk.chunks if stream else sdk.call)("responses.create", model="any", input="hi")
-            )
-            task = await worker.take()
-            assert task["payload"]["messages"] == [{"role": "user", "content": "hi"}]
-            for delta in deltas:
-                await worker.chunk(task, delta)
-            await worker.answer(task, result)
-            answer = await calling
-    response = answer[-1].response if stream else answer
-    assert (response.status, response.output_text) == ("completed", text)
-    assert response.usage.estimated is True
-
-
 @pytest.mark.parametrize(
     ("deltas", "result", "output"),
     [
@@ -158,21 +133,6 @@ async def test_an_answer_of_another_shape_is_a_502_that_says_what_came(
                     await calling
 
 
-async def test_a_native_done_has_the_finish_reason_of_a_whole_result(shared_gateway: Start) -> None:
-    async with shared_gateway() as talk, talk.worker() as worker:
-        await talk.workers(1)
-        for result, reason in (
-            ({"choices": [{**CHOICES["choices"][0], "finish_reason": "length"}]}, "length"),
-            ({"content": "x", "finishReason": "stop"}, "stop"),
-            ("x", None),
-        ):
-            submitted = await talk.submit(model="any")
-            await worker.answer(await worker.take(), result)
-            await talk.reaches(submitted, "completed")
-            async with talk.events(f"/api/task/{submitted}/events") as reader:
-                assert (await reader.rest())[-1].data["finishReason"] == reason
-
-
 async def lose(talk: Talk, sdk: Any, *, stream: bool, after_output: bool) -> openai.APIError:
     """What is raised when the only worker vanishes while it runs the task."""
     async with talk.worker2(["m"]) as worker:
@@ -186,17 +146,6 @@ async def lose(talk: Talk, sdk: Any, *, stream: bool, after_output: bool) -> ope
         with pytest.raises(openai.APIError) as caught:
             await calling
         return caught.value
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_worker_that_vanishes_is_an_internal_server_error(
-    shared_gateway: Start, kind: str, stream: bool
-) -> None:
-    async with shared_gateway() as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
-        error = await lose(talk, sdk, stream=stream, after_output=False)
-    assert isinstance(error, openai.InternalServerError)
-    assert (error.status_code, error.code) == (502, "WORKER_LOST")
-    assert "Worker disconnected" in error.message
 
 
 async def test_a_worker_that_vanishes_in_the_middle_of_a_stream_raises(

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import openai
 import pytest
-from tests.support.processes import NO_PROXIES, START_S, process
 from tests.support.serving import DEADLINE_S, until
 from tests.support.talk import Talk
 from tests.support.upstreams import (
@@ -223,18 +221,6 @@ async def test_a_loop_of_tools_brings_back_what_the_provider_must_see_again(
         assert again["contents"][2]["parts"][0]["functionResponse"]["response"] == {"result": "sunny"}
 
 
-async def test_a_provider_s_refusal_and_a_request_that_cannot_be_said_are_errors(
-    upstream: Upstream, sdk: Sdk
-) -> None:
-    with pytest.raises(openai.BadRequestError, match="'functions' cannot be said"):
-        await sdk.call(CHAT, model="m", messages=MESSAGES, functions=[{"name": "f", "parameters": {}}])
-    assert not upstream.bodies
-    upstream.refuse = True
-    with pytest.raises(openai.APIStatusError) as caught:
-        await sdk.chunks(CHAT, model="m", messages=MESSAGES)
-    assert (caught.value.code, len(upstream.bodies)) == ("UPSTREAM_QUOTA", 1)
-
-
 async def test_a_provider_that_is_overloaded_after_a_good_beginning_is_asked_again(
     upstream: Upstream, sdk: Sdk
 ) -> None:
@@ -249,42 +235,6 @@ async def test_a_caller_who_leaves_a_stream_closes_the_provider_s(upstream: Upst
     assert await sdk.leave(model="m", messages=MESSAGES)
     async with asyncio.timeout(DEADLINE_S):
         await upstream.left.wait()
-
-
-async def test_the_provider_s_command_serves_a_model_by_another_name(upstream: Upstream, sdk: Sdk) -> None:
-    model = f"fast-{upstream.name}"
-    options = (
-        "--base-url",
-        upstream.base_url,
-        "--model",
-        model,
-        "--upstream-model",
-        "real",
-        "--api-key-env",
-        "MINE",
-    )
-    command = (
-        "-m",
-        "fairlane.gateway.cli.main",
-        "worker",
-        "start",
-        "--provider",
-        upstream.name,
-        "--slots",
-        "2",
-        "--name",
-        "w",
-    )
-    gateway = ("--gateway", upstream.url.removesuffix("/v1"))
-    async with process(*command, *options, *gateway, stderr=None, MINE="k", **NO_PROXIES):
-
-        async def offered() -> bool:
-            return model in [model.id for model in (await sdk.call("models.list")).data]
-
-        await until(offered, "the worker", START_S)
-        answer = await sdk.call(CHAT, model=model, messages=MESSAGES)
-    assert answer.choices[0].message.content == "It is sunny in Köln."
-    assert upstream.bodies[-1].get("model", "real") == "real"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -321,38 +271,3 @@ async def test_a_loop_of_tools_over_messages_brings_back_what_the_provider_must_
         assert upstream.bodies[-1]["contents"][2]["parts"][0]["functionResponse"]["response"] == {
             "result": "sunny"
         }
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_loop_of_tools_over_responses_brings_back_what_the_provider_must_see_again(
-    upstream: Upstream, sdk: Sdk, stream: bool
-) -> None:
-    tools = [{"type": "function", **TOOLS[0]["function"], "strict": False}]
-    items: list[Any] = [{"role": "user", "content": "hi"}]
-    asked: dict[str, Any] = {"model": "m", "input": items, "tools": tools, "reasoning": {"effort": "low"}}
-    if stream:
-        _, response = await sdk.response(**asked)
-    else:
-        response = await sdk.call("responses.create", **asked)
-    *thoughts, call = response.output
-    assert (call.type, call.name, json.loads(call.arguments)) == (
-        "function_call",
-        "weather",
-        {"city": "Köln"},
-    )
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-    said = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output]
-    answer = await sdk.call("responses.create", **{**asked, "input": [*items, *said, result]})
-    assert answer.output_text == "It is sunny in Köln."
-    again = upstream.bodies[-1]
-    if upstream.name == "anthropic":
-        (thought,) = thoughts
-        assert thought.content[0].text == "I must look."
-        assert again["messages"][1]["content"][0] == THOUGHT
-        assert again["messages"][2]["content"][0]["tool_use_id"] == "c1"
-        assert again["thinking"]["type"] == "adaptive"
-        assert answer.usage.input_tokens_details.to_dict() == {"cached_tokens": 20, "cache_write_tokens": 3}
-        assert answer.usage.input_tokens == 33
-    else:
-        assert thoughts == []
-        assert again["contents"][2]["parts"][0]["functionResponse"]["response"] == {"result": "sunny"}

@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_openai import ChatOpenAI
-from openai import DefaultAsyncHttpxClient
-from pydantic import SecretStr
-from tests.support.serving import DEADLINE_S, NO_TLS, http_client
+from tests.support.serving import DEADLINE_S, http_client
 
 from .nodes import first_status, node, outcome
 from .openais import python_sdk
@@ -55,29 +52,6 @@ async def test_a_waiting_stream_disturbs_neither_python_client(crowded: Stage, k
     assert final.choices[0].message.content == "Hello wörld"
 
 
-async def test_a_completions_stream_that_waits_can_be_read_by_a_plain_loop(crowded: Stage) -> None:
-    async with python_sdk("async", crowded.base_url) as sdk:
-        stream: Any = await sdk.call("completions.create", model="talk", prompt="hi", stream=True)
-        texts = []
-        async for chunk in stream:
-            texts.append(chunk.choices[0].text)
-            crowded.cast.release.set()
-    assert texts[0] == ""
-    assert "".join(texts) == " upon a time"
-
-
-async def test_the_place_in_the_queue_can_be_read_through_the_sdk(crowded: Stage) -> None:
-    async with python_sdk("async", crowded.base_url) as sdk:
-        stream: Any = await sdk.call(CHAT, model="talk", messages=MESSAGES, stream=True)
-        places = []
-        async for chunk in stream:
-            if hasattr(chunk, "fairlane"):
-                places.append(chunk.fairlane["queuePosition"])
-                crowded.cast.release.set()
-    assert places
-    assert set(places) == {1}
-
-
 @pytest.mark.parametrize("scenario", ["waits", "waits_raw"])
 async def test_a_waiting_stream_does_not_disturb_the_node_client(
     crowded: Stage, node_project: Path, scenario: str
@@ -93,32 +67,6 @@ async def test_a_waiting_stream_does_not_disturb_the_node_client(
     else:
         deltas = [chunk["choices"][0]["delta"].get("content") or "" for chunk in told]
         assert "".join(deltas) == "Hello wörld"
-
-
-async def test_a_waiting_stream_does_not_disturb_langchain(crowded: Stage) -> None:
-    there, _ = crowded.listen(*LISTEN, b"queuePosition")
-
-    async def read() -> str:
-        async with DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as http:
-            key = SecretStr("none")
-            model = ChatOpenAI(
-                model="talk", base_url=crowded.base_url, api_key=key, max_retries=0, http_async_client=http
-            )
-            return "".join([chunk.text async for chunk in model.astream("hi")])
-
-    reading = crowded.beside(read())
-    await crowded.queued(2)
-    await crowded.reached(there, "queue chunks")
-    crowded.cast.release.set()
-    assert await asyncio.wait_for(reading, DEADLINE_S) == "Hello wörld"
-
-
-async def test_a_caller_who_leaves_the_queue_leaves_nothing(crowded: Stage) -> None:
-    there, reading = crowded.listen(*LISTEN, b"queuePosition")
-    await crowded.reached(there, "queue chunks")
-    reading.cancel()
-    await crowded.queued(0)
-    assert len(crowded.cast.seen) == 1
 
 
 async def test_a_call_waits_as_long_as_the_sdk_does_and_no_shorter(redis_url: str, tmp_path: Path) -> None:

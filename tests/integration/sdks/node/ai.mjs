@@ -1,6 +1,6 @@
 // Scenarios with Vercel's AI SDK: `openai(model)`, which speaks the Responses API.
 import { createOpenAI } from '@ai-sdk/openai';
-import { APICallError, generateText, jsonSchema, stepCountIs, streamText, tool } from 'ai';
+import { generateText, jsonSchema, stepCountIs, streamText, tool } from 'ai';
 import { run, settings } from './shared.mjs';
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
@@ -11,7 +11,6 @@ const weather = tool({
   inputSchema: jsonSchema({ type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false }),
   execute: async ({ city }) => `fair in ${city}`,
 });
-const summary = { openai: { reasoningSummary: 'auto', reasoningEffort: 'low', forceReasoning: true } };
 
 async function streamed(more) {
   const result = streamText({ onError: () => {}, ...more });
@@ -33,18 +32,6 @@ const scenarios = {
     const { text, steps } = await generateText(asked('tools-once', more));
     const others = [await streamed(asked('tools-once', more)), await streamed(asked('tools-once', unkept))];
     return { text, steps: steps.map((step) => step.finishReason), others };
-  },
-  async reasoning() {
-    const { text, reasoningText } = await generateText(asked('thinker', { providerOptions: summary }));
-    return { text, reasoningText, streamed: await streamed(asked('thinker', { providerOptions: summary })) };
-  },
-  breaks: () => streamed(asked('breaks')),
-  async refuses() {
-    try {
-      await generateText(asked('refuses'));
-    } catch (error) {
-      return { ours: APICallError.isInstance(error), status: error.statusCode, message: error.message };
-    }
   },
 };
 

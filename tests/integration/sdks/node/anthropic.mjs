@@ -25,22 +25,8 @@ const scenarios = {
   async tools() {
     return { whole: await create('tools', { tools }), final: (await helped('tools', { tools })).final };
   },
-  async models() {
-    const names = [];
-    for await (const model of client.models.list({ limit: 3 })) names.push(model.id);
-    return { names, one: await client.models.retrieve('talk') };
-  },
-  count: () => client.messages.countTokens({ model: 'talk', messages }),
-  beta: () => client.beta.messages.create({ ...asked('talk'), betas: ['interleaved-thinking-2025-05-14'] }),
-  async ids() {
-    const { data, response, request_id } = await create('talk').withResponse();
-    return { request_id, inBody: data._request_id, task: response.headers.get('x-task-id') };
-  },
-  unauthorized: () => failure(() => create('talk')),
   unknown_model: () => failure(() => create('nobody-has-this')),
   bad_request: () => failure(() => create('talk', { container: 'c' })),
-  queue_full: () => failure(() => create('talk')),
-  timeout: () => failure(() => create('patient')),
   breaks: () =>
     failure(async (before) => {
       const stream = client.messages.stream(asked('breaks'));
@@ -49,21 +35,6 @@ const scenarios = {
     }),
   waits: () => helped('talk'),
   waits_raw: () => all(create('talk', { stream: true })),
-  async leave() {
-    for await (const event of await create('endless', { stream: true })) {
-      if (event.type === 'content_block_delta') return { text: event.delta.text };
-    }
-  },
-  async abort() {
-    const stream = client.messages.stream(asked('endless'));
-    let text = '';
-    stream.on('text', (delta) => {
-      text += delta;
-      stream.abort();
-    });
-    await stream.done().catch(() => {});
-    return { text };
-  },
 };
 
 await run(scenarios);

@@ -8,7 +8,6 @@ import { all, failure, messages, run, settings, statuses } from './shared.mjs';
 const client = new OpenAI(settings);
 const chat = (model, more = {}) => client.chat.completions.create({ model, messages, ...more });
 const respond = (model, more = {}) => client.responses.create({ model, input: 'hi', ...more });
-const functions = ['weather', 'clock'].map((name) => ({ type: 'function', name, parameters: { type: 'object' }, strict: false }));
 
 const scenarios = {
   create: () => chat('talk', { user: 'somebody', fun_level: { high: 11 } }),
@@ -32,12 +31,6 @@ const scenarios = {
       final: await runner.finalChatCompletion(),
     };
   },
-  async choices() {
-    return { whole: await chat('choices', { n: 2 }), chunks: await all(chat('choices', { n: 2, stream: true })) };
-  },
-  async thinker() {
-    return { whole: await chat('thinker'), chunks: await all(chat('thinker', { stream: true })) };
-  },
   async responses() {
     const whole = await respond('talk', { instructions: 'Be brief.' });
     const runner = client.responses.stream({ model: 'talk', input: 'hi' });
@@ -45,35 +38,9 @@ const scenarios = {
     runner.on('response.output_text.delta', (event) => deltas.push(event.delta));
     return { whole, text: whole.output_text, events: await all(respond('talk', { stream: true })), deltas, final: (await runner.finalResponse()).output_text };
   },
-  async responses_tools() {
-    const input = [{ role: 'user', content: 'hi' }];
-    const called = await respond('tools', { input, tools: functions });
-    const streamed = await client.responses.stream({ model: 'tools', input, tools: functions }).finalResponse();
-    const results = called.output.map((item) => ({ type: 'function_call_output', call_id: item.call_id, output: 'fair' }));
-    const answer = await respond('talk', { input: [...input, ...called.output, ...results] });
-    return { called: called.output, streamed: streamed.output, answer: answer.output_text };
-  },
-  responses_bad_request: () => failure(() => respond('talk', { tools: [{ type: 'web_search' }] })),
-  async responses_break() {
-    const events = await all(respond('breaks', { stream: true }));
-    return events.at(-1);
-  },
-  async completions() {
-    const create = (more) => client.completions.create({ model: 'talk', prompt: 'Once', ...more });
-    return { whole: await create(), chunks: await all(create({ stream: true })) };
-  },
   async embeddings() {
     const create = (more) => client.embeddings.create({ model: 'vectors', input: ['a', 'b'], ...more });
     return { plain: await create(), float: await create({ encoding_format: 'float' }) };
-  },
-  async models() {
-    const names = [];
-    for await (const model of client.models.list()) names.push(model.id);
-    return { names, one: await client.models.retrieve('talk') };
-  },
-  async ids() {
-    const { data, response, request_id } = await chat('talk').withResponse();
-    return { request_id, inBody: data._request_id, header: response.headers.get('x-request-id'), task: response.headers.get('x-task-id') };
   },
   async files() {
     const line = '{"custom_id": "1"}\n';
@@ -101,13 +68,11 @@ const scenarios = {
       missing: await failure(() => files.retrieve(made[0].id)),
     };
   },
-  unauthorized: () => failure(() => chat('talk')),
   unknown_model: () => failure(() => chat('nobody-has-this')),
   bad_request: () => failure(() => client.chat.completions.create({ model: 'talk', messages: 'hi' })),
   too_long: () => failure(() => chat('refuses')),
   too_long_stream: () => failure(async () => all(chat('refuses', { stream: true }))),
   queue_full: () => failure(() => chat('talk')),
-  timeout: () => failure(() => chat('patient')),
   breaks: () =>
     failure(async (before) => {
       for await (const chunk of await chat('breaks', { stream: true })) before.push(chunk.choices[0]?.delta?.content ?? '');
@@ -137,7 +102,6 @@ const scenarios = {
       if (chunk.choices[0]?.delta?.content) return { content: chunk.choices[0].delta.content };
     }
   },
-  held: () => chat('endless'),
   async abort() {
     const stream = await chat('endless', { stream: true });
     let content = '';
