@@ -42,7 +42,7 @@ from fairlane.gateway.api import (
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.framing import REQUEST, complete, components, invalid
 from fairlane.gateway.api.raw_routes import RAW_ROUTES
-from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Request, Scope, Send
+from fairlane.gateway.calls.http import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import (
@@ -184,7 +184,7 @@ class App(FastAPI):
         except Exception as error:
             told = self._told(request, error)
             if request.started:
-                raise BrokenOff(request.id.decode()) from error
+                raise AnswerBroken(request.id.decode()) from error
             told.__context__ = None
             await self._refuse(request, told.with_traceback(None))  # whose frames may hold a large body
         finally:
@@ -226,7 +226,7 @@ class App(FastAPI):
     async def _framed(self, tasks: Tasks, caller: Caller | None, request: Request) -> None:
         """A call that is a route of FastAPI."""
         if caller is not None and request.path.startswith("/v1/"):
-            request.standing = await tasks.allowances.standing(caller)
+            request.rate_limits = await tasks.allowances.rate_limits(caller)
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -293,11 +293,11 @@ class App(FastAPI):
         self._log_refusal(request, error)
         if isinstance(error, InsufficientQuota) and request.caller and not request.caller.sees_quota:
             error = error.untold()
-        request.standing = error.standing or request.standing
+        request.rate_limits = error.rate_limits or request.rate_limits
         anthropic = request.anthropic
         openai = not anthropic and speaks_openai(request.path)
-        if (openai or anthropic) and request.standing is None and request.caller is not None:
-            request.standing = await self.gateway.tasks.allowances.standing(request.caller)
+        if (openai or anthropic) and request.rate_limits is None and request.caller is not None:
+            request.rate_limits = await self.gateway.tasks.allowances.rate_limits(request.caller)
         if anthropic:
             answer = anthropic_answer(error, request.id.decode())
         else:

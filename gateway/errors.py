@@ -15,7 +15,7 @@ import msgspec
 from fairlane.gateway.credits.amounts import credits_of, plain_credits
 from fairlane.queues.failures import CANCELLED, category_of, failure_row, openai_kind
 from fairlane.queues.keys import is_reserved
-from fairlane.queues.limits import Standing
+from fairlane.queues.limits import RateLimitStatus
 from fairlane.streaming.events import Failure
 from fairlane.streaming.views.messages import error_body as anthropic_error
 
@@ -25,14 +25,14 @@ class ApiError(Exception):
 
     `retry_after_ms`: when to come again; None = do not. `param`: the field that is wrong, if it is one. `headers`: what
     the status asks for beside. `why`: what an operator is told beside the message. `facts`: what the log says of it beside.
-    `fields`: what is wrong with each of several. `standing`: what is left of the caller's limits. `longest_ms`: the longest time
-    that a header tells of `retry_after_ms`.
+    `fields`: what is wrong with each of several. `rate_limits`: what is left of the caller's limits. `longest_ms`: the longest
+    `retry_after_ms` that a header shows.
     """
 
     why = ""
     facts: Mapping[str, str] = {}
     fields: Mapping[str, str] = {}
-    standing: Standing | None = None
+    rate_limits: RateLimitStatus | None = None
     longest_ms = 3_600_000
 
     def __init__(
@@ -249,7 +249,7 @@ class InsufficientQuota(ApiError):
     def untold(self) -> "InsufficientQuota":
         """The same, for a caller whose key's amounts are no business of theirs."""
         refusal = InsufficientQuota(0, 0, told=False)
-        refusal.standing = self.standing
+        refusal.rate_limits = self.rate_limits
         return refusal
 
 

@@ -24,10 +24,10 @@ from fairlane.gateway.batches.context import Tools
 from fairlane.gateway.batches.leader import Leader
 from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.calls.intake import MIN_LINGER_MS
-from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.calls.positions import PositionMonitor
+from fairlane.gateway.calls.streams import OpenAnswers
+from fairlane.gateway.calls.task_builder import MIN_LINGER_MS
 from fairlane.gateway.calls.tracing import tracer_for
-from fairlane.gateway.calls.waiting import QueueWatch
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
@@ -56,7 +56,7 @@ from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.parts import Part
 from fairlane.gateway.permits.gate import Gate
-from fairlane.gateway.permits.holder import Holder
+from fairlane.gateway.permits.issuer import PermitIssuer
 from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.records import Records
@@ -74,12 +74,12 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
-from fairlane.gateway.tasks.of_keys import KeyTasks
 from fairlane.gateway.tasks.pending_response import ResponseStorage
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.tasks.tasks_by_key import KeyTasks
 from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
@@ -143,7 +143,7 @@ class Gateway:
             self.metrics,
         )
         bodies = Bodies()
-        closing, going = Closing(), Going()
+        closing, going = OpenAnswers(), Going()
         tickets = Tickets(secrets.token_bytes(32))
         self.calls = OpenCalls(settings.max_calls_per_caller)
         self.entrance = Entrance(current, tickets, self.calls, going)
@@ -215,7 +215,7 @@ class Gateway:
             queues=lambda: current.settings.queues,
             models=lambda: current.settings.models,
         )
-        watch = QueueWatch(self.scheduler)
+        watch = PositionMonitor(self.scheduler)
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
@@ -273,7 +273,7 @@ class Gateway:
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
         background = self.dispatcher.background
-        holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
+        holder = PermitIssuer(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
         files = Files(
             *(self.database, storage_of(settings), lambda: current.settings.files),

@@ -5,7 +5,7 @@ import time
 
 import structlog
 
-from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.going import Going
 from fairlane.gateway.watch.replicas import Replicas
 from fairlane.streaming.hub import Hub
@@ -32,7 +32,7 @@ class Shutdown:
         dispatcher: Dispatcher,
         workers: WorkerSocket,
         replicas: Replicas,
-        closing: Closing,
+        closing: OpenAnswers,
         live: SharedFeed,
         hub: Hub,
     ) -> None:

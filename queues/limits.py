@@ -32,16 +32,16 @@ class Left(NamedTuple):
     """Until all of it is back."""
 
 
-class Standing(NamedTuple):
+class RateLimitStatus(NamedTuple):
     """How a caller stands with the limits over time; None = there is no such limit."""
 
     requests: Left | None
     tokens: Left | None
 
 
-def read_standing(reply: Sequence[int]) -> Standing:
+def read_rate_limit_status(reply: Sequence[int]) -> RateLimitStatus:
     """As `what_is_left` in limiting.lua tells it."""
-    return Standing(*(Left(*reply[at : at + 3]) if reply[at] else None for at in (0, 3)))
+    return RateLimitStatus(*(Left(*reply[at : at + 3]) if reply[at] else None for at in (0, 3)))
 
 
 class Allowed(NamedTuple):
@@ -63,7 +63,7 @@ def read_allowance(reply: Sequence[Any]) -> Iterator[Allowed]:
         yield Allowed(whose == b"u", SETTINGS[name.decode()], limit, left, reset_ms)
 
 
-def tightest(allowed: Sequence[Allowed]) -> Standing:
+def tightest(allowed: Sequence[Allowed]) -> RateLimitStatus:
     """What `what_is_left` in limiting.lua would tell: of requests and of tokens the limit of which least is left."""
     told: list[Left | None] = []
     for counts in ("requests", "tokens"):
@@ -71,4 +71,4 @@ def tightest(allowed: Sequence[Allowed]) -> Standing:
             Left(one.limit, one.remaining, one.reset_ms) for one in allowed if one.setting.startswith(counts)
         ]
         told.append(min(lefts, key=lambda left: (left.remaining, -left.reset_ms), default=None))
-    return Standing(*told)
+    return RateLimitStatus(*told)

@@ -27,7 +27,7 @@ from fairlane.queues.chains import (
 )
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.keys import Keys
-from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_standing
+from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_rate_limit_status
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.metrics import (
     MODEL_COOLDOWNS,
@@ -64,10 +64,10 @@ from fairlane.queues.tasks import (
     Entry,
     EventFields,
     EventRow,
+    ExistingTask,
     Finished,
     Fragment,
     Grant,
-    Known,
     Later,
     Left,
     Outlook,
@@ -228,40 +228,40 @@ class Scheduler:
         )
 
     @staticmethod
-    def submitted(reply: Any) -> Submitted | Known | Refused:
+    def submitted(reply: Any) -> Submitted | ExistingTask | Refused:
         """What `submit` answered. Only an accepted task left something behind."""
         outcome = reply[0].decode()
         if outcome == "ok":
             state, place = State(reply[1].decode()), Place(*reply[2])
             grants = [_GRANT.decode(packed) for packed in reply[4]]
-            standing = read_standing(reply[8]) if len(reply) > 8 else None
+            rate_limits = read_rate_limit_status(reply[8]) if len(reply) > 8 else None
             line, model = reply[6].decode(), reply[7].decode()
             later, shut = _later(reply[5])
-            return Submitted(state, place, int(reply[3]), grants, later, line, model, standing, shut)
-        standing = read_standing(reply[-1]) if isinstance(reply[-1], list) else None
+            return Submitted(state, place, int(reply[3]), grants, later, line, model, rate_limits, shut)
+        rate_limits = read_rate_limit_status(reply[-1]) if isinstance(reply[-1], list) else None
         if outcome == "same":
             known_state = State(reply[2].decode()) if reply[2] else None
             line, model, name, template = (text.decode() for text in reply[5:9])
             known = reply[1].decode(), known_state, Place(*reply[3]), int(reply[4])
-            return Known(*known, line, model, name, template, standing)
+            return ExistingTask(*known, line, model, name, template, rate_limits)
         if outcome in ("full", "user_full", "too_long"):
-            return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], standing=standing)
+            return Refused(
+                outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], rate_limits=rate_limits
+            )
         if outcome == "names":
-            return Refused("idempotency_keys", retry_ms=reply[1], standing=standing)
-        if outcome == "full_bytes":
-            return Refused(outcome, retry_ms=reply[1], standing=standing)
-        if outcome == "unavailable":
-            return Refused(outcome, retry_ms=reply[1], standing=standing)
+            return Refused("idempotency_keys", retry_ms=reply[1], rate_limits=rate_limits)
+        if outcome in ("full_bytes", "unavailable"):
+            return Refused(outcome, retry_ms=reply[1], rate_limits=rate_limits)
         if outcome == "no_worker":
-            return Refused(outcome, others_offered=reply[1] == 1, retry_ms=reply[2], standing=standing)
+            return Refused(outcome, others_offered=reply[1] == 1, retry_ms=reply[2], rate_limits=rate_limits)
         if outcome == "used_up":
-            return Refused(outcome, limit=reply[1], standing=standing)
+            return Refused(outcome, limit=reply[1], rate_limits=rate_limits)
         if outcome == "limited":
             name, subject, limit, used, asked, retry_ms = reply[1:7]
             reached = Reached(SETTINGS[name.decode()], limit, used, asked, subject.startswith(b"u:"))
-            return Refused("rate_limited", retry_ms=retry_ms, reached=reached, standing=standing)
+            return Refused("rate_limited", retry_ms=retry_ms, reached=reached, rate_limits=rate_limits)
         if outcome == "quota":
-            return Refused(outcome, short=Short(reply[1], reply[2]), standing=standing)
+            return Refused(outcome, short=Short(reply[1], reply[2]), rate_limits=rate_limits)
         if outcome == "no_balance":
             return Refused(outcome, unknown=(reply[1].decode(), reply[2].decode()))
         return Refused(outcome)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlane.queues.limits import Standing
+from fairlane.queues.limits import RateLimitStatus
 
 
 class State(enum.StrEnum):
@@ -85,7 +85,7 @@ class TaskSpec(msgspec.Struct):
     """What the model costs, packed; '' = nothing."""
     quota: str = ""
     """What the task is paid from, packed; '' = nobody pays."""
-    otherwise: "TaskSpec | None" = None
+    downgrade: "TaskSpec | None" = None
     """What it becomes, and is not paid, where there is not enough; None = it is refused."""
     asked: str = ""
     """The name that its caller gave, where more than one model may run it."""
@@ -121,7 +121,7 @@ class TaskSpec(msgspec.Struct):
 
 _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
-    *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "most_tries", "price", "quota", "otherwise"),
+    *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "most_tries", "price", "quota", "downgrade"),
     *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "repair"),
 )
 
@@ -235,12 +235,12 @@ class Submitted(msgspec.Struct):
     """The model that it is scheduled as."""
     model: str = ""
     """The model that it asks for: where more than one may run it, the one that it waits for now."""
-    standing: Standing | None = None
+    rate_limits: RateLimitStatus | None = None
     """What is left of the caller's limits, if it has any."""
     shut: Shut = ()
 
 
-class Known(msgspec.Struct):
+class ExistingTask(msgspec.Struct):
     """The answer to a submit whose idempotency key names a task already: nothing has changed, and nothing was taken."""
 
     task_id: str
@@ -255,7 +255,7 @@ class Known(msgspec.Struct):
     asked: str
     """As `TaskSpec` has it; so is the template."""
     template: str
-    standing: Standing | None = None
+    rate_limits: RateLimitStatus | None = None
 
 
 class Reached(NamedTuple):
@@ -297,7 +297,7 @@ class Refused(msgspec.Struct):
     others_offered: bool = False
     """With `no_worker`: workers are connected, for other models, and there was none for this one in the last minute."""
     reached: Reached | None = None
-    standing: Standing | None = None
+    rate_limits: RateLimitStatus | None = None
     """What is left of the caller's limits, if it has any."""
     short: Short | None = None
     unknown: tuple[str, str] = ("", "")

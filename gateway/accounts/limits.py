@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import Headers, RateLimited
-from fairlane.queues.limits import RATES, Left, Standing
+from fairlane.queues.limits import RATES, Left, RateLimitStatus
 from fairlane.queues.tasks import Refused
 
 _OF = {
@@ -35,19 +35,19 @@ def rate_limited(refused: Refused) -> RateLimited:
     return RateLimited(message, counts, refused.retry_ms, facts)
 
 
-def limit_headers(standing: Standing) -> Headers:
+def limit_headers(rate_limits: RateLimitStatus) -> Headers:
     """What is left, as OpenAI's headers tell it; nothing of what has no limit."""
     headers: Headers = []
-    for counts, left in ((b"requests", standing.requests), (b"tokens", standing.tokens)):
+    for counts, left in ((b"requests", rate_limits.requests), (b"tokens", rate_limits.tokens)):
         if left is not None:
             headers += _headers(counts, left)
     return headers
 
 
-def anthropic_limit_headers(standing: Standing, now_s: float) -> Headers:
+def anthropic_limit_headers(rate_limits: RateLimitStatus, now_s: float) -> Headers:
     """The same as Anthropic's headers tell it."""
     headers: Headers = []
-    for counts, left in (("requests", standing.requests), ("tokens", standing.tokens)):
+    for counts, left in (("requests", rate_limits.requests), ("tokens", rate_limits.tokens)):
         if left is not None:
             reset = datetime.fromtimestamp(now_s + left.reset_ms / 1000, UTC).isoformat(timespec="seconds")
             told = {

@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Members, parse_object
+from fairlane.gateway.calls.bodies import RawObject, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import OPTIONS, Said
-from fairlane.gateway.calls.intake import Options, check_metadata
-from fairlane.gateway.calls.streams import Refused, serve
+from fairlane.gateway.calls.idempotency import OPTIONS, IdempotencyKey
+from fairlane.gateway.calls.streams import FailedBeforeStart, serve
+from fairlane.gateway.calls.task_builder import Options, check_metadata
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
-from fairlane.gateway.tasks.making import make
+from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.tasks.openai_tasks import build_openai_task
 from fairlane.gateway.tasks.pending_response import PendingResponse
-from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
@@ -68,19 +68,19 @@ def task_of(
     request: Request,
     task_type: str,
     body: bytes,
-    fields: Members,
-    said: Said | None,
+    fields: RawObject,
+    said: IdempotencyKey | None,
     stream: bool,
     *,
     wait: bool = True,
     task_id: str = "",
 ) -> TaskSpec:
     """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. `task_id`: as
-    `make` has it. Raises ApiError."""
+    `build_openai_task` has it. Raises ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
     options = options_of(request, stream=stream, wait=wait)
-    task = make(tasks.current, caller, task_type, body, fields, options, said, task_id)
+    task = build_openai_task(tasks.current, caller, task_type, body, fields, options, said, task_id)
     trace(request, task)
     return task
 
@@ -197,15 +197,15 @@ async def answer(
     task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
-        follow = tasks.submit.followed(task, keep=keep)
+        follow = tasks.submit.open_task(task, keep=keep)
         async with follow as submitted:
-            feed, enqueued_ms, request.standing = follow.feed, submitted.enqueued_ms, submitted.standing
+            feed, enqueued_ms, request.rate_limits = follow.feed, submitted.enqueued_ms, submitted.rate_limits
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             place = None
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            info, queue, model, joined = follow.info, task.queue, submitted.line, follow.earlier is not None
+            info, queue, model, joined = follow.info, task.queue, submitted.line, follow.joined_at is not None
             task_id = info.task_id
             shown = TaskStream(streamed(info), hub.time, place)
             reader = Reader(hub, feed, notices=True)
@@ -227,7 +227,7 @@ async def answer(
                     give_up=give_up,
                     overdue=shown.overdue,
                 )
-            except Refused as refused:
+            except FailedBeforeStart as refused:
                 came_to_end = True
                 failure = read_error(refused.end.data) if refused.end.type == "error" else None
                 took_ms = max(event_time(refused.end) - enqueued_ms, 0)

@@ -12,8 +12,7 @@ from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
 from fairlane.gateway.batches.api import Batches
 from fairlane.gateway.batches.models import UNENDED, Status, told, told_to_operators
-from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MAX_PAIRS, MIN_EXPIRY_S
-from fairlane.gateway.calls.openai import CHAT
+from fairlane.gateway.calls.openai import CHAT, MAX_EXPIRY_S, MAX_PAIRS, MIN_EXPIRY_S
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.queues.actor import Actor

@@ -10,9 +10,9 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.tokens import TokenForbids
-from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
+from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
 from fairlane.gateway.files.files import Files
@@ -115,10 +115,10 @@ async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
     files = _files(tasks, caller)
     row = await files.row(_visible(caller), request.path_params["file_id"])
     start, end, status, headers = _part_of(row, request)
-    with contextlib.closing(request.leaving(lambda: None)) as departure:
+    with contextlib.closing(request.watch_disconnect(lambda: None)) as departure:
         async with contextlib.aclosing(files.pieces(row, start, end)) as pieces:
             piece = await anext(pieces, b"")  # what fails before it begins is told by a status
-            request.standing = await tasks.allowances.standing(caller)
+            request.rate_limits = await tasks.allowances.rate_limits(caller)
             await request.start(status, [*headers, (b"content-length", b"%d" % max(end - start, 0))])
             while piece:
                 if departure.gone:
@@ -212,6 +212,6 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
 
 
 async def _answer(tasks: Tasks, caller: Caller, request: Request, body: dict[str, Any]) -> None:
-    request.standing = await tasks.allowances.standing(caller)
+    request.rate_limits = await tasks.allowances.rate_limits(caller)
     encoded = msgspec.json.encode(body)
     await request.respond(200, encoded, [JSON, NO_STORE])

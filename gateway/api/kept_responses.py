@@ -93,7 +93,7 @@ async def _find(tasks: Tasks, caller: Caller, request: Request) -> Row:
 
 
 async def _answer(tasks: Tasks, caller: Caller, request: Request, row: Row, body: bytes) -> None:
-    request.standing = await tasks.allowances.standing(caller)
+    request.rate_limits = await tasks.allowances.rate_limits(caller)
     await request.respond(200, body, [JSON, *_ids(row)])
 
 

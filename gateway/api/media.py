@@ -12,11 +12,10 @@ from msgspec import Raw
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.media import wanted
+from fairlane.gateway.calls.media import requests
 from fairlane.gateway.calls.media.forms import members_of
 from fairlane.gateway.calls.multipart import WholePart, read_whole
 from fairlane.gateway.errors import too_large_encoded
@@ -59,14 +58,14 @@ def variations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None
     return answer(tasks, caller, request, _READ_VARIATION)
 
 
-async def _read(call: wanted.Call, tasks: Tasks, caller: Caller, request: Request) -> Asking:
+async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> Asking:
     """What a request asks for. Nothing else of the body is left."""
     body, fields = await (_form if call.is_form else read_json)(tasks, request)
     told = call.read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     if call.default and caller.only_model is None and not kind_of(fields.get("model")):
         fields["model"] = Raw(json_string(call.default))
-        body = object_of(fields)
+        body = encode_members(fields)
     streams = told.streamed is not None
     task = task_of(tasks, caller, request, call.task_type, body, fields, said, streams)
     if said is None:  # with a key it may be answered already
@@ -74,7 +73,7 @@ async def _read(call: wanted.Call, tasks: Tasks, caller: Caller, request: Reques
     return Asking(task, told.streamed, told.whole, kind=told.kind or SSE_HEADERS)
 
 
-async def _form(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
+async def _form(tasks: Tasks, request: Request) -> tuple[bytes, RawObject]:
     """A form as the JSON that its task's payload is: as large as a body may be, its files as base64."""
     most = tasks.settings.max_body_bytes
     parts = await read_whole(request, most)
@@ -84,9 +83,9 @@ async def _form(tasks: Tasks, request: Request) -> tuple[bytes, Members]:
     return await tasks.bodies.run(size, _payload, parts, most)
 
 
-def _payload(parts: list[WholePart], most: int) -> tuple[bytes, Members]:
+def _payload(parts: list[WholePart], most: int) -> tuple[bytes, RawObject]:
     fields = members_of(parts)
-    body = object_of(fields)
+    body = encode_members(fields)
     if len(body) > most:  # as JSON, characters may be longer than they came
         raise too_large_encoded(most, len(body))
     return body, fields
@@ -97,10 +96,10 @@ def _encoded(part: WholePart) -> int:
     return len(part.data) if part.filename is None else (len(part.data) + 2) // 3 * 4
 
 
-_READ_MODERATION = partial(_read, wanted.MODERATION)
-_READ_TRANSCRIPTION = partial(_read, wanted.TRANSCRIPTION)
-_READ_TRANSLATION = partial(_read, wanted.TRANSLATION)
-_READ_SPEECH = partial(_read, wanted.SPEECH)
-_READ_IMAGE = partial(_read, wanted.IMAGE)
-_READ_EDIT = partial(_read, wanted.EDIT)
-_READ_VARIATION = partial(_read, wanted.VARIATION)
+_READ_MODERATION = partial(_read, requests.MODERATION)
+_READ_TRANSCRIPTION = partial(_read, requests.TRANSCRIPTION)
+_READ_TRANSLATION = partial(_read, requests.TRANSLATION)
+_READ_SPEECH = partial(_read, requests.SPEECH)
+_READ_IMAGE = partial(_read, requests.IMAGE)
+_READ_EDIT = partial(_read, requests.EDIT)
+_READ_VARIATION = partial(_read, requests.VARIATION)

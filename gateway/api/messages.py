@@ -12,12 +12,12 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.intake import read_flag, read_model
-from fairlane.gateway.calls.messages.request import Asked, chat_of
+from fairlane.gateway.calls.messages.request import MessagesRequest, chat_of
 from fairlane.gateway.calls.paging import read_limit
+from fairlane.gateway.calls.task_builder import read_flag, read_model
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
@@ -36,7 +36,7 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     body, fields = await read_json(tasks, request)
     check_model(caller, read_model(fields, caller.only_model))
     asked = await _chat_of(tasks, body, fields, stream=False, bounded=False)
-    request.standing = await tasks.allowances.standing(caller)
+    request.rate_limits = await tasks.allowances.rate_limits(caller)
     counted = {"input_tokens": asked.estimated_input, "estimated": True}
     del body, fields, asked
     await request.respond(200, msgspec.json.encode(counted), [JSON])
@@ -84,8 +84,8 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
 
 
 async def _chat_of(
-    tasks: Tasks, body: bytes, fields: Members, *, stream: bool, bounded: bool = True
-) -> Asked:
+    tasks: Tasks, body: bytes, fields: RawObject, *, stream: bool, bounded: bool = True
+) -> MessagesRequest:
     """The chat request, which is no larger in chat's words than a body may be."""
     most = tasks.settings.max_body_bytes
     return await tasks.bodies.run(len(body), chat_of, fields, stream=stream, bounded=bounded, most=most)

@@ -10,27 +10,28 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.calls.bodies import Members, has_image, value_of
-from fairlane.gateway.calls.endpoints import MEMBERS, Asked, endpoint_task, read_asked
-from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
+from fairlane.gateway.calls.endpoints import MEMBERS, EndpointRequest, endpoint_task, read_endpoint_request
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_idempotency
-from fairlane.gateway.calls.intake import (
+from fairlane.gateway.calls.idempotency import IdempotencyKey, key_of_prompt, name_task, read_idempotency
+from fairlane.gateway.calls.prompts import Filled, fill_in
+from fairlane.gateway.calls.streams import serve
+from fairlane.gateway.calls.task_builder import (
     OWN_FIELDS,
-    make_task,
+    build_task,
     payload_of,
     read_flag,
     read_model,
     read_options,
     read_type,
 )
-from fairlane.gateway.calls.prompts import Filled, fill_in
-from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.settings import suggestion
+from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.tasks.idempotent_replay import state_of
 from fairlane.gateway.tasks.poll import (
     is_chain,
     not_found,
@@ -39,15 +40,13 @@ from fairlane.gateway.tasks.poll import (
     record_info,
     told_of_plan,
 )
-from fairlane.gateway.tasks.replay import begin, read_cursor
-from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
-from fairlane.gateway.tasks.replayed import state_of
+from fairlane.gateway.tasks.resume import begin, read_cursor
 from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, Known, Record, State, Submitted, TaskSpec
+from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, ExistingTask, Record, State, Submitted, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Feed, Reader
 from fairlane.streaming.jsontext import kind_of
@@ -116,7 +115,7 @@ async def _read_task(
             fields,
             filled.fields,
             filled.payload,
-            said or of_prompt(filled, tasks.settings),
+            said or key_of_prompt(filled, tasks.settings),
             filled=filled,
             task_id=task_id,
         )
@@ -136,7 +135,12 @@ async def _read_task(
 
 
 async def _read_request(
-    tasks: Tasks, caller: Caller, request: Request, task_type: str, fields: Members, said: Said | None
+    tasks: Tasks,
+    caller: Caller,
+    request: Request,
+    task_type: str,
+    fields: RawObject,
+    said: IdempotencyKey | None,
 ) -> tuple[TaskSpec, AnswerMode]:
     """A task of an endpoint: `{type: http|permit, url, method, …}`."""
     for member in fields:
@@ -144,7 +148,7 @@ async def _read_request(
             hint = suggestion(member, MEMBERS)
             raise bad_request(f"A task of type {task_type} has no {member[:100]!r}{hint}", member)
     size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
-    asked = await tasks.bodies.run(size, read_asked, fields, task_type)
+    asked = await tasks.bodies.run(size, read_endpoint_request, fields, task_type)
     return _make_request(tasks, caller, request, task_type, fields, said, asked)
 
 
@@ -153,9 +157,9 @@ def _make_request(
     caller: Caller,
     request: Request,
     task_type: str,
-    fields: Members,
-    said: Said | None,
-    asked: Asked,
+    fields: RawObject,
+    said: IdempotencyKey | None,
+    asked: EndpointRequest,
 ) -> tuple[TaskSpec, AnswerMode]:
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
@@ -175,7 +179,7 @@ def _make_request(
 
 
 async def _read_chain(
-    tasks: Tasks, caller: Caller, request: Request, fields: Members, said: Said | None
+    tasks: Tasks, caller: Caller, request: Request, fields: RawObject, said: IdempotencyKey | None
 ) -> tuple[TaskSpec, AnswerMode, Submission]:
     """A chain runs by itself, unless its caller waits or reads: `async` is true where nothing is said."""
     stream = read_flag(fields, "stream")
@@ -192,7 +196,7 @@ async def _read_chain(
         options,
         task_id=task_id,
         subject=said.key if said else task_id,
-        request=object_of(fields, OWN_FIELDS)
+        request=encode_members(fields, OWN_FIELDS)
         if tasks.settings.archive == "requests" and asynchronous
         else b"",
     )
@@ -208,10 +212,10 @@ def _make(
     caller: Caller,
     request: Request,
     task_type: str,
-    fields: Members,
-    payload_fields: Members,
+    fields: RawObject,
+    payload_fields: RawObject,
     payload: bytes,
-    said: Said | None,
+    said: IdempotencyKey | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
     filled: Filled | None = None,
@@ -233,7 +237,7 @@ def _make(
     )
     options = read_options(fields, wait=not asynchronous, stream=stream)
     options.template = "" if filled is None else filled.template
-    task = make_task(
+    task = build_task(
         tasks.settings,
         caller,
         plan,
@@ -267,7 +271,7 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: S
         with contextlib.suppress(StoreError):
             first = chain.start.stage.number
             submitted.place = await tasks.poll.whole(submitted.place, chain.start.head, first)
-    if isinstance(submitted, Known):
+    if isinstance(submitted, ExistingTask):
         assert request.caller is not None
         task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
         told = await state_of(submitted, tasks.poll, request.caller)
@@ -302,7 +306,7 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submissio
 
 async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
     came_to_end = False
-    follow = tasks.submit.followed(task, chain)
+    follow = tasks.submit.open_task(task, chain)
     try:
         async with follow as submitted:
             feed, first = follow.feed, b""
@@ -318,13 +322,13 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
                 Reader(tasks.hub, feed, notices=True),
                 stream,
                 tasks.closing,
-                headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.earlier else ())],
+                headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.joined_at else ())],
                 keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
                 first=first,
                 resumable=True,
                 ending=partial(_ending, tasks, stream),
             )
-            if stream.was_lost and follow.earlier is None and await _is_gone(tasks, task_id):
+            if stream.was_lost and follow.joined_at is None and await _is_gone(tasks, task_id):
                 tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
         no_linger = task.linger_ms and not tasks.settings.tuning.linger_ms and not task.idempotency

@@ -35,7 +35,7 @@ async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/models: what is configured or offered now; for Anthropic's clients as they know it."""
     rows = await tasks.models.rows(caller)
     told = model_page(rows, request) if request.anthropic else {"object": "list", "data": list(rows.values())}
-    request.standing = await tasks.allowances.standing(caller)
+    request.rate_limits = await tasks.allowances.rate_limits(caller)
     await request.respond(200, msgspec.json.encode(told), [JSON])
 
 
@@ -45,7 +45,7 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
     row = (await tasks.models.rows(caller)).get(name)
     if row is None:
         raise model_not_found(name)
-    request.standing = await tasks.allowances.standing(caller)
+    request.rate_limits = await tasks.allowances.rate_limits(caller)
     await request.respond(200, msgspec.json.encode(model_info(row) if request.anthropic else row), [JSON])
 
 

@@ -98,7 +98,7 @@ class Pictures(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         current, request = self._operator.current, self._request
         callers = current.callers
-        leaving = request.leaving(lambda: None)
+        leaving = request.watch_disconnect(lambda: None)
         pictures = self._operator.live.watch()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})

@@ -13,22 +13,22 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.native import cancelled_state
-from fairlane.gateway.calls.bodies import Members, value_of
-from fairlane.gateway.calls.endpoints import JSON_TYPE, Asked, endpoint_task, read_body, read_text
+from fairlane.gateway.calls.bodies import RawObject, value_of
+from fairlane.gateway.calls.endpoints import JSON_TYPE, EndpointRequest, endpoint_task, read_body, read_text
 from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
-from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
+from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.tasks.idempotent_replay import state_of
 from fairlane.gateway.tasks.poll import PERMIT_MEMBERS
-from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
-from fairlane.gateway.tasks.replayed import state_of
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import new_task_id
-from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, Known, Place, Record, State, TaskSpec
+from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, ExistingTask, Place, Record, State, TaskSpec
 
 SUBMIT = ("target_url", "http_method", "body", "priority", "timestamp", "task_type", FIELD)
 """The members of `submitTask`."""
@@ -49,7 +49,7 @@ async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
     task = await _read(tasks, caller, request, fields)
     del body, fields  # it may wait for the store
     submitted = await tasks.submit(task)
-    if isinstance(submitted, Known):
+    if isinstance(submitted, ExistingTask):
         known = await state_of(submitted, tasks.poll, caller)
         told = _told(submitted.task_id, State(known["status"]), submitted.enqueued_ms, submitted.place)
         headers = [JSON, (b"x-task-id", submitted.task_id.encode()), *REPLAYED]
@@ -68,7 +68,7 @@ def _told(task_id: str, state: State, enqueued_ms: int, place: Place) -> dict[st
     }
 
 
-async def _read(tasks: Tasks, caller: Caller, request: Request, fields: Members) -> TaskSpec:
+async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObject) -> TaskSpec:
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     for member in fields:
         if member not in SUBMIT:
@@ -88,7 +88,9 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: Members)
     text, length = await tasks.bodies.run(size, read_body, fields) if TYPES[kind] == HTTP else (None, 0)
     usual = "" if TYPES[kind] == PERMIT else "POST" if text else "GET"
     method = (read_text(fields, "http_method") or usual).upper()
-    asked = Asked(url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else "")
+    asked = EndpointRequest(
+        url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else ""
+    )
     task_id = new_task_id(now_ms())
     subject = said.key if said else task_id
     options = Options(wait=False, priority=priority)
@@ -108,7 +110,7 @@ _PARAMS = {"url": "target_url", "method": "http_method", "type": "task_type"}
 """What this call names otherwise."""
 
 
-def _whole(fields: Members, name: str) -> int:
+def _whole(fields: RawObject, name: str) -> int:
     value = value_of(fields, name)
     if value is None:
         return 0

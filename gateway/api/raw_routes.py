@@ -18,7 +18,7 @@ from fairlane.gateway.api import (
 )
 from fairlane.gateway.api import schemas as s
 from fairlane.gateway.api.schemas import OBJECT, REF, STRING, fields, json, ref
-from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MIN_EXPIRY_S
+from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.responses.items import MAX_OF_PAGE
 from fairlane.gateway.settings import MODES
 

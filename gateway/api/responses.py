@@ -15,16 +15,16 @@ from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.kept_responses import follow
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.intake import read_flag
 from fairlane.gateway.calls.responses.request import chat_of, wishes_of
+from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.tasks.idempotent_replay import result_gone
 from fairlane.gateway.tasks.pending_response import PendingResponse
-from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
-from fairlane.gateway.tasks.replayed import result_gone
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import issued_ms, new_task_id
-from fairlane.queues.tasks import Known, TaskSpec
+from fairlane.queues.tasks import ExistingTask, TaskSpec
 from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id
 from fairlane.streaming.views.task import TaskInfo
 
@@ -69,15 +69,15 @@ async def _in_background(
 ) -> None:
     """Answer as soon as the task is accepted; with `stream`, by its events, which are its caller's wherever he reads them."""
     submitted = await tasks.submit(task, keep=pending)
-    request.standing = submitted.standing
+    request.rate_limits = submitted.rate_limits
     row, beside = pending.row, list[tuple[bytes, bytes]]()
-    if isinstance(submitted, Known):
+    if isinstance(submitted, ExistingTask):
         row, beside = await _earlier(tasks, owner, submitted.task_id), REPLAYED
     assert row is not None  # its caller has asked for it
     if stream:
         await follow(tasks, request, row, beside=beside)
         return
-    if isinstance(submitted, Known):
+    if isinstance(submitted, ExistingTask):
         body = await tasks.responses.body(row)
     else:
         body = tasks.responses.accepted(row, submitted.place)

@@ -44,7 +44,9 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
         if caller.may_use(name):
             route = current.plans_of(caller, name).routes.named[name]
             plain = route.rule(tier)
-            vision = _rule(route.rule(tier, image=True), current.settings, tier) if route.sees else None
+            vision = (
+                _rule(route.rule(tier, image=True), current.settings, tier) if route.varies_by_image else None
+            )
             template = plain.template or (name if name in plans.templates else None)
             said = {"name": name, "tier": tier, "template": template, "vision": vision}
             listed.append(said | _rule(plain, current.settings, tier))

@@ -11,7 +11,7 @@ from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.batches.models import Batch, could_be, new_batch_id, read_window
 from fairlane.gateway.batches.requests import READERS
 from fairlane.gateway.batches.store import BatchStore, TooMany
-from fairlane.gateway.calls.bounds import MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
+from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from msgspec import Raw
 
 from fairlane.gateway.batches.models import Problem
-from fairlane.gateway.calls.bodies import Bodies, Members, value_of
-from fairlane.gateway.calls.intake import read_model
+from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
+from fairlane.gateway.calls.task_builder import read_model
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import kind_of
 
@@ -56,7 +56,7 @@ def not_json(error: ApiError) -> InvalidLine:
     return InvalidLine("invalid_json_line", error.message)
 
 
-def read_line(fields: Members, endpoint: str) -> ParsedLine:
+def read_line(fields: RawObject, endpoint: str) -> ParsedLine:
     """What a line of these members asks for, of a batch over `endpoint`. Raises InvalidLine."""
     custom_id = _text(fields, "custom_id")
     if not 0 < len(custom_id) <= MAX_CUSTOM_ID:
@@ -75,7 +75,7 @@ def read_line(fields: Members, endpoint: str) -> ParsedLine:
     return ParsedLine(custom_id, body)
 
 
-def model_in(fields: Members) -> str:
+def model_in(fields: RawObject) -> str:
     """The model that a body of these members names; '' of none."""
     try:
         return read_model(fields, "")
@@ -83,7 +83,7 @@ def model_in(fields: Members) -> str:
         return ""
 
 
-def _text(fields: Members, name: str) -> str:
+def _text(fields: RawObject, name: str) -> str:
     if name not in fields:
         raise InvalidLine("missing_required_parameter", f"{name} is missing", name)
     try:
@@ -273,7 +273,7 @@ class FileLines:
         self._at = (splitter.number, splitter.offset)
 
 
-async def members_of(line: Line, bodies: Bodies) -> Members:
+async def members_of(line: Line, bodies: Bodies) -> RawObject:
     """The members of a line. Raises InvalidLine."""
     try:
         return await bodies.parse(line.text, "The line")

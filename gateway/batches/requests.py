@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import Bodies, Members
-from fairlane.gateway.calls.intake import read_flag
+from fairlane.gateway.calls.bodies import Bodies, RawObject
 from fairlane.gateway.calls.openai import (
     CHAT,
     COMPLETIONS,
@@ -19,6 +18,7 @@ from fairlane.gateway.calls.openai import (
     read_embedding,
 )
 from fairlane.gateway.calls.responses.request import chat_of, wishes_of
+from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
     task_type: str
     payload: bytes
-    fields: Members
+    fields: RawObject
     view: Callable[[TaskInfo], View]
     needs: int = 0
     """Bytes of it that `view` holds."""

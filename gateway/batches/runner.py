@@ -33,7 +33,7 @@ from fairlane.gateway.batches.models import Batch, Problem, Status
 from fairlane.gateway.batches.requests import READERS, Reading, Request, View
 from fairlane.gateway.batches.results import Outcome, answered, failed
 from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
-from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MAX_OF_A_VALUE
 from fairlane.gateway.errors import (
@@ -44,7 +44,7 @@ from fairlane.gateway.errors import (
     gateway_failed,
     task_failed,
 )
-from fairlane.gateway.tasks.making import make
+from fairlane.gateway.tasks.openai_tasks import build_openai_task
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
@@ -298,9 +298,11 @@ class Runner(BatchContext):
         task_type, payload, fields = request.task_type, request.payload, request.fields
         metadata = b'{"batch":"%b","line":%d}' % (batch.id.encode(), line.number)
         options = Options(wait=False, mode="batch", metadata=metadata, on_v1=True)
-        task = make(current, caller.named(fields), task_type, payload, fields, options, task_id=task_id)
+        task = build_openai_task(
+            current, caller.named(fields), task_type, payload, fields, options, task_id=task_id
+        )
         left_ms = max(batch.expires - now_ms(), 1000)
-        for one in (task, task.otherwise):
+        for one in (task, task.downgrade):
             if one is not None:
                 one.wait_ms, one.whole_wait = left_ms, True
         task.keep_ms = left_ms + KEPT_BEHIND_MS

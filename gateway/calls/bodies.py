@@ -6,7 +6,7 @@ the gateway reads from there what it must know.
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ from fairlane.streaming.jsontext import kind_of, too_deep
 
 Args = ParamSpec("Args")
 Made = TypeVar("Made")
-Members = dict[str, Raw]
+RawObject = dict[str, Raw]
 """The members of a JSON object, values unparsed. They keep the whole text alive."""
 
 LARGE = 1 << 20
@@ -26,7 +26,7 @@ MAX_VALUE = 8192
 """Bytes of a member that the gateway reads itself: names, numbers, flags. None that is longer is valid."""
 
 _any = msgspec.json.Decoder()
-_members = msgspec.json.Decoder(Members)
+_members = msgspec.json.Decoder(RawObject)
 _WRONG = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
 _IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
 
@@ -38,7 +38,7 @@ class _Oversized:
 OVERSIZED = _Oversized()
 
 
-def parse_object(body: bytes, what: str = "The body") -> Members:
+def parse_object(body: bytes, what: str = "The body") -> RawObject:
     """Return the members of a JSON object. Raise ApiError(400) with what is wrong; `what` begins its sentences."""
     try:
         fields = _members.decode(body)
@@ -64,7 +64,7 @@ def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
     return value
 
 
-def value_of(fields: Members, name: str) -> Any:
+def value_of(fields: RawObject, name: str) -> Any:
     """A member as Python values; None when it is absent or null, OVERSIZED when it is too long to be anything that we know."""
     raw = fields.get(name)
     if raw is None:
@@ -78,13 +78,24 @@ def value_of(fields: Members, name: str) -> Any:
         raise _explained(error, raw, "The body") from None
 
 
+def encode_members(fields: RawObject, without: Collection[str] = ()) -> bytes:
+    """Return the members as a JSON object, except some: values byte for byte, and each name once."""
+    parts: list[bytes | memoryview] = []
+    for name, value in fields.items():
+        if name not in without:
+            parts += (b",", msgspec.json.encode(name), b":", memoryview(value))
+    parts[:1] = (b"{",)
+    parts.append(b"}")
+    return b"".join(parts)  # copied once: they may be long
+
+
 class Bodies:
     """Decodes and converts the bodies of one process: large ones in a thread, one at a time."""
 
     def __init__(self) -> None:
         self._large = asyncio.Semaphore(1)
 
-    async def parse(self, body: bytes | Raw, what: str = "The body") -> Members:
+    async def parse(self, body: bytes | Raw, what: str = "The body") -> RawObject:
         """Return the members of a JSON object of any size. Raise as `parse_object`."""
         return await self.run(len(body), parse_object, bytes(body), what)
 
@@ -98,7 +109,7 @@ class Bodies:
             return await asyncio.to_thread(work, *args, **options)
 
 
-def has_image(fields: Members) -> bool:
+def has_image(fields: RawObject) -> bool:
     """True when the messages, or the items of a Responses request, hold an image: an object of such a type. They are searched,
     not parsed."""
     messages = bytes(fields.get("messages") or fields.get("input") or b"")

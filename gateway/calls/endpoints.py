@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import OVERSIZED, Members, value_of
-from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
+from fairlane.gateway.calls.bodies import OVERSIZED, RawObject, value_of
+from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.current import Current
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, MethodRefused, NoEndpoint
 from fairlane.gateway.endpoints.headers import BadHeader, passed_headers
@@ -44,7 +44,7 @@ TEXT_TYPE = "text/plain; charset=utf-8"
 BYTES_TYPE = "application/octet-stream"
 
 
-class Asked(NamedTuple):
+class EndpointRequest(NamedTuple):
     """What a call asks for."""
 
     url: str | None
@@ -64,13 +64,13 @@ class Asked(NamedTuple):
     """Of the body, where the headers do not say it."""
 
 
-def read_asked(fields: Members, task_type: str) -> Asked:
+def read_endpoint_request(fields: RawObject, task_type: str) -> EndpointRequest:
     """What the members of a native call ask for. Raises ApiError(400)."""
     url, endpoint = read_text(fields, "url"), read_text(fields, "endpoint")
     if url is None and endpoint is None:
         raise bad_request("url is missing: the URL that is called (or name an endpoint)", "url")
     body, encoded, size, kind = _body(fields)
-    asked = Asked(
+    asked = EndpointRequest(
         url,
         (
             read_text(fields, "method")
@@ -98,7 +98,9 @@ def _method(task_type: str, *, has_body: bool) -> str:
     return "POST" if has_body else "GET"
 
 
-def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str) -> tuple[Endpoint, Target]:
+def find_endpoint(
+    current: Current, caller: Caller, asked: EndpointRequest, task_type: str
+) -> tuple[Endpoint, Target]:
     """The endpoint, and its target. Raises ApiError: 404 also where this caller may not use it."""
     endpoints = current.endpoints
     url, named = asked.url, None
@@ -143,7 +145,7 @@ def _may_use(caller: Caller, endpoint: Endpoint) -> bool:
 def endpoint_task(
     current: Current,
     caller: Caller,
-    asked: Asked,
+    asked: EndpointRequest,
     task_type: str,
     options: Options,
     *,
@@ -163,7 +165,7 @@ def endpoint_task(
         headers.append(("content-type", asked.content_type))
     payload = payload_of(endpoint, target, asked.method, headers, asked.body, asked.encoded)
     plan = current.plan(caller, endpoint.model, lambda: False, subject)
-    task = make_task(
+    task = build_task(
         current.settings,
         caller,
         plan,
@@ -173,7 +175,7 @@ def endpoint_task(
         fields={},
         options=options,
     )
-    for spec in filter(None, (task, task.otherwise)):
+    for spec in filter(None, (task, task.downgrade)):
         _settle(spec, endpoint, asked.method, options, payload, current.settings.archive_ttl_ms)
     return task
 
@@ -203,7 +205,7 @@ def _settle(
 # ---- members ----------
 
 
-def read_text(fields: Members, name: str) -> str | None:
+def read_text(fields: RawObject, name: str) -> str | None:
     """A short text; None: it is not given. Raises ApiError(400)."""
     value = value_of(fields, name)
     if value is None:
@@ -214,20 +216,20 @@ def read_text(fields: Members, name: str) -> str | None:
     return value
 
 
-def _headers(fields: Members) -> tuple[Header, ...]:
+def _headers(fields: RawObject) -> tuple[Header, ...]:
     """`{"name": "value"}`, or with a list of values; or `[["name", "value"]]`."""
     value = _object(fields, "headers")
     pairs = value.items() if isinstance(value, dict) else value
     return tuple(_pairs(pairs, "headers"))
 
 
-def _query(fields: Members) -> str:
+def _query(fields: RawObject) -> str:
     value = _object(fields, "query")
     pairs = value.items() if isinstance(value, dict) else value
     return urlencode(list(_pairs(pairs, "query")))
 
 
-def _object(fields: Members, name: str) -> Any:
+def _object(fields: RawObject, name: str) -> Any:
     value = value_of_long(fields, name)
     if value is None:
         return {}
@@ -240,7 +242,7 @@ MAX_OBJECT = 64 * 1024
 """Bytes of headers, or of a query."""
 
 
-def value_of_long(fields: Members, name: str) -> Any:
+def value_of_long(fields: RawObject, name: str) -> Any:
     """A member that may be longer than names and numbers are."""
     raw = fields.get(name)
     if raw is None or not kind_of(raw):
@@ -267,7 +269,7 @@ def _pairs(pairs: Any, name: str) -> Iterator[tuple[str, str]]:
                 raise bad_request(f"{name}: the value of {pair[0][:40]!r} must be a text or a number", name)
 
 
-def _body(fields: Members) -> tuple[bytes | None, bytes | None, int, str]:
+def _body(fields: RawObject) -> tuple[bytes | None, bytes | None, int, str]:
     """The JSON of the body's text, or that of its base64; how many bytes it has; its type, where the caller says none."""
     raw, encoded = fields.get("body"), fields.get("bodyBase64")
     has_text, has_bytes = (
@@ -291,7 +293,7 @@ def _body(fields: Members) -> tuple[bytes | None, bytes | None, int, str]:
         raise bad_request("body holds a character that is none", "body") from None
 
 
-def read_body(fields: Members) -> tuple[bytes | None, int]:
+def read_body(fields: RawObject) -> tuple[bytes | None, int]:
     """The JSON of a body's text, and how many bytes it has; an empty one is none. Raises ApiError(400)."""
     text, _, size, _ = _body(fields)
     return (text, size) if size else (None, 0)

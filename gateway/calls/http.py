@@ -20,7 +20,7 @@ from fairlane.gateway.errors import (
     too_large,
     unauthorized,
 )
-from fairlane.queues.limits import Standing
+from fairlane.queues.limits import RateLimitStatus
 from fairlane.workers.tracing import Span
 
 Scope = MutableMapping[str, Any]
@@ -41,24 +41,23 @@ STREAMED_S = 3600.0
 """For a body that is not held."""
 MAX_QUERY_FIELDS = 20
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
-DEPARTURE_CHECK_S = 0.05
 WRITE_CHUNK = 128 * 1024
 """Bytes of an answer that are written at once."""
 
 
 CONNECTION = "fairlane.connection"
-"""Where the ASGI scope holds a `WatchedConnection`, if the server has them."""
+"""Where the ASGI scope holds the `WatchedConnection`."""
 
 
 class WatchedConnection(Protocol):
-    """A client's connection that tells when it is lost."""
+    """A client's connection that reports its loss."""
 
     def watch(self, on_lost: Callable[[], None] | None) -> bool:
-        """Call `on_lost` when the client is gone (None: nobody any more). False: it is gone already."""
+        """Call `on_lost` when the client is gone (None: stop). Return False if it is gone already."""
         ...
 
 
-class BrokenOff(Exception):
+class AnswerBroken(Exception):
     """An answer that has begun and cannot go on; its cause says why."""
 
     def __init__(self, request_id: str) -> None:
@@ -113,13 +112,13 @@ class Request:
         "path",
         "path_params",
         "plain",
+        "rate_limits",
         "receive",
         "revoked",
         "route",
         "scope",
         "send",
         "span",
-        "standing",
         "started",
         "status",
         "submits",
@@ -143,7 +142,7 @@ class Request:
         self.began = time.monotonic()
         self.span: Span | None = None
         """Where traces are made; the tasks of the request belong to it."""
-        self.standing: Standing | None = None
+        self.rate_limits: RateLimitStatus | None = None
         """What is left of the caller's limits: answers of OpenAI's calls tell it, whatever they are."""
         self.route = "other"
         """The path's pattern, when there is such a call."""
@@ -170,11 +169,11 @@ class Request:
         return [named, took, *self._limits()]
 
     def _limits(self) -> Headers:
-        on_v1 = self.standing is not None and self.path.startswith("/v1/")
-        return limit_headers(self.standing) if on_v1 and self.standing else []
+        on_v1 = self.rate_limits is not None and self.path.startswith("/v1/")
+        return limit_headers(self.rate_limits) if on_v1 and self.rate_limits else []
 
     def _anthropic_limits(self) -> Headers:
-        return [] if self.standing is None else anthropic_limit_headers(self.standing, time.time())
+        return [] if self.rate_limits is None else anthropic_limit_headers(self.rate_limits, time.time())
 
     @property
     def anthropic(self) -> bool:
@@ -312,12 +311,12 @@ class Request:
         if on_revoked is not None:
             on_revoked()
 
-    def leaving(self, on_gone: Callable[[], None]) -> "Departure":
+    def watch_disconnect(self, on_gone: Callable[[], None]) -> "DisconnectWatcher":
         """Notice when the caller leaves; whoever asks closes what is given."""
-        return Departure(self, on_gone)
+        return DisconnectWatcher(self, on_gone)
 
     def gone(self) -> Exception:
-        """Why a `Departure` ended the wait for an answer: the client left, or its key was taken away."""
+        """Why a `DisconnectWatcher` ended the wait for an answer: the client left, or its key was taken away."""
         return unauthorized() if self.revoked else ClientGone()
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -386,51 +385,31 @@ def _too_slow(waited_s: float) -> ApiError:
     return ApiError(408, "REQUEST_TIMEOUT", f"Nothing of the body came for {BODY_S:.0f} s")
 
 
-class Departure:
-    """Notices that a caller left while the answer is being prepared, or may not be one any more (`Request.gone` says which).
-    `on_gone` is called once, from the event loop.
-
-    Our own connections tell it themselves (connections/), which costs nothing. Under another server it reads the ASGI messages,
-    beginning after a moment: most answers are ready before anybody could leave.
+class DisconnectWatcher:
+    """Notices that a client left while the answer is being prepared, or that its key was removed (`Request.gone` says which).
+    `on_gone` is called once, from the event loop: the client's connection calls it (connections/http.py).
     """
 
-    __slots__ = ("_connection", "_handle", "_on_gone", "_receive", "_request", "_task", "gone")
+    __slots__ = ("_connection", "_handle", "_on_gone", "_request", "gone")
 
     def __init__(self, request: Request, on_gone: Callable[[], None]) -> None:
         self.gone = False
         self._on_gone = on_gone
-        self._receive = request.receive
-        self._task: asyncio.Task[None] | None = None
-        self._handle: asyncio.TimerHandle | None = None
-        self._connection: WatchedConnection | None = request.scope.get(CONNECTION)
+        self._handle: asyncio.Handle | None = None
+        self._connection: WatchedConnection = request.scope[CONNECTION]
         self._request = request
         request.on_revoked = self._left
-        if request.revoked:
-            self._handle = asyncio.get_running_loop().call_later(0, self._left)
-        elif self._connection is None:
-            self._handle = asyncio.get_running_loop().call_later(DEPARTURE_CHECK_S, self._begin)
-        elif not self._connection.watch(self._left):
-            self._handle = asyncio.get_running_loop().call_later(0, self._left)
+        if not self._connection.watch(self._left) or request.revoked:
+            self._handle = asyncio.get_running_loop().call_soon(self._left)
 
     def _left(self) -> None:
         if not self.gone:
             self.gone = True
             self._on_gone()
 
-    def _begin(self) -> None:
-        self._task = asyncio.create_task(self._watch(), name="departure")
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            await asyncio.sleep(0)  # a server may say at once, and again and again, that the body has ended
-        self._left()
-
     def close(self) -> None:
         """Stop watching."""
         self._request.on_revoked = None
-        if self._connection:
-            self._connection.watch(None)
+        self._connection.watch(None)
         if self._handle:
             self._handle.cancel()
-        if self._task:
-            self._task.cancel()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from fairlane.gateway.calls.bodies import Bodies, Members, value_of
+from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.calls.prompts import Filled
 from fairlane.gateway.errors import bad_request
@@ -38,7 +38,7 @@ the time between two renewals of its readers' interest."""
 _KEY = re.compile(r"[!-~]{1,255}")
 
 
-class Said(NamedTuple):
+class IdempotencyKey(NamedTuple):
     """What a request says of itself: its idempotency key, and the fingerprint of what it asks for."""
 
     key: str
@@ -51,8 +51,8 @@ class Said(NamedTuple):
 
 
 async def read_idempotency(
-    request: Request, settings: Settings, bodies: Bodies, fields: Members, *, native: bool
-) -> Said | None:
+    request: Request, settings: Settings, bodies: Bodies, fields: RawObject, *, native: bool
+) -> IdempotencyKey | None:
     """What a request says of itself; None where it has no key, or keys are off. Before anything changes its `fields`.
 
     Raises ApiError(400) for what cannot be a key, and where header and body name two.
@@ -70,7 +70,7 @@ async def read_idempotency(
     return _said(key, await _fingerprint(request, bodies, fields, options), settings)
 
 
-def of_prompt(filled: Filled, settings: Settings) -> Said | None:
+def key_of_prompt(filled: Filled, settings: Settings) -> IdempotencyKey | None:
     """What a request says by itself that fills in a template, where its route takes the same for the same task. However it is to
     be read. Its key has a space, so no caller names it."""
     rule = filled.plan.rule
@@ -81,13 +81,15 @@ def of_prompt(filled: Filled, settings: Settings) -> Said | None:
     return _said(f"{filled.plan.asked} {digest}", digest, settings, rule.same_task_ms)
 
 
-def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> Said:
+def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> IdempotencyKey:
     """`ttl_ms`: how long the key names its task, if not as long as a caller's own."""
     period_ms = settings.idempotency_ttl_ms
-    return Said(key, fingerprint, ttl_ms or period_ms, settings.tuning.max_idempotency_keys, period_ms)
+    return IdempotencyKey(
+        key, fingerprint, ttl_ms or period_ms, settings.tuning.max_idempotency_keys, period_ms
+    )
 
 
-def name_task(task: TaskSpec, said: Said | None) -> None:
+def name_task(task: TaskSpec, said: IdempotencyKey | None) -> None:
     """Let a task that is to be submitted be the one that its key names, if there is one. Whoever waits for it may come back for a
     while; and what its caller has read stays."""
     if said is None:
@@ -100,7 +102,7 @@ def name_task(task: TaskSpec, said: Said | None) -> None:
         task.linger_ms = max(task.linger_ms, PATIENCE_MS)
 
 
-def _key(request: Request, in_header: str | None, fields: Members) -> str | None:
+def _key(request: Request, in_header: str | None, fields: RawObject) -> str | None:
     if in_header is not None:
         values = {value for name, value in request.scope["headers"] if name == _HEADER}
         if len(values) > 1:
@@ -123,20 +125,22 @@ def _check(key: str, where: str) -> None:
 
 
 async def _fingerprint(
-    request: Request, bodies: Bodies, asked: Members, options: Sequence[tuple[bytes, str]]
+    request: Request, bodies: Bodies, asked: RawObject, options: Sequence[tuple[bytes, str]]
 ) -> str:
     size = sum(len(memoryview(value)) for value in asked.values())
     return await bodies.run(size, _hash, request.route, asked, options)
 
 
-def _hash(route: str, asked: Members, options: Sequence[tuple[bytes, str]]) -> str:
+def _hash(route: str, asked: RawObject, options: Sequence[tuple[bytes, str]]) -> str:
     hashed = hashlib.sha256()
     for part in _parts(route, asked, options):
         hashed.update(part)
     return digest_text(hashed.digest())
 
 
-def _parts(route: str, asked: Members, options: Iterable[tuple[bytes, str]]) -> Iterator[bytes | memoryview]:
+def _parts(
+    route: str, asked: RawObject, options: Iterable[tuple[bytes, str]]
+) -> Iterator[bytes | memoryview]:
     """What is hashed: each text behind its length, so that no two requests come to the same bytes."""
     yield b"%d:%b" % (len(route), route.encode())
     for option, text in options:

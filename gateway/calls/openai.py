@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import Members, value_of
-from fairlane.gateway.calls.intake import check_choices, read_flag
-from fairlane.gateway.calls.reading import NULL, is_null
+from fairlane.gateway.calls.bodies import RawObject, value_of
+from fairlane.gateway.calls.shapes import NULL, is_null
+from fairlane.gateway.calls.task_builder import check_choices, read_flag
 from fairlane.gateway.errors import bad_request
 from fairlane.streaming.jsontext import items, kind_of, members
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
@@ -17,8 +17,13 @@ from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.task import TaskInfo
 
+MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512
+"""Metadata: the number of pairs, and the characters of a key and of a value."""
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * 24 * 3600
+"""Bounds of a file's expiry."""
 
-class Wanted(NamedTuple):
+
+class OpenAIRequest(NamedTuple):
     """What a body asks for."""
 
     task_type: str
@@ -27,35 +32,35 @@ class Wanted(NamedTuple):
     whole: Callable[[TaskInfo], OpenAIBodyView | EmbeddingBodyView]
 
 
-Read = Callable[[Members], Wanted]
+Read = Callable[[RawObject], OpenAIRequest]
 """Reads what a body of these members asks for. Raises ApiError(400)."""
 
 
-def read_chat(fields: Members) -> Wanted:
+def read_chat(fields: RawObject) -> OpenAIRequest:
     """Of POST /v1/chat/completions."""
     if "messages" not in fields or kind_of(fields["messages"]) != "[":
         raise bad_request("messages must be a list of messages", "messages")
     _refuse_file_ids(fields["messages"])
     check_choices(fields)
-    return Wanted("openaiLike", _streamed(ChatStreamView, fields), ChatBodyView)
+    return OpenAIRequest("openaiLike", _streamed(ChatStreamView, fields), ChatBodyView)
 
 
-def read_completion(fields: Members) -> Wanted:
+def read_completion(fields: RawObject) -> OpenAIRequest:
     """Of POST /v1/completions."""
     if "prompt" not in fields:
         raise bad_request("You must provide a prompt", "prompt")
     check_choices(fields)
-    return Wanted("openaiCompletion", _streamed(CompletionStreamView, fields), CompletionBodyView)
+    return OpenAIRequest("openaiCompletion", _streamed(CompletionStreamView, fields), CompletionBodyView)
 
 
-def read_embedding(fields: Members) -> Wanted:
+def read_embedding(fields: RawObject) -> OpenAIRequest:
     """Of POST /v1/embeddings."""
     if "input" not in fields:
         raise bad_request("You must provide an input", "input")
     encoding = value_of(fields, "encoding_format") if "encoding_format" in fields else "float"
     if encoding not in ("float", "base64"):
         raise bad_request("encoding_format must be float or base64", "encoding_format")
-    return Wanted("openaiEmbedding", None, partial(EmbeddingBodyView, encoding_format=encoding))
+    return OpenAIRequest("openaiEmbedding", None, partial(EmbeddingBodyView, encoding_format=encoding))
 
 
 def _refuse_file_ids(messages: Raw) -> None:
@@ -74,12 +79,12 @@ def _refuse_file_ids(messages: Raw) -> None:
 
 
 def _streamed(
-    view: Callable[..., OpenAIStreamView], fields: Members
+    view: Callable[..., OpenAIStreamView], fields: RawObject
 ) -> Callable[[TaskInfo], OpenAIStreamView] | None:
     return partial(view, include_usage=_include_usage(fields)) if read_flag(fields, "stream") else None
 
 
-def _include_usage(fields: Members) -> bool:
+def _include_usage(fields: RawObject) -> bool:
     options = value_of(fields, "stream_options")
     if options is None:
         return False

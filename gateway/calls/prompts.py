@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Bodies, Members, value_of
-from fairlane.gateway.calls.intake import OWN_FIELDS, read_model
+from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
+from fairlane.gateway.calls.task_builder import OWN_FIELDS, read_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
@@ -39,13 +39,13 @@ class Filled(NamedTuple):
 
     plan: Plan
     payload: bytes
-    fields: Members
+    fields: RawObject
     template: str
     """Its name, its version and the locale, as a task's record has them."""
 
 
 async def fill_in(
-    current: Current, caller: Caller, fields: Members, bodies: Bodies, subject: str = ""
+    current: Current, caller: Caller, fields: RawObject, bodies: Bodies, subject: str = ""
 ) -> Filled:
     """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. Raises
     ApiError: 400, 403, 404."""
@@ -72,7 +72,7 @@ async def fill_in(
     return _written(current, _rendered(current, caller, name, variables, locale, model, subject))
 
 
-def read_locale(fields: Members) -> str:
+def read_locale(fields: RawObject) -> str:
     """The locale of a request; '' where it has none. Raises ApiError(400)."""
     locale = value_of(fields, "locale") or ""
     if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
@@ -148,7 +148,7 @@ def told_of_template(template: "Template") -> dict[str, Any]:
     }
 
 
-async def members_of_variables(fields: Members, bodies: Bodies) -> Members:
+async def members_of_variables(fields: RawObject, bodies: Bodies) -> RawObject:
     """The variables of a request, unparsed. Raises ApiError(400)."""
     raw = fields.get("variables")
     if raw is None or not kind_of(raw):
@@ -158,7 +158,7 @@ async def members_of_variables(fields: Members, bodies: Bodies) -> Members:
     return await bodies.parse(raw, "variables")
 
 
-def variables_of(members: Members) -> dict[str, Any]:
+def variables_of(members: RawObject) -> dict[str, Any]:
     """The same as values. Raises ApiError(400)."""
     from fairlane.gateway.prompts.templates import read_variables  # noqa: PLC0415 - only with templates
 

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import chain
 from typing import Protocol
 
-from fairlane.gateway.calls.http import SSE_HEADERS, Departure, Request, Send, Whole
+from fairlane.gateway.calls.http import SSE_HEADERS, DisconnectWatcher, Request, Send, Whole
 from fairlane.gateway.errors import Headers
 from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
@@ -91,7 +91,7 @@ class LogReader(Protocol):
         ...
 
 
-class Closing:
+class OpenAnswers:
     """Tells all answers under way in a gateway that it goes."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ Ending = AbstractAsyncContextManager[Sequence[bytes]]
 """The last frame of a stream, in parts that are there as long as the block. Raises Lost, and StoreError."""
 
 
-class Refused(Exception):
+class FailedBeforeStart(Exception):
     """The task ended in failure before its stream had shown anything."""
 
     def __init__(self, end: Event) -> None:
@@ -138,7 +138,7 @@ async def serve(
     request: Request,
     reader: LogReader,
     stream: Stream,
-    closing: Closing,
+    closing: OpenAnswers,
     *,
     headers: Headers,
     keepalive_s: float,
@@ -162,7 +162,7 @@ async def serve(
     readers of one task share the page and the last frame.
     """
     interrupt = reader.interrupt
-    departure = Departure(request, interrupt)
+    departure = DisconnectWatcher(request, interrupt)
     closing.add(interrupt, None if resumable else reader.feed)
     head = [*kind, *headers]
     whole = getattr(request.send, "__self__", None)
@@ -343,7 +343,7 @@ def _drawn(
             continue
         frame = draw(event, stream, reader)
         if held and not size and event.type in REFUSALS:
-            raise Refused(event)
+            raise FailedBeforeStart(event)
         frames.append(frame)
         size += len(frame)
     yield b"".join(frames)

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import Members, has_image
-from fairlane.gateway.calls.fixed import Bound, hold_output
-from fairlane.gateway.calls.intake import MAX_ESTIMATED_INPUT, OPENAI_TYPES, WITHOUT_BOUND, holds_model
-from fairlane.gateway.calls.outputs import output_of
+from fairlane.gateway.calls.bodies import RawObject, has_image
+from fairlane.gateway.calls.task_builder import MAX_ESTIMATED_INPUT, OPENAI_TYPES, WITHOUT_BOUND, holds_model
+from fairlane.gateway.calls.token_limits import OutputCap, cap_output_tokens, output_size
 from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
 from fairlane.gateway.chains.results import Outcome, Room, of_stage
 from fairlane.gateway.errors import ApiError, bad_request
@@ -101,7 +100,7 @@ class _Request(NamedTuple):
 
     runs: Runs
     payload: bytes
-    fields: Members
+    fields: RawObject
     image: bool
 
 
@@ -167,7 +166,7 @@ def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Reques
     if stage.max_tokens:
         _hold(fields, runs.bound, stage.max_tokens)
     if runs.most_output and stage.type not in WITHOUT_BOUND:
-        hold_output(Bound(runs.bound, runs.most_output, "Its route or token", bad_request), fields)
+        cap_output_tokens(OutputCap(runs.bound, runs.most_output, "Its route or token", bad_request), fields)
     named = holds_model(fields, runs.asked)
     if runs.route and (named or stage.type in OPENAI_TYPES):
         for member in [member for member in fields if member.casefold() == "model"]:
@@ -177,7 +176,7 @@ def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Reques
     return _Request(runs, msgspec.json.encode(fields), fields, image)
 
 
-def _hold(fields: Members, name: str, most: int) -> None:
+def _hold(fields: RawObject, name: str, most: int) -> None:
     """Let a body ask for no more output than its stage allows."""
     said = [member for member in MAX_OUTPUT_NAMES if member in fields]
     for member in said or [name]:
@@ -189,7 +188,7 @@ def _hold(fields: Members, name: str, most: int) -> None:
 def _task(plan: Plan, stage: StagePlan, made: list[_Request]) -> tuple[TaskSpec, tuple[Part, ...]]:
     """The stage as the scheduler takes it, and its parts if there are several."""
     first = made[0]
-    runs, outputs = first.runs, [output_of(one.fields) for one in made]
+    runs, outputs = first.runs, [output_size(one.fields) for one in made]
     unbounded = any(output.most == 0 for output in outputs)
     several = len(made) > 1
     answer = _answer(plan, stage, runs, first.fields)
@@ -229,7 +228,7 @@ def _most(request: _Request) -> int:
     return len(request.payload) // 4 if (runs.price or runs.fallbacks) and not request.image else 0
 
 
-def _answer(plan: Plan, stage: StagePlan, runs: Runs, fields: Members) -> str:
+def _answer(plan: Plan, stage: StagePlan, runs: Runs, fields: RawObject) -> str:
     """What its text must be. Raises ApiError(400)."""
     if stage.type != "openaiLike" or plan.answers == "off" or "response_format" not in fields:
         return ""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.chains.plan import Payer, Prompt, Runs, StagePlan
 from fairlane.gateway.chains.plan import Plan as ChainPlan
 from fairlane.gateway.credits.prices import unpack
@@ -85,7 +85,7 @@ def _read(said: str) -> _Reads:
     return _Reads(frozenset(used), frozenset(optional))
 
 
-class Asked(NamedTuple):
+class ChainRequest(NamedTuple):
     """A chain that a caller asks for."""
 
     name: str
@@ -100,11 +100,11 @@ class Planned(NamedTuple):
     plan: ChainPlan
     first: Plan
     """Of its first stage: the terms on which the chain is submitted."""
-    otherwise: ChainPlan | None
+    downgrade: ChainPlan | None
     """What it comes to where it cannot be paid; None: it is refused then."""
 
 
-def planned(current: Current, caller: Caller, asked: Asked, options: Options, subject: str) -> Planned:
+def planned(current: Current, caller: Caller, asked: ChainRequest, options: Options, subject: str) -> Planned:
     """The plan of a chain. `subject`: as `Current.plan` takes it. Raises ApiError: 400, 403, 404."""
     covered = caller.may_use(asked.name)
     stages, others, firsts = [], [], []
@@ -119,8 +119,8 @@ def planned(current: Current, caller: Caller, asked: Asked, options: Options, su
         seeing = current.plan(caller, name, lambda: True, subject)
         stages.append(one.made(plain, seeing))
         firsts.append(plain)
-        if plain.otherwise is not None and seeing.otherwise is not None:
-            others.append(one.made(plain.otherwise, seeing.otherwise))
+        if plain.downgrade is not None and seeing.downgrade is not None:
+            others.append(one.made(plain.downgrade, seeing.downgrade))
     settings = current.settings
     quota = caller.quota
     payer = Payer(quota.of_user, quota.budget, quota.per) if quota is not None else None
@@ -131,8 +131,8 @@ def planned(current: Current, caller: Caller, asked: Asked, options: Options, su
         answers=settings.structured_output,
         most_bytes=settings.max_body_bytes,
     )
-    otherwise = make(stages=others) if len(others) == len(stages) else None
-    return Planned(make(stages=stages, payer=payer), firsts[0], otherwise)
+    downgrade = make(stages=others) if len(others) == len(stages) else None
+    return Planned(make(stages=stages, payer=payer), firsts[0], downgrade)
 
 
 class _Planning(NamedTuple):
@@ -140,7 +140,7 @@ class _Planning(NamedTuple):
 
     current: Current
     caller: Caller
-    asked: Asked
+    asked: ChainRequest
     options: Options
     stage: StageSettings
     streams: bool = False

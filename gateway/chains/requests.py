@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Bodies, Members
-from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
+from fairlane.gateway.calls.bodies import Bodies, RawObject
 from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
+from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.chains.engine import Over, StageFailed, following
 from fairlane.gateway.chains.plan import Plan, encode, head_of
-from fairlane.gateway.chains.planning import Asked, planned, queues_of, reserve_of
+from fairlane.gateway.chains.planning import ChainRequest, planned, queues_of, reserve_of
 from fairlane.gateway.chains.planning import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
@@ -47,8 +47,8 @@ class Submission(NamedTuple):
     """A chain that is to be submitted with its task."""
 
     start: ChainStart
-    otherwise: ChainStart | None
-    """What it is where it cannot be paid: its task's `otherwise` is its first stage then."""
+    downgrade: ChainStart | None
+    """What it is where it cannot be paid: its task's `downgrade` is its first stage then."""
     stages: list[dict[str, Any]]
     """Its stages, as clients first see them."""
     status: str
@@ -56,12 +56,12 @@ class Submission(NamedTuple):
 
     def forget(self) -> None:
         """It has been submitted, or not: its plan may be large, and its caller may wait for long."""
-        for start in (self.start, self.otherwise):
+        for start in (self.start, self.downgrade):
             if start is not None:
                 start.plan, start.request, start.parts = b"", b"", ()
 
 
-async def read_chain(current: Current, fields: Members, bodies: Bodies) -> Asked:
+async def read_chain(current: Current, fields: RawObject, bodies: Bodies) -> ChainRequest:
     """The chain that a request asks for, with its variables. Raises ApiError: 400, 404."""
     for other in ("template", "payload", "type", "model", "mode", "repair"):
         if kind_of(fields.get(other) or b""):
@@ -78,7 +78,7 @@ async def read_chain(current: Current, fields: Members, bodies: Bodies) -> Asked
     members = await members_of_variables(fields, bodies)
     size = len(memoryview(fields["variables"])) if members else 0
     given = await bodies.run(size, variables_of, members)
-    return Asked(name, chain, _fitting(current, name, chain, given), locale)
+    return ChainRequest(name, chain, _fitting(current, name, chain, given), locale)
 
 
 def _declared(current: Current, raw: bytes) -> tuple[str, ChainSettings]:
@@ -131,7 +131,7 @@ def told_of_declared(current: Current, name: str) -> dict[str, Any]:
 async def make_chain(
     current: Current,
     caller: Caller,
-    asked: Asked,
+    asked: ChainRequest,
     options: Options,
     *,
     task_id: str,
@@ -142,21 +142,21 @@ async def make_chain(
     shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
     comes_to = planned(current, caller, asked, options, subject)
     start, first = await _started(comes_to.plan, asked, request)
-    task = make_task(
+    task = build_task(
         current.settings,
         caller,
-        comes_to.first._replace(otherwise=None),
+        comes_to.first._replace(downgrade=None),
         task_id=task_id,
         task_type="openaiLike",
         payload=b"{}",
         fields={},
         options=options,
     )
-    otherwise = None
-    if comes_to.otherwise is not None:
-        otherwise, other = await _started(comes_to.otherwise, asked, request)
-        task.otherwise = _with_stage(copy(task), other)
-        task.otherwise.quota = ""
+    downgrade = None
+    if comes_to.downgrade is not None:
+        downgrade, other = await _started(comes_to.downgrade, asked, request)
+        task.downgrade = _with_stage(copy(task), other)
+        task.downgrade.quota = ""
     task = _with_stage(task, first)
     declared, running = comes_to.plan.stages, start.stage.number
     stages = [
@@ -166,10 +166,10 @@ async def make_chain(
         }
         for at, stage in enumerate(declared)
     ]
-    return task, Submission(start, otherwise, stages, declared[running].status)
+    return task, Submission(start, downgrade, stages, declared[running].status)
 
 
-async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart, TaskSpec]:
+async def _started(plan: Plan, asked: ChainRequest, request: bytes) -> tuple[ChainStart, TaskSpec]:
     """The beginning of a chain, and its first stage. Raises ApiError(400)."""
     try:
         first = await in_turns(following(plan, -1, {}))

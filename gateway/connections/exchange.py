@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from fairlane.gateway.calls.http import BrokenOff, Whole
+from fairlane.gateway.calls.http import AnswerBroken, Whole
 from fairlane.gateway.errors import Headers
 
 log = structlog.get_logger("fairlane.gateway")
@@ -302,7 +302,7 @@ class Exchange(Whole):
         self._wire.over(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            whose = {"request_id": error.request_id} if isinstance(error, BrokenOff) else {}
+            whose = {"request_id": error.request_id} if isinstance(error, AnswerBroken) else {}
             log.error("an answer broke off", path=self._path, **whose, exc_info=error)
         if not self.complete and not self.disconnected:
             self._wire.broken(self)

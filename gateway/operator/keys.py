@@ -23,7 +23,7 @@ from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal,
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.tasks.allowances import Allowances
-from fairlane.gateway.tasks.of_keys import KeyTasks
+from fairlane.gateway.tasks.tasks_by_key import KeyTasks
 from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError

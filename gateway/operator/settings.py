@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.calls.intake import check_model_name
+from fairlane.gateway.calls.task_builder import check_model_name
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion

@@ -26,14 +26,14 @@ class Plan(NamedTuple):
     """None: the name is a model's, and there is nothing to it."""
     fallbacks: str = ""
     """Fallback models, with what a task costs there, packed as the scheduler takes them."""
-    otherwise: "Plan | None" = None
+    downgrade: "Plan | None" = None
     """What it comes to where this one cannot be paid; None: it is refused."""
 
     @property
     def models(self) -> set[str]:
         """All that may come to run it."""
         own = {self.model, *(line.partition("\t")[0] for line in self.fallbacks.splitlines())}
-        return own if self.otherwise is None else own | self.otherwise.models
+        return own if self.downgrade is None else own | self.downgrade.models
 
 
 class Plans:
@@ -56,17 +56,17 @@ class Plans:
     def plan(self, caller: Caller, name: str, now_ms: float, has_image: Callable[[], bool]) -> Plan:
         """What a request of this caller for this name comes to now. `has_image` is asked where it matters."""
         route = self.routes.find(name)
-        image = route is not None and route.sees and has_image()
+        image = route is not None and route.varies_by_image and has_image()
         quota = caller.quota
         paid = self._plan(route, name, caller.tier, image, now_ms)
         if quota is None:
             return paid
-        otherwise = None
+        downgrade = None
         if quota.otherwise:
-            otherwise = self._plan(route, name, quota.otherwise, image, now_ms)
-            otherwise = otherwise._replace(terms=Terms(otherwise.terms.price))
+            downgrade = self._plan(route, name, quota.otherwise, image, now_ms)
+            downgrade = downgrade._replace(terms=Terms(downgrade.terms.price))
         return paid._replace(
-            terms=Terms(paid.terms.price, self.budgets.text(quota, now_ms)), otherwise=otherwise
+            terms=Terms(paid.terms.price, self.budgets.text(quota, now_ms)), downgrade=downgrade
         )
 
     def template(
@@ -77,7 +77,7 @@ class Plans:
         if route is None:
             return self.templates.get(name), False
         plain = self.templates.get(route.rule(tier).template or name)
-        if plain is None or not route.sees:
+        if plain is None or not route.varies_by_image:
             return plain, False
         seeing = self.templates.get(route.rule(tier, image=True).template or name, plain)
         return (seeing, True) if seeing.holds_image(variables, locale) else (plain, False)

@@ -42,7 +42,7 @@ class Route:
         self._vision = vision
 
     @property
-    def sees(self) -> bool:
+    def varies_by_image(self) -> bool:
         """Whether it matters that a request holds images."""
         return self._vision is not None
 

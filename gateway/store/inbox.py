@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import structlog
 
-from fairlane.gateway.permits.holder import Holder
+from fairlane.gateway.permits.issuer import PermitIssuer
 from fairlane.gateway.watch.breakers import Breakers
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.dispatch import Dispatcher
@@ -21,7 +21,7 @@ class Inbox:
         dispatcher: Dispatcher,
         drain_worker: Callable[[str], bool],
         breakers: Breakers,
-        holder: Holder,
+        holder: PermitIssuer,
     ) -> None:
         self._hub = hub
         self._holder = holder

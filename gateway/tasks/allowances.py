@@ -7,7 +7,7 @@ from pydantic.alias_generators import to_camel
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.queues.errors import StoreError
-from fairlane.queues.limits import RATES, Standing, tightest
+from fairlane.queues.limits import RATES, RateLimitStatus, tightest
 from fairlane.queues.scheduler import Scheduler
 
 LOOK_S = 0.25
@@ -32,7 +32,7 @@ class Allowances:
             told["userLimits" if one.of_user else "limits"][to_camel(one.setting)] = left
         return told
 
-    async def standing(self, caller: Caller) -> Standing | None:
+    async def rate_limits(self, caller: Caller) -> RateLimitStatus | None:
         """How a caller stands who submits nothing now; None without limits, and where the store does not answer at once: what
         is told beside an answer is no reason to fail, nor to wait."""
         if not caller.key_limits and not caller.user_limits:

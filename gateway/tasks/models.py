@@ -61,8 +61,8 @@ class Models:
         """
         kind, takes = task.task_type, self._takes
         names = {task.model, *(line.partition("\t")[0] for line in task.fallbacks.splitlines())}
-        if task.otherwise is not None:
-            names.add(task.otherwise.model)
+        if task.downgrade is not None:
+            names.add(task.downgrade.model)
         if await takes(names, kind):  # 1
             return
         if await takes(names, ""):  # 2

@@ -22,7 +22,7 @@ from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import issued_ms
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Known, Submitted
+from fairlane.queues.tasks import ExistingTask, Submitted
 from fairlane.streaming.jsontext import join_object, members
 
 
@@ -51,7 +51,7 @@ class PendingResponse:
         self.echo = echo
         """The members that repeat the request, JSON; `store` is true or false in it once the task is accepted."""
 
-    async def accepted(self, answer: Submitted | Known) -> None:
+    async def accepted(self, answer: Submitted | ExistingTask) -> None:
         """Return when the row is written, or when it cannot be written and was not required.
 
         Raise DatabaseUnavailable if it was required: then the accepted task is abandoned. Raise StoreError.
@@ -60,7 +60,7 @@ class PendingResponse:
         if new is None:
             return
         try:
-            if isinstance(answer, Known):
+            if isinstance(answer, ExistingTask):
                 self.row = await self._row_of_earlier(new, answer.task_id)
             else:
                 await self._storage.writer.write(new)

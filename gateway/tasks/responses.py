@@ -256,7 +256,7 @@ class Responses:
             return PendingResponse(self._storage, None, echo, required=False)
         ttl_ms, created = self._current.settings.responses.ttl_ms, issued_ms(task.id)
         task.archive_ms, task.archive_request, task.archive_log = ttl_ms, False, True
-        falls = task.asked != "" or task.otherwise is not None
+        falls = task.asked != "" or task.downgrade is not None
         before = _task_of(wishes.previous or "") or ""
         row = Row(
             *(task.id, task.key, task.user, created, created + ttl_ms),

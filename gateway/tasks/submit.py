@@ -6,28 +6,25 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
-from fairlane.gateway.calls.intake import bad_schema
+from fairlane.gateway.calls.task_builder import bad_schema
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.idempotent_replay import key_reused, result_gone
 from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.poll import record_info
-from fairlane.gateway.tasks.replayed import key_reused, result_gone
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
 from fairlane.queues.metrics import TASKS_RESUBMITTED, EndedTask, Recorder, TaskEnd
-from fairlane.queues.tasks import TERMINAL, Known, Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import TERMINAL, ExistingTask, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.structured.checker import Checker
 from fairlane.streaming.structured.wanted import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
 
-"""Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
-others.
-"""
 LOST = "The store lost this task"
 MAX_OFFERS = 4
 """Of one task: the store is told what there is, and of a new window, and it falls into another queue."""
@@ -40,7 +37,7 @@ class Submit:
 
     def __init__(
         self,
-        queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | Known | Refused]],
+        queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | ExistingTask | Refused]],
         hub: Hub,
         metrics: Recorder,
         current: Current,
@@ -64,7 +61,7 @@ class Submit:
         feed: Feed | None = None,
         chain: Submission | None = None,
         keep: PendingResponse | None = None,
-    ) -> Coroutine[Any, Any, Submitted | Known]:
+    ) -> Coroutine[Any, Any, Submitted | ExistingTask]:
         """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
         one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
         With a `chain` it is the first stage of one. `keep`: the response that is to be kept of it; when this returns, it is, or
@@ -73,23 +70,25 @@ class Submit:
 
     async def _and_keep(
         self, keep: PendingResponse, task: TaskSpec, feed: Feed | None, chain: Submission | None
-    ) -> Submitted | Known:
+    ) -> Submitted | ExistingTask:
         answer = await self._submit(task, feed, chain)
         await keep.accepted(answer)
         return answer
 
-    async def _submit(self, task: TaskSpec, feed: Feed | None, chain: Submission | None) -> Submitted | Known:
+    async def _submit(
+        self, task: TaskSpec, feed: Feed | None, chain: Submission | None
+    ) -> Submitted | ExistingTask:
         await self._check(task, chain)
         if feed is not None:
             feed.begun = False
         try:
-            answer = await self._offer(task, chain)
+            answer = await self._submit_with_retry(task, chain)
         finally:
             if feed is not None:
                 feed.begin()
             if chain is not None:
                 chain.forget()
-        if isinstance(answer, Known):
+        if isinstance(answer, ExistingTask):
             outcome = "joined" if answer.state not in TERMINAL else "replayed"
             self._metrics.count(TASKS_RESUBMITTED, outcome if answer.state else "gone")
             return answer
@@ -105,14 +104,14 @@ class Submit:
         if answer.reason == "other":
             self._metrics.count(TASKS_RESUBMITTED, "conflict")
             reused = key_reused()
-            reused.standing = answer.standing
+            reused.rate_limits = answer.rate_limits
             return reused
         known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
         error = refusal(answer, task, known_model=known)
         self._note(task, error.code)
         asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
         error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
-        error.standing = answer.standing
+        error.rate_limits = answer.rate_limits
         return error
 
     def _note(self, task: TaskSpec, code: str) -> None:
@@ -135,7 +134,9 @@ class Submit:
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 
-    async def _offer(self, task: TaskSpec, chain: Submission | None) -> Submitted | Known | Refused:
+    async def _submit_with_retry(
+        self, task: TaskSpec, chain: Submission | None
+    ) -> Submitted | ExistingTask | Refused:
         """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told
         first what there is, once more."""
         payload, start = task.payload, chain.start if chain else None
@@ -152,9 +153,9 @@ class Submit:
                     await self._load_balance(*answer.unknown)
                 except DatabaseUnavailable:
                     break
-            elif answer.reason == "quota" and task.otherwise:
-                payload, start = task.otherwise.payload, chain.otherwise if chain else None
-                task.become(task.otherwise)
+            elif answer.reason == "quota" and task.downgrade:
+                payload, start = task.downgrade.payload, chain.downgrade if chain else None
+                task.become(task.downgrade)
             else:
                 break
             task.payload = payload
@@ -174,15 +175,15 @@ class Submit:
             )
         )
 
-    def followed(
+    def open_task(
         self, task: TaskSpec, chain: Submission | None = None, keep: PendingResponse | None = None
-    ) -> "Followed":
+    ) -> "SubmittedTask":
         """`async with`: the task is submitted, or the one that its idempotency key names is joined, and its events are read here,
         until the end of the block."""
-        return Followed(self, self._hub, task, chain, keep)
+        return SubmittedTask(self, self._hub, task, chain, keep)
 
 
-class Earlier(NamedTuple):
+class JoinPoint(NamedTuple):
     """Where a task stood when somebody joined it; ms, 0 = not yet."""
 
     epoch: int
@@ -192,12 +193,12 @@ class Earlier(NamedTuple):
     ended_ms: int
 
 
-class Followed:
+class SubmittedTask:
     """A task that is submitted, or joined, with a feed for its events. It keeps the feed, what views know of the task, and
     nothing else, nor a generator's frame: there are many quiet streams.
     """
 
-    __slots__ = ("_chain", "_hub", "_keep", "_submit", "_task", "earlier", "feed", "info")
+    __slots__ = ("_chain", "_hub", "_keep", "_submit", "_task", "feed", "info", "joined_at")
     info: TaskInfo
     """Once it is entered."""
 
@@ -210,7 +211,7 @@ class Followed:
         self._keep = keep
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id, task.user)
-        self.earlier: Earlier | None = None
+        self.joined_at: JoinPoint | None = None
         """Where it stood, if somebody had submitted it before."""
 
     async def __aenter__(self) -> Submitted:
@@ -231,7 +232,7 @@ class Followed:
         self._release()
         return await self._join(answer, task.key, task.user)
 
-    async def _join(self, known: Known, key: str, user: str) -> Submitted:
+    async def _join(self, known: ExistingTask, key: str, user: str) -> Submitted:
         """Read from its first event what was submitted before, and keep it alive as whoever submitted it does."""
         feed = self._hub.open(known.task_id)
         try:
@@ -244,11 +245,11 @@ class Followed:
         record, self.feed = found
         self.feed.keep_alive += 1
         times = record.number("granted_at"), record.number("ended_at")
-        self.earlier = Earlier(record.epoch, record.number("top_seq"), *times)
+        self.joined_at = JoinPoint(record.epoch, record.number("top_seq"), *times)
         self.info = record_info(known.task_id, record)
         enqueued_ms = record.number("enqueued_at")
         return Submitted(
-            record.state, record.place, enqueued_ms, [], (), known.line, known.model, known.standing
+            record.state, record.place, enqueued_ms, [], (), known.line, known.model, known.rate_limits
         )
 
     async def __aexit__(

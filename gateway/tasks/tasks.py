@@ -6,8 +6,8 @@ from typing import Literal
 
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.calls.streams import Closing
-from fairlane.gateway.calls.waiting import QueueWatch
+from fairlane.gateway.calls.positions import PositionMonitor
+from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.current import Current
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.going import Going
@@ -42,8 +42,8 @@ class Tasks:
     links: StreamLinks
     hub: Hub
     results: Results
-    watch: QueueWatch
-    closing: Closing
+    watch: PositionMonitor
+    closing: OpenAnswers
     going: Going
     allowances: Allowances
     gate: Gate

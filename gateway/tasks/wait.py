@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.idempotent_replay import HEADERS, kept
 from fairlane.gateway.tasks.pending_response import PendingResponse
-from fairlane.gateway.tasks.replayed import HEADERS, kept
-from fairlane.gateway.tasks.submit import LOST, Earlier, Submit
-from fairlane.queues.limits import Standing
+from fairlane.gateway.tasks.submit import LOST, JoinPoint, Submit
+from fairlane.queues.limits import RateLimitStatus
 from fairlane.queues.tasks import TERMINAL, TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
@@ -22,7 +22,7 @@ OVERDUE_S = 2.0
 """How long after its deadline a caller is answered without the task's end: Redis, which tells it, is away or takes no writes."""
 
 
-class Leaving(Protocol):
+class DisconnectWatch(Protocol):
     """Notices that a caller left."""
 
     gone: bool
@@ -33,7 +33,7 @@ class Leaving(Protocol):
 class Waiter(Protocol):
     """The caller who waits."""
 
-    def leaving(self, on_gone: Callable[[], None]) -> Leaving:
+    def watch_disconnect(self, on_gone: Callable[[], None]) -> DisconnectWatch:
         """Call `on_gone` once when the caller has left."""
         ...
 
@@ -41,7 +41,7 @@ class Waiter(Protocol):
         """Why the wait is over."""
         ...
 
-    standing: Standing | None
+    rate_limits: RateLimitStatus | None
     """Set when the task is accepted: what is left of the caller's limits."""
 
 
@@ -71,7 +71,7 @@ class Waited(NamedTuple):
     """What its terminal event says; it need not hold its output."""
     took: Timing
     joined: bool
-    """Somebody had submitted it before (`Followed`)."""
+    """Somebody had submitted it before (`SubmittedTask`)."""
     final: bool
     """It had ended before this caller came: who comes again with the key is told the same."""
     answer: Callable[[], Awaitable[bytes]]
@@ -96,7 +96,7 @@ class Wait:
         submit: Submit,
         hub: Hub,
         results: Results,
-        closing: Closing,
+        closing: OpenAnswers,
         cancel_soon: Callable[[str, Literal["client", "timeout"]], None],
         going: Going,
     ) -> None:
@@ -125,10 +125,10 @@ class Wait:
         when nothing is known of the end. Raises ApiError, StoreError, DatabaseUnavailable, and what `waiter.gone` says.
         """
         hub = self._hub
-        followed = self._submit.followed(task, chain, keep)
+        followed = self._submit.open_task(task, chain, keep)
         async with followed as submitted:
-            waiter.standing = submitted.standing
-            info, earlier = followed.info, followed.earlier
+            waiter.rate_limits = submitted.rate_limits
+            info, earlier = followed.info, followed.joined_at
             task_id, cancels = info.task_id, task.linger_ms > 0 and not task.idempotency
             if earlier is None:
                 view = make_view(info)
@@ -151,7 +151,7 @@ class Wait:
                 reader = Reader(hub, followed.feed, earlier.epoch, earlier.top)
                 started_ms = earlier.granted_ms
             interrupt = reader.interrupt
-            leaving = waiter.leaving(interrupt)
+            leaving = waiter.watch_disconnect(interrupt)
             self._closing.add(interrupt, followed.feed)
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             begun, interrupted = hub.time(), False
@@ -191,7 +191,7 @@ class Wait:
                 self._closing.discard(interrupt)
 
 
-def _took(earlier: Earlier, enqueued_ms: int) -> Timing:
+def _took(earlier: JoinPoint, enqueued_ms: int) -> Timing:
     """How long a task took that has ended before somebody came."""
     began_ms = earlier.granted_ms or earlier.ended_ms
     return Timing(max(began_ms - enqueued_ms, 0), max(earlier.ended_ms - began_ms, 0))

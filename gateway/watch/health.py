@@ -1,6 +1,6 @@
 """Whether this gateway may be given traffic, and how it stands."""
 
-from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.going import Going
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
@@ -20,7 +20,7 @@ class Health:
         store: StoreWatch,
         channel: Channel,
         going: Going,
-        closing: Closing,
+        closing: OpenAnswers,
         connections: Connections,
         loop_monitor: EventLoopMonitor,
         pool: Pool,

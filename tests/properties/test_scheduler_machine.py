@@ -56,9 +56,9 @@ from fairlane.queues.tasks import (
     Append,
     End,
     EventFields,
+    ExistingTask,
     Fragment,
     Grant,
-    Known,
     Later,
     Refused,
     Repair,
@@ -397,7 +397,7 @@ class Life(RuleBasedStateMachine):
         if not isinstance(answer, Submitted):
             self.check_unchanged(before, "a refused task leaves no key and no debit, nor does a known one")
             self.calls.pop()
-        if isinstance(answer, Known):
+        if isinstance(answer, ExistingTask):
             assert answer.task_id in self.accepted
             assert self.record(answer.task_id)["state"] == answer.state
             return

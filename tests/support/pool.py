@@ -15,10 +15,10 @@ from fairlane.queues.tasks import (
     Append,
     End,
     Ended,
+    ExistingTask,
     Finished,
     Fragment,
     Grant,
-    Known,
     Later,
     Place,
     Refused,
@@ -94,14 +94,14 @@ class Pool:
         nonce: str = "",
         chain: ChainStart | None = None,
         **more: Any,
-    ) -> Submitted | Known | Refused:
+    ) -> Submitted | ExistingTask | Refused:
         spec = self.spec(task_id, model, **more)
         reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1", chain=chain)
         return self.scheduler.submitted(reply.result())
 
     def start(
         self, task_id: str, model: str = "m", *, of: int = 3, parts: Sequence[bytes] = (), **more: Any
-    ) -> Submitted | Known | Refused:
+    ) -> Submitted | ExistingTask | Refused:
         """Submit a chain."""
         about = {name: more.pop(name) for name in ("reserve", "request", "head", "queues") if name in more}
         chain = ChainStart(

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fairlane import __version__
 from fairlane.gateway.api.events import NativeEvent
-from fairlane.gateway.calls.intake import OWN_FIELDS
+from fairlane.gateway.calls.task_builder import OWN_FIELDS
 from fairlane.gateway.cli.main import app
 from fairlane.gateway.settings import settings_table
 from fairlane.queues.failures import FAILURES, Category

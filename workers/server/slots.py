@@ -13,7 +13,7 @@ from typing import Any
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.scheduler import MAX_TAKEN, Scheduler
-from fairlane.queues.tasks import Grant, Known, Later, Refused, Shut, Submitted, TaskSpec
+from fairlane.queues.tasks import ExistingTask, Grant, Later, Refused, Shut, Submitted, TaskSpec
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import ANY, Pool, Worker
@@ -57,11 +57,11 @@ class Slots:
 
     def submit(
         self, task: TaskSpec, chain: ChainStart | None = None
-    ) -> Awaitable[Submitted | Known | Refused]:
+    ) -> Awaitable[Submitted | ExistingTask | Refused]:
         """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. Raises
         StoreUnavailable; what happened to it then, it will not run later: only one with an idempotency key may, for its caller
         to come again, and one that is submitted again by its id."""
-        done: asyncio.Future[Submitted | Known | Refused] = self._loop.create_future()
+        done: asyncio.Future[Submitted | ExistingTask | Refused] = self._loop.create_future()
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
         if chain is None:
             self._payloads.put(task.id, task.payload)
@@ -89,7 +89,7 @@ class Slots:
         comes_again: bool,
         worker: Worker | None,
         want: int,
-        done: asyncio.Future[Submitted | Known | Refused],
+        done: asyncio.Future[Submitted | ExistingTask | Refused],
         reply: asyncio.Future[Any],
     ) -> None:
         if worker:
@@ -106,7 +106,7 @@ class Slots:
         answer = self._scheduler.submitted(reply.result())
         if not isinstance(answer, Submitted):
             self._payloads.pop(task_id)
-            if worker and isinstance(answer, Known):  # these come in crowds
+            if worker and isinstance(answer, ExistingTask):  # these come in crowds
                 self._came_back_empty(worker)
         elif worker:
             self.use(worker, answer.grants, answer.later, answer.shut)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import Members
+from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.multipart import WholePart
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.jsontext import json_string
@@ -42,7 +42,7 @@ Node = dict[str, Any]
 """Names to what they hold: Raw, a list of it, or a Node."""
 
 
-def members_of(parts: list[WholePart]) -> Members:
+def members_of(parts: list[WholePart]) -> RawObject:
     """Return the members of the payload of a form. Raise ApiError(400) for names that make no sense together, and values that
     are invalid. Parts are taken out of their list, as each may be long.
     """

@@ -11,16 +11,16 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.messages import shapes
-from fairlane.gateway.calls.reading import (
+from fairlane.gateway.calls.shapes import (
     NOT_HERE,
-    Budget,
     Shape,
+    SizeLimit,
     Typed,
+    invalid,
+    is_empty,
     is_null,
-    named,
+    json_object,
     read,
-    refused,
-    says_nothing,
     string,
     text,
 )
@@ -43,7 +43,7 @@ _BETWEEN = rb"\n\n"
 class Conversation:
     """The messages of one request, put together."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: SizeLimit) -> None:
         self._budget = budget
         self.messages: list[bytes] = []
         self.extended = False
@@ -62,10 +62,10 @@ class Conversation:
     def add(self, raw: Raw) -> None:
         """The list of messages."""
         if kind_of(raw) != "[":
-            raise refused("messages", "must be a list of messages")
+            raise invalid("messages", "must be a list of messages")
         messages = read(raw, _messages, "messages")
         if not messages:
-            raise refused("messages", "at least one message is needed")
+            raise invalid("messages", "at least one message is needed")
         for number, message in enumerate(messages):
             place = f"messages[{number}].content"
             if message.role == "user":
@@ -75,7 +75,7 @@ class Conversation:
             elif message.role == "system":
                 self._add("system", self._texts(message.content, place))
             else:
-                raise refused(f"messages[{number}].role", "must be user, assistant or system")
+                raise invalid(f"messages[{number}].role", "must be user, assistant or system")
 
     def _add(self, role: str, content: bytes, *others: tuple[str, bytes]) -> None:
         self.messages.append(join_object([("role", json_string(role)), ("content", content), *others]))
@@ -88,7 +88,7 @@ class Conversation:
 
     def _blocks(self, raw: Raw, decoder: Decoder[list[Shape]], place: str) -> list[Shape]:
         if kind_of(raw) != "[":
-            raise refused(place, "must be a text or a list of blocks")
+            raise invalid(place, "must be a text or a list of blocks")
         return read(raw, decoder, place)
 
     def _add_user(self, raw: Raw, place: str) -> None:
@@ -135,14 +135,14 @@ class Conversation:
             elif isinstance(block, shapes.ToolUse):
                 calls.append(self._call(block, at))
             elif isinstance(block, shapes.RedactedThinking):
-                thoughts.append(named(type="redacted_thinking", data=string(block.data, f"{at}.data")))
+                thoughts.append(json_object(type="redacted_thinking", data=string(block.data, f"{at}.data")))
             elif isinstance(block, shapes.Thinking):
                 thought = string(block.thinking, f"{at}.thinking")
                 signature = NULL if is_null(block.signature) else string(block.signature, f"{at}.signature")
                 if signature in (NULL, EMPTY_STRING):
                     unsigned.append(thought[1:-1])
                 else:
-                    thoughts.append(named(type="thinking", thinking=thought, signature=signature))
+                    thoughts.append(json_object(type="thinking", thinking=thought, signature=signature))
         more = []
         if unsigned:
             more.append(("reasoning_content", b'"%b"' % b"".join(unsigned)))
@@ -155,11 +155,11 @@ class Conversation:
 
     def _call(self, block: shapes.ToolUse, place: str) -> bytes:
         if kind_of(block.input) != "{":
-            raise refused(f"{place}.input", "must be an object")
+            raise invalid(f"{place}.input", "must be an object")
         if not is_null(block.caller):
             caller = read(block.caller, _typed, f"{place}.caller")
             if caller.type != "direct":
-                raise refused(f"{place}.caller", "only tools that the model calls itself are known here")
+                raise invalid(f"{place}.caller", "only tools that the model calls itself are known here")
         self._budget.check_escaped(block.input)
         arguments = json_string(bytes(block.input).decode())
         function = join_object([("name", string(block.name, f"{place}.name")), ("arguments", arguments)])
@@ -190,8 +190,8 @@ class Conversation:
         if isinstance(block, shapes.Text):
             return [self._text(_said(block, place), block)]
         if isinstance(block, shapes.Image):
-            if not says_nothing(block.transformations):
-                raise refused(f"{place}.transformations", NOT_HERE)
+            if not is_empty(block.transformations):
+                raise invalid(f"{place}.transformations", NOT_HERE)
             return [self._image(block, place)]
         if isinstance(block, shapes.SearchResult):
             return [self._search_result(block, place)]
@@ -208,11 +208,13 @@ class Conversation:
             url = string(source.url, f"{place}.source.url")
         else:
             url = self._data_url(source, f"{place}.source")
-        return join_object([("type", b'"image_url"'), ("image_url", named(url=url)), *self._cached(block)])
+        return join_object(
+            [("type", b'"image_url"'), ("image_url", json_object(url=url)), *self._cached(block)]
+        )
 
     def _data_url(self, source: shapes.Base64Source, place: str) -> bytes:
         if not _MEDIA_TYPE.fullmatch(source.media_type):
-            raise refused(f"{place}.media_type", "must be a media type, such as image/png")
+            raise invalid(f"{place}.media_type", "must be a media type, such as image/png")
         data = text(source.data, f"{place}.data")
         self.inline_bytes += len(data)
         return b'"data:%b;base64,%b"' % (source.media_type.encode(), data)
@@ -262,8 +264,8 @@ class Conversation:
 
 def _said(block: shapes.Text, place: str) -> bytes:
     """A block's text, as JSON."""
-    if not says_nothing(block.citations):
-        raise refused(f"{place}.citations", NOT_HERE)
+    if not is_empty(block.citations):
+        raise invalid(f"{place}.citations", NOT_HERE)
     return string(block.text, f"{place}.text")
 
 
@@ -272,8 +274,8 @@ def _check_citations(raw: Raw, place: str) -> None:
         return
     found = members(raw) or {}
     if found.keys() - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
-        raise refused(place, "models tell no citations here; leave it out")
+        raise invalid(place, "models tell no citations here; leave it out")
 
 
 def _plain(text_json: bytes) -> bytes:
-    return named(type="text", text=text_json)
+    return json_object(type="text", text=text_json)

@@ -6,24 +6,23 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.messages import shapes
 from fairlane.gateway.calls.messages.content import Conversation
-from fairlane.gateway.calls.outputs import MOST
-from fairlane.gateway.calls.reading import (
+from fairlane.gateway.calls.shapes import (
     MAX_BYTES,
     NOT_HERE,
     NULL,
-    Budget,
+    SizeLimit,
     Typed,
     check_callers,
+    invalid,
+    is_empty,
     is_null,
     read,
-    refused,
-    says_nothing,
     text,
 )
+from fairlane.gateway.calls.token_limits import MAX_OUTPUT_TOKENS
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import join_object, kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
@@ -69,10 +68,10 @@ _thinking, _config, _format = (
 _management, _edits = Decoder(shapes.ContextManagement), Decoder(list[shapes.Edit])
 
 
-class Asked(NamedTuple):
+class MessagesRequest(NamedTuple):
     """What a Messages request asks for."""
 
-    fields: Members
+    fields: RawObject
     """The chat request's members."""
     payload: bytes
     """The same as a body."""
@@ -80,21 +79,23 @@ class Asked(NamedTuple):
     """Tokens: a quarter of the payload's bytes, as the scheduler reckons, but for images and files."""
 
 
-def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = MAX_BYTES) -> Asked:
+def chat_of(
+    fields: RawObject, *, stream: bool, bounded: bool = True, most: int = MAX_BYTES
+) -> MessagesRequest:
     """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
     need not. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes."""
     said = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in said.items():
-        if name not in _READ and name not in _IGNORED and not says_nothing(raw):
-            raise refused(name, NOT_HERE)
-    chat: Members = {}
+        if name not in _READ and name not in _IGNORED and not is_empty(raw):
+            raise invalid(name, NOT_HERE)
+    chat: RawObject = {}
     if "model" in said:
         chat["model"] = said["model"]
-    budget = Budget(most)
+    budget = SizeLimit(most)
     conversation = Conversation(budget)
     conversation.add_system(said.get("system", NULL))
     if "messages" not in said:
-        raise refused("messages", "is missing")
+        raise invalid("messages", "is missing")
     conversation.add(said["messages"])
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     conversation.messages.clear()
@@ -110,24 +111,24 @@ def chat_of(fields: Members, *, stream: bool, bounded: bool = True, most: int = 
         chat["stream_options"] = Raw(b'{"include_usage":true}')
     if extended or only_there:
         chat[ANTHROPIC] = Raw(join_object(only_there.items()))
-    payload = object_of(chat)
+    payload = encode_members(chat)
     if len(payload) > most:
         raise too_large(most)
     inline = INLINE_TOKENS * conversation.inline
     estimated = (len(payload) - conversation.inline_bytes) // 4 + inline
-    return Asked(chat, payload, max(estimated, 1))
+    return MessagesRequest(chat, payload, max(estimated, 1))
 
 
 def _bound(raw: Raw | None) -> Raw:
     if raw is None:
-        raise refused("max_tokens", "is missing: Anthropic's clients bound each answer")
+        raise invalid("max_tokens", "is missing: Anthropic's clients bound each answer")
     most = read(raw, _whole, "max_tokens")
-    if not 1 <= most <= MOST:
-        raise refused("max_tokens", f"must be a whole number from 1 to {MOST}")
+    if not 1 <= most <= MAX_OUTPUT_TOKENS:
+        raise invalid("max_tokens", f"must be a whole number from 1 to {MAX_OUTPUT_TOKENS}")
     return raw
 
 
-def _pass_on(said: Members, chat: Members) -> None:
+def _pass_on(said: RawObject, chat: RawObject) -> None:
     """What chat says in the same words, or another one."""
     kinds: dict[str, Decoder[Any]] = {"temperature": _number, "top_p": _number, "top_k": _whole}
     for name in said.keys() & kinds:
@@ -137,24 +138,24 @@ def _pass_on(said: Members, chat: Members) -> None:
         if read(said["stop_sequences"], _texts, "stop_sequences"):
             chat["stop"] = said["stop_sequences"]
     if "speed" in said and read(said["speed"], _text, "speed") != "standard":
-        raise refused("speed", "there is one speed, standard")
+        raise invalid("speed", "there is one speed, standard")
     if "context_management" in said:
         managed = read(said["context_management"], _management, "context_management")
         place = "context_management.edits"
         edits = () if is_null(managed.edits) else read(managed.edits, _edits, place)
         for number, edit in enumerate(edits):
             if edit.type not in _EDITS:
-                raise refused(f"{place}[{number}].type", f"{edit.type[:100]!r} is not done here")
+                raise invalid(f"{place}[{number}].type", f"{edit.type[:100]!r} is not done here")
 
 
-def _user(said: Members, chat: Members) -> None:
+def _user(said: RawObject, chat: RawObject) -> None:
     if "metadata" in said:
         metadata = read(said["metadata"], _metadata, "metadata")
         if metadata.user_id is not None:
             chat["user"] = Raw(msgspec.json.encode(metadata.user_id))
 
 
-def _tools(said: Members, chat: Members) -> bool:
+def _tools(said: RawObject, chat: RawObject) -> bool:
     """The tools, and which of them is to be called. Whether some have what chat has no word for."""
     extended = False
     raws: list[Raw] = []
@@ -175,23 +176,23 @@ def _tools(said: Members, chat: Members) -> bool:
 def _tool(raw: Raw, place: str) -> shapes.Tool:
     typed = read(raw, _typed, place)
     if typed.type not in (None, "custom"):
-        raise refused(
+        raise invalid(
             f"{place}.type",
             f"{str(typed.type)[:100]!r} is Anthropic's own: only tools with an input_schema are known here",
         )
     tool = read(raw, _tool_shape, place)
     if tool.defer_loading:
-        raise refused(f"{place}.defer_loading", "tools are not searched here")
+        raise invalid(f"{place}.defer_loading", "tools are not searched here")
     check_callers(tool.allowed_callers, f"{place}.allowed_callers")
-    if not says_nothing(tool.input_examples):
-        raise refused(f"{place}.input_examples", "put them into the description")
+    if not is_empty(tool.input_examples):
+        raise invalid(f"{place}.input_examples", "put them into the description")
     return tool
 
 
 def _function(tool: shapes.Tool, place: str) -> bytes:
     text(tool.name, f"{place}.name")
     if kind_of(tool.input_schema) != "{":
-        raise refused(f"{place}.input_schema", "must be a JSON schema, an object")
+        raise invalid(f"{place}.input_schema", "must be a JSON schema, an object")
     function = [("name", bytes(tool.name))]
     if not is_null(tool.description):
         text(tool.description, f"{place}.description")
@@ -205,25 +206,25 @@ def _function(tool: shapes.Tool, place: str) -> bytes:
     return join_object(pairs)
 
 
-def _choose(choice: shapes.ToolChoice, chat: Members) -> None:
+def _choose(choice: shapes.ToolChoice, chat: RawObject) -> None:
     if choice.type in ("auto", "none") and "tools" not in chat:
         return
     if "tools" not in chat:
-        raise refused("tool_choice", "there are no tools")
+        raise invalid("tool_choice", "there are no tools")
     if choice.type == "tool":
         if choice.name is None:
-            raise refused("tool_choice.name", "is missing")
+            raise invalid("tool_choice.name", "is missing")
         wanted: Any = {"type": "function", "function": {"name": choice.name}}
     elif choice.type in ("auto", "any", "none"):
         wanted = "required" if choice.type == "any" else choice.type
     else:
-        raise refused("tool_choice.type", "must be auto, any, tool or none")
+        raise invalid("tool_choice.type", "must be auto, any, tool or none")
     chat["tool_choice"] = Raw(msgspec.json.encode(wanted))
     if choice.disable_parallel_tool_use:
         chat["parallel_tool_calls"] = Raw(b"false")
 
 
-def _output(said: Members, chat: Members) -> dict[str, bytes]:
+def _output(said: RawObject, chat: RawObject) -> dict[str, bytes]:
     """How much is thought, and what form the answer has. What Anthropic's own words for it are, for those who know them."""
     only_there: dict[str, bytes] = {}
     effort = None
@@ -231,14 +232,14 @@ def _output(said: Members, chat: Members) -> dict[str, bytes]:
         config = read(said["output_config"], _config, "output_config")
         effort = config.effort
         if effort is not None and effort not in EFFORTS:
-            raise refused("output_config.effort", f"must be one of {', '.join(EFFORTS)}")
+            raise invalid("output_config.effort", f"must be one of {', '.join(EFFORTS)}")
         if not is_null(config.format):
             _form(config.format, "output_config.format", chat)
         if effort is not None:
             only_there["output_config"] = msgspec.json.encode({"effort": effort})
     if "output_format" in said:
         if "response_format" in chat:
-            raise refused("output_format", "output_config.format says it already")
+            raise invalid("output_format", "output_config.format says it already")
         _form(said["output_format"], "output_format", chat)
     if "thinking" in said:
         thinking = read(said["thinking"], _thinking, "thinking")
@@ -247,7 +248,7 @@ def _output(said: Members, chat: Members) -> dict[str, bytes]:
         elif thinking.type == "enabled":
             effort = effort or _effort(thinking)
         elif thinking.type != "adaptive":
-            raise refused("thinking.type", "must be enabled, disabled or adaptive")
+            raise invalid("thinking.type", "must be enabled, disabled or adaptive")
         only_there["thinking"] = bytes(said["thinking"])
     if effort is not None:
         chat["reasoning_effort"] = Raw(b'"%b"' % ("xhigh" if effort == "max" else effort).encode())
@@ -257,16 +258,16 @@ def _output(said: Members, chat: Members) -> dict[str, bytes]:
 def _effort(thinking: shapes.ThinkingConfig) -> str:
     """The effort of a budget of thinking tokens."""
     budget = thinking.budget_tokens
-    if budget is None or not MIN_BUDGET <= budget <= MOST:
-        raise refused("thinking.budget_tokens", f"must be a whole number from {MIN_BUDGET} on")
+    if budget is None or not MIN_BUDGET <= budget <= MAX_OUTPUT_TOKENS:
+        raise invalid("thinking.budget_tokens", f"must be a whole number from {MIN_BUDGET} on")
     return next((effort for most, effort in _BUDGETS if budget < most), "high")
 
 
-def _form(raw: Raw, place: str, chat: Members) -> None:
+def _form(raw: Raw, place: str, chat: RawObject) -> None:
     form = read(raw, _format, place)
     if form.type != "json_schema":
-        raise refused(f"{place}.type", "must be json_schema")
+        raise invalid(f"{place}.type", "must be json_schema")
     if kind_of(form.json_schema) != "{":
-        raise refused(f"{place}.schema", "must be a JSON schema, an object")
+        raise invalid(f"{place}.schema", "must be a JSON schema, an object")
     schema = join_object([("name", b'"answer"'), ("strict", b"true"), ("schema", bytes(form.json_schema))])
     chat["response_format"] = Raw(join_object([("type", b'"json_schema"'), ("json_schema", schema)]))

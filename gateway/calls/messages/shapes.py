@@ -2,10 +2,10 @@
 
 from msgspec import Raw, Struct, field
 
-from fairlane.gateway.calls.reading import NULL, Known
+from fairlane.gateway.calls.shapes import NULL, StrictStruct
 
 
-class Block(Known, tag_field="type", kw_only=True):
+class Block(StrictStruct, tag_field="type", kw_only=True):
     cache_control: Raw = NULL
 
 
@@ -55,40 +55,40 @@ class ToolResult(Block, tag="tool_result"):
     is_error: bool | None = None
 
 
-class Base64Source(Known, tag_field="type", tag="base64"):
+class Base64Source(StrictStruct, tag_field="type", tag="base64"):
     media_type: str
     data: Raw
 
 
-class UrlSource(Known, tag_field="type", tag="url"):
+class UrlSource(StrictStruct, tag_field="type", tag="url"):
     url: Raw
 
 
-class TextSource(Known, tag_field="type", tag="text"):
+class TextSource(StrictStruct, tag_field="type", tag="text"):
     data: Raw
     media_type: str = "text/plain"
 
 
-class ContentSource(Known, tag_field="type", tag="content"):
+class ContentSource(StrictStruct, tag_field="type", tag="content"):
     content: Raw
 
 
-class Message(Known):
+class Message(StrictStruct):
     role: str
     content: Raw
 
 
-class Metadata(Known):
+class Metadata(StrictStruct):
     user_id: str | None = None
 
 
-class ToolChoice(Known):
+class ToolChoice(StrictStruct):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class Tool(Known):
+class Tool(StrictStruct):
     name: Raw
     input_schema: Raw
     description: Raw = NULL
@@ -101,18 +101,18 @@ class Tool(Known):
     input_examples: Raw = NULL
 
 
-class ThinkingConfig(Known):
+class ThinkingConfig(StrictStruct):
     type: str
     budget_tokens: int | None = None
     display: str | None = None
 
 
-class Format(Known):
+class Format(StrictStruct):
     type: str
     json_schema: Raw = field(name="schema", default=NULL)
 
 
-class OutputConfig(Known):
+class OutputConfig(StrictStruct):
     effort: str | None = None
     format: Raw = NULL
 
@@ -121,5 +121,5 @@ class Edit(Struct):
     type: str
 
 
-class ContextManagement(Known):
+class ContextManagement(StrictStruct):
     edits: Raw = NULL

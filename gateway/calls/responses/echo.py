@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.reading import refused
+from fairlane.gateway.calls.bodies import RawObject
+from fairlane.gateway.calls.shapes import invalid
 from fairlane.streaming.jsontext import NULL, join_object, one_line
 
 MAX_ECHO = 512 * 1024
@@ -38,7 +38,7 @@ _MADE = frozenset({"reasoning", "store", "text", "tool_choice", "tools"})
 """Of these, what is not repeated as it came."""
 
 
-def new_echo(said: Members, *, store: bool) -> dict[str, bytes]:
+def new_echo(said: RawObject, *, store: bool) -> dict[str, bytes]:
     """What a response repeats as it came, and what holds where nothing was said."""
     repeated = {name: one_line(bytes(said[name])) for name in said.keys() & (DEFAULTS.keys() - _MADE)}
     return {**DEFAULTS, **repeated, "store": b"true" if store else b"false"}
@@ -48,7 +48,7 @@ def whole_echo(echo: Mapping[str, bytes]) -> bytes:
     """All of it as an object, one line. Raises ApiError(400) that names the largest part of what is too much."""
     if sum(map(len, echo.values())) > MAX_ECHO:
         most = max(echo, key=lambda name: len(echo[name]))
-        raise refused(
+        raise invalid(
             most, f"instructions, tools and text may take {MAX_ECHO} bytes together: a response repeats them"
         )
     return join_object(echo.items())

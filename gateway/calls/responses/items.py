@@ -11,21 +11,21 @@ from enum import IntEnum
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.reading import (
+from fairlane.gateway.calls.responses import shapes
+from fairlane.gateway.calls.shapes import (
     NOT_HERE,
     NULL,
-    Budget,
     Shape,
+    SizeLimit,
     Typed,
+    invalid,
+    is_empty,
     is_null,
-    named,
+    json_object,
     read,
-    refused,
-    says_nothing,
     string,
     text,
 )
-from fairlane.gateway.calls.responses import shapes
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
 from fairlane.streaming.views.responses.thoughts import unsealed
@@ -73,7 +73,7 @@ class _Turn:
 class Conversation:
     """The messages of one request, put together."""
 
-    def __init__(self, budget: Budget, known: Mapping[str, bytes]) -> None:
+    def __init__(self, budget: SizeLimit, known: Mapping[str, bytes]) -> None:
         self._budget = budget
         self._known = known
         self._turn = _Turn()
@@ -93,7 +93,7 @@ class Conversation:
             self._add("user", string(raw, "input"))
             return
         if kind_of(raw) != "[":
-            raise refused("input", "must be a text or a list of items")
+            raise invalid("input", "must be a text or a list of items")
         listed = read(raw, _items, "input")
         self.add(listed, "input")
 
@@ -127,12 +127,12 @@ class Conversation:
         elif item_type == "item_reference":
             self._item(self._referred(read(raw, _reference, place), place), place)
         else:
-            raise refused(f"{place}.type", f"{item_type[:100]!r} {NOT_HERE}")
+            raise invalid(f"{place}.type", f"{item_type[:100]!r} {NOT_HERE}")
 
     def _referred(self, reference: shapes.Reference, place: str) -> bytes:
         found = self._known.get(reference.id or "")
         if found is None:
-            raise refused(
+            raise invalid(
                 f"{place}.id", f"no item {(reference.id or '')[:100]!r} is kept here; send the item itself"
             )
         return found
@@ -152,7 +152,7 @@ class Conversation:
             turn = self._turn_at(_Part.TEXT)
             turn.content = content
         else:
-            raise refused(f"{place}.role", f"must be one of {', '.join(shapes.ROLES)}")
+            raise invalid(f"{place}.role", f"must be one of {', '.join(shapes.ROLES)}")
 
     def _turn_at(self, part: _Part) -> _Turn:
         """The turn of the assistant that goes on with this part, or a new one: each part but calls comes once."""
@@ -180,7 +180,7 @@ class Conversation:
     def _add_call(self, call: shapes.FunctionCall, place: str) -> None:
         _check_caller(call, place)
         if call.is_async:
-            raise refused(f"{place}.async", NOT_HERE)
+            raise invalid(f"{place}.async", NOT_HERE)
         function = [
             ("name", string(call.name, f"{place}.name")),
             ("arguments", string(call.arguments, f"{place}.arguments")),
@@ -211,7 +211,7 @@ class Conversation:
         signed = unsealed(item.encrypted_content) if item.encrypted_content else None
         if item.encrypted_content and not (signed is None and self._kept_here):
             if signed is None:
-                raise refused(
+                raise invalid(
                     f"{place}.encrypted_content", "can be read only where it was made; leave the item out"
                 )
             turn.signed += signed
@@ -225,7 +225,7 @@ class Conversation:
         if kind_of(raw) == '"':
             return bytes(raw)
         if kind_of(raw) != "[":
-            raise refused(place, "must be a text or a list of parts")
+            raise invalid(place, "must be a text or a list of parts")
         parts = read(raw, decoder, place)
         if not parts:
             return EMPTY_STRING
@@ -241,15 +241,15 @@ def _part(part: object, place: str) -> bytes:
     """A part as chat has it."""
     assert isinstance(part, shapes.Part)
     if not is_null(part.prompt_cache_breakpoint):
-        raise refused(f"{place}.prompt_cache_breakpoint", NOT_HERE)
+        raise invalid(f"{place}.prompt_cache_breakpoint", NOT_HERE)
     if isinstance(part, shapes.InputText):
-        return named(type="text", text=string(part.text, f"{place}.text"))
+        return json_object(type="text", text=string(part.text, f"{place}.text"))
     if isinstance(part, shapes.OutputText):
-        if not says_nothing(part.annotations):
-            raise refused(f"{place}.annotations", NOT_HERE)
-        return named(type="text", text=string(part.text, f"{place}.text"))
+        if not is_empty(part.annotations):
+            raise invalid(f"{place}.annotations", NOT_HERE)
+        return json_object(type="text", text=string(part.text, f"{place}.text"))
     if isinstance(part, shapes.Refusal):
-        return named(type="refusal", refusal=string(part.refusal, f"{place}.refusal"))
+        return json_object(type="refusal", refusal=string(part.refusal, f"{place}.refusal"))
     if isinstance(part, shapes.InputImage):
         return _image(part, place)
     if isinstance(part, shapes.InputAudio):
@@ -258,7 +258,7 @@ def _part(part: object, place: str) -> bytes:
             string(part.input_audio.data, f"{at}.data"),
             string(part.input_audio.format, f"{at}.format"),
         )
-        return named(type="input_audio", input_audio=named(data=data, format=form))
+        return json_object(type="input_audio", input_audio=json_object(data=data, format=form))
     assert isinstance(part, shapes.InputFile)
     return _file(part, place)
 
@@ -266,38 +266,38 @@ def _part(part: object, place: str) -> bytes:
 def _image(part: shapes.InputImage, place: str) -> bytes:
     _check_id(part.file_id, place, "image_url")
     if is_null(part.image_url):
-        raise refused(f"{place}.image_url", "is missing")
+        raise invalid(f"{place}.image_url", "is missing")
     url = [("url", string(part.image_url, f"{place}.image_url"))]
     if part.detail not in (None, *DETAILS):
-        raise refused(f"{place}.detail", f"must be one of {', '.join(DETAILS)}")
+        raise invalid(f"{place}.detail", f"must be one of {', '.join(DETAILS)}")
     if part.detail not in (None, "auto"):
         url.append(("detail", json_string(part.detail)))
-    return named(type="image_url", image_url=join_object(url))
+    return json_object(type="image_url", image_url=join_object(url))
 
 
 def _file(part: shapes.InputFile, place: str) -> bytes:
     _check_id(part.file_id, place, "file_data")
     if not is_null(part.file_url):
-        raise refused(
+        raise invalid(
             f"{place}.file_url", "files are not fetched for a model here; put the file into file_data"
         )
     if part.detail not in (None, "auto"):
-        raise refused(f"{place}.detail", NOT_HERE)
+        raise invalid(f"{place}.detail", NOT_HERE)
     if is_null(part.file_data):
-        raise refused(f"{place}.file_data", "is missing")
+        raise invalid(f"{place}.file_data", "is missing")
     file = [("file_data", string(part.file_data, f"{place}.file_data"))]
     if not is_null(part.filename):
         file.append(("filename", string(part.filename, f"{place}.filename")))
-    return named(type="file", file=join_object(file))
+    return json_object(type="file", file=join_object(file))
 
 
 def _check_id(raw: Raw, place: str, instead: str) -> None:
     if not is_null(raw):
-        raise refused(f"{place}.file_id", f"is not known to models here: send the data itself, in {instead}")
+        raise invalid(f"{place}.file_id", f"is not known to models here: send the data itself, in {instead}")
 
 
 def _check_caller(item: shapes.Called, place: str) -> None:
     if not is_null(item.namespace):
-        raise refused(f"{place}.namespace", NOT_HERE)
+        raise invalid(f"{place}.namespace", NOT_HERE)
     if not is_null(item.caller) and read(item.caller, _typed, f"{place}.caller").type != "direct":
-        raise refused(f"{place}.caller", "only tools that the model calls itself are known here")
+        raise invalid(f"{place}.caller", "only tools that the model calls itself are known here")

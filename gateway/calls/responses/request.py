@@ -6,15 +6,14 @@ from typing import NamedTuple
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.fixed import object_of
-from fairlane.gateway.calls.reading import MAX_BYTES, NOT_HERE, Budget, is_null, read, refused, says_nothing
+from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.responses import shapes
 from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.calls.responses.items import Conversation
 from fairlane.gateway.calls.responses.kept import kept_items
 from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
 from fairlane.gateway.calls.responses.tools import Tools, read_choice, read_tools
+from fairlane.gateway.calls.shapes import MAX_BYTES, NOT_HERE, SizeLimit, invalid, is_empty, is_null, read
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
@@ -59,10 +58,10 @@ class Wishes(NamedTuple):
         return self.background or self.store is True
 
 
-class Asked(NamedTuple):
+class ResponsesRequest(NamedTuple):
     """What a Responses request asks for."""
 
-    fields: Members
+    fields: RawObject
     """The members of the chat request, which a worker gets."""
     payload: bytes
     """The same as a body."""
@@ -73,7 +72,7 @@ class Asked(NamedTuple):
     caller said some. Only of a response that is kept; else `[]`."""
 
 
-def wishes_of(fields: Members) -> Wishes:
+def wishes_of(fields: RawObject) -> Wishes:
     """Return what is to be looked up for a request of these members. Raise ApiError(400)."""
     said = said_of(fields)
     store = read(said["store"], _flag, "store") if "store" in said else None
@@ -82,7 +81,7 @@ def wishes_of(fields: Members) -> Wishes:
     if "previous_response_id" in said:
         previous = read(said["previous_response_id"], _name, "previous_response_id")
         if not 0 < len(previous) <= _MAX_ID:
-            raise refused("previous_response_id", f"must be an id of 1 to {_MAX_ID} characters")
+            raise invalid("previous_response_id", f"must be an id of 1 to {_MAX_ID} characters")
     references: dict[str, None] = {}
     raw = said.get("input")
     if raw is not None and kind_of(raw) == "[" and any(mark in bytes(raw) for mark in _REFERENCES):
@@ -99,18 +98,18 @@ def _find_references(raw: Raw, found: dict[str, None]) -> None:
         if kind.id and (kind.type or ("" if kind.role else "item_reference")) == "item_reference":
             found[kind.id] = None
     if len(found) > MAX_REFERENCES:
-        raise refused("input", f"refers to more than {MAX_REFERENCES} items; send the items themselves")
+        raise invalid("input", f"refers to more than {MAX_REFERENCES} items; send the items themselves")
 
 
 def chat_of(
-    fields: Members,
+    fields: RawObject,
     *,
     stream: bool = False,
     store: bool = False,
     most: int = MAX_BYTES,
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
-) -> Asked:
+) -> ResponsesRequest:
     """Return the chat request of a Responses request.
 
     `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
@@ -120,23 +119,23 @@ def chat_of(
     said, known = said_of(fields), known or {}
     check_names(said)
     for name, raw in said.items():
-        if name not in _READ and not says_nothing(raw):
-            raise refused(name, NOT_HERE)
+        if name not in _READ and not is_empty(raw):
+            raise invalid(name, NOT_HERE)
     echo = new_echo(said, store=store)
-    chat: Members = {}
+    chat: RawObject = {}
     if "model" in said:
         chat["model"] = said["model"]
-    budget = Budget(most)
+    budget = SizeLimit(most)
     conversation = Conversation(budget, known)
     if "instructions" in said:
         conversation.add_instructions(said["instructions"])
     conversation.add_history(history, "previous_response_id")
     if "input" not in said:
-        raise refused("input", "is missing")
+        raise invalid("input", "is missing")
     conversation.add_input(said["input"])
     conversation.end()
     if not conversation.messages:
-        raise refused("input", "at least one item is needed")
+        raise invalid("input", "at least one item is needed")
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     extended = conversation.extended
     del conversation
@@ -155,20 +154,20 @@ def chat_of(
     if extended:
         chat[ANTHROPIC] = Raw(b"{}")
     told = whole_echo(echo)
-    payload = object_of(chat)
+    payload = encode_members(chat)
     if len(payload) > most:
         raise too_large(most)
     kept = kept_items(said["input"], known) if store else []
-    return Asked(chat, payload, told, b"[%b]" % b",".join(kept))
+    return ResponsesRequest(chat, payload, told, b"[%b]" % b",".join(kept))
 
 
-def check_names(said: Members) -> None:
+def check_names(said: RawObject) -> None:
     """Raise ApiError(400) for members of other calls, which have another name here."""
     for name, raw in said.items():
-        if name in _OURS and not says_nothing(raw):
-            raise refused(name, f"is named {_OURS[name]} in Responses")
+        if name in _OURS and not is_empty(raw):
+            raise invalid(name, f"is named {_OURS[name]} in Responses")
 
 
-def said_of(fields: Members) -> Members:
+def said_of(fields: RawObject) -> RawObject:
     """The members that say something."""
     return {name: raw for name, raw in fields.items() if not is_null(raw)}

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.bounds import MAX_KEY, MAX_PAIRS, MAX_VALUE
-from fairlane.gateway.calls.outputs import MOST
-from fairlane.gateway.calls.reading import NOT_HERE, is_null, read, refused, string, text
+from fairlane.gateway.calls.bodies import RawObject
+from fairlane.gateway.calls.openai import MAX_KEY, MAX_PAIRS, MAX_VALUE
 from fairlane.gateway.calls.responses import shapes
+from fairlane.gateway.calls.shapes import NOT_HERE, invalid, is_null, read, string, text
+from fairlane.gateway.calls.token_limits import MAX_OUTPUT_TOKENS
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -37,7 +37,7 @@ _text, _format, _thinking, _options = (
 )
 
 
-def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
+def read_settings(said: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
     """What chat says in the same words, or another one; what is only repeated; and what must have its one value."""
     for name in said.keys() & set(_AS_THEY_ARE):
         read(said[name], _number, name)
@@ -47,12 +47,12 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
         chat[name] = said[name]
     for name, word in (("max_output_tokens", "max_completion_tokens"), ("max_tool_calls", "")):
         if name in said:
-            if not 1 <= read(said[name], _whole, name) <= MOST:
-                raise refused(name, f"must be a whole number from 1 to {MOST}")
+            if not 1 <= read(said[name], _whole, name) <= MAX_OUTPUT_TOKENS:
+                raise invalid(name, f"must be a whole number from 1 to {MAX_OUTPUT_TOKENS}")
             if word:
                 chat[word] = said[name]
     if "truncation" in said and read(said["truncation"], _name, "truncation") != "disabled":
-        raise refused(
+        raise invalid(
             "truncation", "must be disabled: nothing is left out of an input here; send fewer items"
         )
     if "metadata" in said:
@@ -61,7 +61,7 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
         "stream_options" in said
         and read(said["stream_options"], _options, "stream_options").include_obfuscation
     ):
-        raise refused(
+        raise invalid(
             "stream_options.include_obfuscation", "events are not padded here; leave it out, or false"
         )
     if "reasoning" in said:
@@ -70,33 +70,33 @@ def read_settings(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
 
 def _check_metadata(metadata: dict[str, str]) -> None:
     if len(metadata) > MAX_PAIRS:
-        raise refused("metadata", f"may have at most {MAX_PAIRS} members")
+        raise invalid("metadata", f"may have at most {MAX_PAIRS} members")
     for name, value in metadata.items():
         if len(name) > MAX_KEY or len(value) > MAX_VALUE:
-            raise refused(
+            raise invalid(
                 f"metadata.{name[:MAX_KEY]}",
                 f"names may have {MAX_KEY} characters at most, values {MAX_VALUE}",
             )
 
 
-def _reasoning(thinking: shapes.Thinking, chat: Members, echo: dict[str, bytes]) -> None:
+def _reasoning(thinking: shapes.Thinking, chat: RawObject, echo: dict[str, bytes]) -> None:
     """How much is thought; a summary is what was thought, as nobody here makes it shorter."""
     if thinking.effort is not None:
         if thinking.effort not in EFFORTS:
-            raise refused("reasoning.effort", f"must be one of {', '.join(EFFORTS)}")
+            raise invalid("reasoning.effort", f"must be one of {', '.join(EFFORTS)}")
         chat["reasoning_effort"] = Raw(json_string(thinking.effort))
     for name, value in (("summary", thinking.summary), ("generate_summary", thinking.generate_summary)):
         if value not in (None, *SUMMARIES):
-            raise refused(f"reasoning.{name}", f"must be one of {', '.join(SUMMARIES)}")
+            raise invalid(f"reasoning.{name}", f"must be one of {', '.join(SUMMARIES)}")
     if thinking.context not in (None, "auto"):
-        raise refused("reasoning.context", NOT_HERE)
+        raise invalid("reasoning.context", NOT_HERE)
     if thinking.mode not in (None, "standard"):
-        raise refused("reasoning.mode", NOT_HERE)
+        raise invalid("reasoning.mode", NOT_HERE)
     summary = thinking.summary or thinking.generate_summary
     echo["reasoning"] = msgspec.json.encode({"effort": thinking.effort, "summary": summary})
 
 
-def read_output(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
+def read_output(said: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
     """What form the text has."""
     if "text" not in said:
         return
@@ -112,10 +112,10 @@ def read_output(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
             told = [("format", b'{"type":"json_object"}')]
             chat["response_format"] = Raw(b'{"type":"json_object"}')
         elif form.type != "text":
-            raise refused("text.format.type", "must be text, json_object or json_schema")
+            raise invalid("text.format.type", "must be text, json_object or json_schema")
     if wanted.verbosity is not None:
         if wanted.verbosity not in VERBOSITIES:
-            raise refused("text.verbosity", f"must be one of {', '.join(VERBOSITIES)}")
+            raise invalid("text.verbosity", f"must be one of {', '.join(VERBOSITIES)}")
         chat["verbosity"] = Raw(json_string(wanted.verbosity))
         told.append(("verbosity", json_string(wanted.verbosity)))
     echo["text"] = one_line(join_object(told))
@@ -124,7 +124,7 @@ def read_output(said: Members, chat: Members, echo: dict[str, bytes]) -> None:
 def _schema(form: shapes.Format) -> dict[str, bytes]:
     """The members of a schema that are said."""
     if kind_of(form.json_schema) != "{":
-        raise refused("text.format.schema", "must be a JSON schema, an object")
+        raise invalid("text.format.schema", "must be a JSON schema, an object")
     schema = {"name": string(form.name, "text.format.name")}
     if not is_null(form.description):
         schema["description"] = string(form.description, "text.format.description")
@@ -143,25 +143,25 @@ def _all_of(schema: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     return list({"description": NULL, "strict": b"false", **schema}.items())
 
 
-def check_include(said: Members) -> list[str]:
+def check_include(said: RawObject) -> list[str]:
     """What is asked for beside the answer, by names."""
     if "include" not in said:
         return []
     return read(said["include"], _names, "include")
 
 
-def read_included(said: Members, chat: Members) -> None:
+def read_included(said: RawObject, chat: RawObject) -> None:
     """What is to be told beside the answer."""
     included = check_include(said)
     for number, name in enumerate(included):
         if name not in INCLUDED:
-            raise refused(f"include[{number}]", f"{name[:100]!r} is not told here; leave it out")
+            raise invalid(f"include[{number}]", f"{name[:100]!r} is not told here; leave it out")
     top = read(said["top_logprobs"], _whole, "top_logprobs") if "top_logprobs" in said else 0
     if not 0 <= top <= MAX_LOGPROBS:
-        raise refused("top_logprobs", f"must be a whole number from 0 to {MAX_LOGPROBS}")
+        raise invalid("top_logprobs", f"must be a whole number from 0 to {MAX_LOGPROBS}")
     if LOGPROBS in included:
         chat["logprobs"] = Raw(b"true")
         if top:
             chat["top_logprobs"] = Raw(b"%d" % top)
     elif top:
-        raise refused("top_logprobs", f"is told only with {LOGPROBS!r} in include")
+        raise invalid("top_logprobs", f"is told only with {LOGPROBS!r} in include")

@@ -2,7 +2,7 @@
 
 from msgspec import Raw, Struct, field
 
-from fairlane.gateway.calls.reading import NULL, Known
+from fairlane.gateway.calls.shapes import NULL, StrictStruct
 
 ROLES = ("user", "assistant", "system", "developer")
 
@@ -18,7 +18,7 @@ class Kind(Struct):
 # ---- items ----------
 
 
-class Item(Known, kw_only=True):
+class Item(StrictStruct, kw_only=True):
     """`id` and `status` are bookkeeping: a model is told neither."""
 
     type: str | None = None
@@ -65,7 +65,7 @@ class Reference(Item):
 # ---- parts of their content ----------
 
 
-class Part(Known, tag_field="type", kw_only=True):
+class Part(StrictStruct, tag_field="type", kw_only=True):
     prompt_cache_breakpoint: Raw = NULL
 
 
@@ -87,7 +87,7 @@ class InputFile(Part, tag="input_file"):
     detail: str | None = None
 
 
-class Sound(Known):
+class Sound(StrictStruct):
     data: Raw
     format: Raw
 
@@ -106,18 +106,18 @@ class Refusal(Part, tag="refusal"):
     refusal: Raw
 
 
-class ReasoningText(Known, tag_field="type", tag="reasoning_text"):
+class ReasoningText(StrictStruct, tag_field="type", tag="reasoning_text"):
     text: Raw
 
 
-class SummaryText(Known, tag_field="type", tag="summary_text"):
+class SummaryText(StrictStruct, tag_field="type", tag="summary_text"):
     text: Raw
 
 
 # ---- what else a request says ----------
 
 
-class Tool(Known):
+class Tool(StrictStruct):
     type: str
     name: Raw
     parameters: Raw = NULL
@@ -129,7 +129,7 @@ class Tool(Known):
     is_async: bool | None = field(name="async", default=None)
 
 
-class Choice(Known):
+class Choice(StrictStruct):
     """`function` with its name, or `allowed_tools`."""
 
     type: str
@@ -138,17 +138,17 @@ class Choice(Known):
     tools: Raw = NULL
 
 
-class Named(Known):
+class Named(StrictStruct):
     type: str
     name: str
 
 
-class Text(Known):
+class Text(StrictStruct):
     format: Raw = NULL
     verbosity: str | None = None
 
 
-class Format(Known):
+class Format(StrictStruct):
     type: str
     name: Raw = NULL
     json_schema: Raw = field(name="schema", default=NULL)
@@ -156,7 +156,7 @@ class Format(Known):
     description: Raw = NULL
 
 
-class Thinking(Known):
+class Thinking(StrictStruct):
     """`reasoning` of a request."""
 
     effort: str | None = None
@@ -166,5 +166,5 @@ class Thinking(Known):
     mode: str | None = None
 
 
-class StreamOptions(Known):
+class StreamOptions(StrictStruct):
     include_obfuscation: bool | None = None

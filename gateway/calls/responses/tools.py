@@ -5,9 +5,9 @@ from typing import NamedTuple
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.bodies import Members
-from fairlane.gateway.calls.reading import NOT_HERE, Typed, check_callers, is_null, read, refused, string
+from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.responses import shapes
+from fairlane.gateway.calls.shapes import NOT_HERE, Typed, check_callers, invalid, is_null, read, string
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 
 CHOICES = ("auto", "none", "required")
@@ -30,24 +30,24 @@ def read_tools(raw: Raw) -> Tools:
         place = f"tools[{number}]"
         kind = read(one, _typed, place).type
         if kind != "function":
-            raise refused(f"{place}.type", f"{str(kind)[:100]!r} is not run here: only functions are known")
+            raise invalid(f"{place}.type", f"{str(kind)[:100]!r} is not run here: only functions are known")
         tool = read(one, _tool, place)
         name = string(tool.name, f"{place}.name")
         known_as = read(name, _name, f"{place}.name")
         if known_as in tools.chat:
-            raise refused(f"{place}.name", "there is another one of that name")
+            raise invalid(f"{place}.name", "there is another one of that name")
         tools.chat[known_as], tools.told[known_as] = _function(name, tool, place)
     return tools
 
 
 def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]:
     if tool.defer_loading:
-        raise refused(f"{place}.defer_loading", "tools are not searched here")
+        raise invalid(f"{place}.defer_loading", "tools are not searched here")
     if tool.is_async:
-        raise refused(f"{place}.async", NOT_HERE)
+        raise invalid(f"{place}.async", NOT_HERE)
     check_callers(tool.allowed_callers, f"{place}.allowed_callers")
     if not is_null(tool.output_schema):
-        raise refused(f"{place}.output_schema", NOT_HERE)
+        raise invalid(f"{place}.output_schema", NOT_HERE)
     function = [("name", name)]
     description = NULL if is_null(tool.description) else string(tool.description, f"{place}.description")
     if description != NULL:
@@ -55,7 +55,7 @@ def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]
     parameters = bytes(NULL if is_null(tool.parameters) else tool.parameters)
     if parameters != NULL:
         if kind_of(parameters) != "{":
-            raise refused(f"{place}.parameters", "must be a JSON schema, an object")
+            raise invalid(f"{place}.parameters", "must be a JSON schema, an object")
         function.append(("parameters", parameters))
     if tool.strict:
         function.append(("strict", b"true"))
@@ -65,7 +65,7 @@ def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]
     return chat, one_line(join_object([*told, ("strict", strict)]))
 
 
-def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, bytes]) -> None:
+def read_choice(raw: Raw | None, tools: Tools, chat: RawObject, echo: dict[str, bytes]) -> None:
     """Tell chat the tools and which is to be called, and the response what it repeats of it. Raises ApiError(400)."""
     echo["tools"] = b"[%b]" % b",".join(tools.told.values())
     offered = list(tools.chat.values())
@@ -75,7 +75,7 @@ def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, by
         if kind_of(raw) == '"':
             wanted = bytes(raw)
             if read(raw, _name, "tool_choice") not in CHOICES:
-                raise refused("tool_choice", f"must be one of {', '.join(CHOICES)}, or an object")
+                raise invalid("tool_choice", f"must be one of {', '.join(CHOICES)}, or an object")
         else:
             wanted, offered = _chosen(raw, tools)
     if offered:
@@ -83,38 +83,38 @@ def read_choice(raw: Raw | None, tools: Tools, chat: Members, echo: dict[str, by
         if wanted is not None:
             chat["tool_choice"] = Raw(wanted)
     elif wanted not in (None, b'"auto"', b'"none"'):
-        raise refused("tool_choice", "there are no tools")
+        raise invalid("tool_choice", "there are no tools")
 
 
 def _chosen(raw: Raw, tools: Tools) -> tuple[bytes, list[bytes]]:
     """The choice that an object says, and the tools that the model is told: where some are allowed, only these."""
     kind = read(raw, _typed, "tool_choice").type
     if kind not in ("function", "allowed_tools"):
-        raise refused("tool_choice.type", f"{str(kind)[:100]!r} is not known here: function or allowed_tools")
+        raise invalid("tool_choice.type", f"{str(kind)[:100]!r} is not known here: function or allowed_tools")
     choice = read(raw, _choice, "tool_choice")
     if kind == "function":
         name = json_string(_known(choice.name, tools, "tool_choice.name"))
         return b'{"type":"function","function":{"name":%b}}' % name, list(tools.chat.values())
     if choice.mode not in ("auto", "required"):
-        raise refused("tool_choice.mode", "must be auto or required")
+        raise invalid("tool_choice.mode", "must be auto or required")
     allowed: dict[str, bytes] = {}
     listed = () if is_null(choice.tools) else read(choice.tools, _raws, "tool_choice.tools")
     for number, one in enumerate(listed):
         place = f"tool_choice.tools[{number}]"
         tool = read(one, _named, place)
         if tool.type != "function":
-            raise refused(f"{place}.type", "must be function")
+            raise invalid(f"{place}.type", "must be function")
         name_of = _known(tool.name, tools, f"{place}.name")
         allowed[name_of] = tools.chat[name_of]
     if not allowed:
-        raise refused("tool_choice.tools", "at least one tool is needed")
+        raise invalid("tool_choice.tools", "at least one tool is needed")
     return json_string(choice.mode), list(allowed.values())
 
 
 def _known(name: str | None, tools: Tools, place: str) -> str:
     """The name of a tool that there is."""
     if name is None:
-        raise refused(place, "is missing")
+        raise invalid(place, "is missing")
     if name not in tools.chat:
-        raise refused(place, f"there is no tool {name[:100]!r}")
+        raise invalid(place, f"there is no tool {name[:100]!r}")
     return name

@@ -19,7 +19,7 @@ from fairlane.gateway.calls.bodies import (
     parse_object,
     value_of,
 )
-from fairlane.gateway.calls.intake import is_name, payload_of, read_options
+from fairlane.gateway.calls.task_builder import is_name, payload_of, read_options
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import MAX_DEPTH
 

@@ -12,7 +12,7 @@ from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import native_answer, openai_answer
 from fairlane.gateway.settings import CallerKey, KeyLimits, Settings, SettingsError, load_settings
 from fairlane.gateway.settings.flatten import flatten
-from fairlane.queues.limits import Left, Standing, pack
+from fairlane.queues.limits import Left, RateLimitStatus, pack
 from fairlane.queues.tasks import Reached, Refused
 
 SHA = digest("secret")
@@ -93,8 +93,8 @@ def test_the_log_says_whose_limit_it_was() -> None:
 
 
 def test_headers_tell_of_what_has_a_limit_and_of_nothing_else() -> None:
-    assert limit_headers(Standing(None, None)) == []
-    assert limit_headers(Standing(Left(60, 59, 1000), Left(100_000, 0, 360_000))) == [
+    assert limit_headers(RateLimitStatus(None, None)) == []
+    assert limit_headers(RateLimitStatus(Left(60, 59, 1000), Left(100_000, 0, 360_000))) == [
         (b"x-ratelimit-limit-requests", b"60"),
         (b"x-ratelimit-remaining-requests", b"59"),
         (b"x-ratelimit-reset-requests", b"1s"),

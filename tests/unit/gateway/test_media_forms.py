@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from fairlane.gateway.calls.fixed import object_of
+from fairlane.gateway.calls.bodies import encode_members
 from fairlane.gateway.calls.media.forms import FLAGS, NUMBERS, members_of
 from fairlane.gateway.calls.multipart import FormReader, Head, WholePart
-from fairlane.gateway.calls.weights import text_bytes
+from fairlane.gateway.calls.task_builder import text_bytes
 from fairlane.gateway.errors import ApiError
 from fairlane.workers.adapters.dialects.forms import Form
 from fairlane.workers.tasktypes import FILES
@@ -25,7 +25,7 @@ def field(name: str, text: str) -> WholePart:
 def payload(*parts: WholePart) -> Any:
     members = members_of(list(parts))
     assert members is not None
-    return json.loads(object_of(members))
+    return json.loads(encode_members(members))
 
 
 def read(boundary: str, body: bytes) -> list[WholePart]:
@@ -116,7 +116,7 @@ def test_what_makes_no_sense_is_refused(parts: list[WholePart]) -> None:
 def test_files_have_no_tokens() -> None:
     members = members_of([field("prompt", "x" * 40), WholePart("file", "a", "", b"x" * 9000)])
     assert members is not None
-    body = object_of(members)
+    body = encode_members(members)
     assert text_bytes("openaiTranscription", body, members) < 100
     assert text_bytes("openaiLike", body, members) == len(body)
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.calls.bodies import parse_object
-from fairlane.gateway.calls.outputs import Output, output_of
+from fairlane.gateway.calls.token_limits import OutputSize, output_size
 
 
-def asked(body: dict[str, Any] | str) -> Output:
+def asked(body: dict[str, Any] | str) -> OutputSize:
     text = body if isinstance(body, str) else json.dumps(body)
-    return output_of(parse_object(text.encode()))
+    return output_size(parse_object(text.encode()))
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_bound_that_is_no_number_is_none(more: dict[str, Any]) -> None:
 
 
 def test_answers_are_counted_also_where_nothing_bounds_them() -> None:
-    assert asked({"n": 100, "prompt": ["a", "b"]}) == Output(0, 200)
-    assert asked({"n": 10**6}) == Output(0, 128)
-    assert asked({"messages": []}) == Output(0, 1)
+    assert asked({"n": 100, "prompt": ["a", "b"]}) == OutputSize(0, 200)
+    assert asked({"n": 10**6}) == OutputSize(0, 128)
+    assert asked({"messages": []}) == OutputSize(0, 1)
 
 
 def test_white_space_or_a_number_before_a_thousand_prompts_hides_none_of_them() -> None:
     prompts = json.dumps(["a" * 10] * 1000)[1:]
     for before in (" " * 99, "1,"):
-        assert asked('{"max_tokens": 7, "prompt": [' + before + prompts + "}") == Output(7000, 1000)
+        assert asked('{"max_tokens": 7, "prompt": [' + before + prompts + "}") == OutputSize(7000, 1000)

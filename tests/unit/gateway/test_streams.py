@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.api.native import NativeStream
-from fairlane.gateway.calls.http import Request, Whole
-from fairlane.gateway.calls.streams import SLICE, Closing, Stream, serve
+from fairlane.gateway.calls.http import CONNECTION, Request, Whole
+from fairlane.gateway.calls.streams import SLICE, OpenAnswers, Stream, serve
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Feed, Hub, Reader
 from fairlane.streaming.views.task import TaskInfo
@@ -53,6 +53,9 @@ class Client(Whole):
     def forget_head(self) -> None:
         """It holds none."""
 
+    def watch(self, on_lost: Any) -> bool:
+        return True
+
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.body":
             self.write_more(message["body"])
@@ -70,10 +73,17 @@ def chunks(first: int, last: int) -> list[Event]:
 
 
 async def read(client: Client, stream: Stream, feed: Feed, hub: Hub, hold_s: float) -> bool:
-    scope = {"type": "http", "path": "/v1/x", "method": "POST", "headers": [], "query_string": b""}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "path": "/v1/x",
+        "method": "POST",
+        "headers": [],
+        "query_string": b"",
+    }
+    scope[CONNECTION] = client
     request = Request(scope, client.receive, client.send)
     reader = Reader(hub, feed)
-    return await serve(request, reader, stream, Closing(), headers=[], keepalive_s=60.0, hold_s=hold_s)
+    return await serve(request, reader, stream, OpenAnswers(), headers=[], keepalive_s=60.0, hold_s=hold_s)
 
 
 @pytest.mark.parametrize("hold_s", [0.0, 60.0], ids=["begun", "held"])

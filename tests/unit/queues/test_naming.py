@@ -10,7 +10,7 @@ from tests.support.pool import Pool
 from fairlane.queues.failures import FAILURES
 from fairlane.queues.limits import pack as pack_limits
 from fairlane.queues.naming import MAY_DO_BETTER, name_of, pack
-from fairlane.queues.tasks import End, Grant, Known, Refused, State, Submitted, Used
+from fairlane.queues.tasks import End, ExistingTask, Grant, Refused, State, Submitted, Used
 
 DAY_MS = 86_400_000
 NAME = name_of("key", "user", "order-7")
@@ -25,14 +25,14 @@ def ready(world: World) -> Pool:
     return pool
 
 
-def submit(pool: Pool, task: str, named: str = ASKED, **more: Any) -> Submitted | Known | Refused:
+def submit(pool: Pool, task: str, named: str = ASKED, **more: Any) -> Submitted | ExistingTask | Refused:
     return pool.submit(task, idempotency=named, **more)
 
 
-def again(pool: Pool, task: str = "again", **more: Any) -> Known:
+def again(pool: Pool, task: str = "again", **more: Any) -> ExistingTask:
     """Submit the same once more, which is known."""
     answer = submit(pool, task, **more)
-    assert isinstance(answer, Known), answer
+    assert isinstance(answer, ExistingTask), answer
     return answer
 
 
@@ -109,8 +109,8 @@ def test_a_repetition_takes_nothing_of_limits_and_uses_and_needs_no_worker(world
     for number in range(3):
         known = again(pool, f"again{number}", **whose)
         assert known.task_id == "first"
-        assert known.standing is not None
-        assert (known.standing.requests or known.standing.tokens) is not None
+        assert known.rate_limits is not None
+        assert (known.rate_limits.requests or known.rate_limits.tokens) is not None
     after = Snapshot(world).by_kind
     for kind in ("limit", "uses", "task", "payload", "waits"):
         assert after[kind] == before[kind], kind
@@ -228,8 +228,8 @@ def brought(pool: Pool, number: int, *, user: str = "acme", ttl_ms: int = 60_000
     """What becomes of a task with a new key."""
     named = pack(name_of("key", user, f"n-{number}"), "print", ttl_ms, 4, 60_000)
     answer = submit(pool, task or f"{user}-{number}", named, user=user)
-    if isinstance(answer, Known):
-        return "Known"
+    if isinstance(answer, ExistingTask):
+        return "ExistingTask"
     return f"{answer.reason} {answer.retry_ms}" if isinstance(answer, Refused) else "Submitted"
 
 
@@ -237,7 +237,7 @@ def test_a_user_has_so_many_keys_and_others_have_their_own(world: World) -> None
     pool = ready(world)
     assert [brought(pool, n) for n in range(4)] == ["Submitted"] * 4
     assert brought(pool, 4) == "idempotency_keys 15000"
-    assert brought(pool, 3, task="again") == "Known", "a known one is no new one"
+    assert brought(pool, 3, task="again") == "ExistingTask", "a known one is no new one"
     assert brought(pool, 0, user="other") == "Submitted"
     assert isinstance(submit(pool, "none", "", user="acme"), Submitted)
     world.advance(14_990)

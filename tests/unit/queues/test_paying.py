@@ -139,7 +139,7 @@ def test_what_is_not_enough_is_refused_and_takes_nothing(account: Account) -> No
     refused = account.submit("e", **limits)
     assert isinstance(refused, Refused)
     assert (refused.reason, refused.short) == ("quota", Short(207, 1000 - 4 * 207))
-    assert refused.standing is not None
+    assert refused.rate_limits is not None
     assert contents(account.world) == before
     assert isinstance(account.submit("e", estimated_input=1, max_output=1, **limits), Submitted)
 

@@ -15,8 +15,8 @@ from fairlane.queues.tasks import (
     PERMIT,
     PERMIT_HOLDER,
     Admitted,
+    ExistingTask,
     Grant,
-    Known,
     Left,
     Refused,
     State,
@@ -39,7 +39,7 @@ class Line(Pool):
             self.configure(limit, "requests", model=IMAGE)
         self.offer()
 
-    def submit(self, task_id: str, *args: Any, **more: Any) -> Submitted | Known | Refused:
+    def submit(self, task_id: str, *args: Any, **more: Any) -> Submitted | ExistingTask | Refused:
         self.accepted.append(task_id)
         return super().submit(task_id, *args, **more)
 

@@ -4,10 +4,10 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.chains.engine import Next, Over, following
 from fairlane.gateway.chains.plan import Plan, encode, read_plan
-from fairlane.gateway.chains.planning import Asked, planned, variables_of
+from fairlane.gateway.chains.planning import ChainRequest, planned, variables_of
 from fairlane.gateway.current import Current
 from fairlane.gateway.settings import Settings
 
@@ -84,7 +84,7 @@ def plan_of(
     current, chain = Current(settings), settings.chains[name]
     takes = variables_of(chain, current.plans.templates, settings.routes)
     assert takes.missing(given) == takes.unknown(given) == []
-    asked = Asked(name, chain, takes.filled(given))
+    asked = ChainRequest(name, chain, takes.filled(given))
     return read_plan(encode(planned(current, caller, asked, Options(stream=stream, whole=whole), "x").plan))
 
 

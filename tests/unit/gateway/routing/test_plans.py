@@ -23,7 +23,7 @@ def plan(made: Plans, name: str, tier: str = "free", *, image: bool = False, **m
 
 def test_a_name_that_is_no_route_is_a_model() -> None:
     made = plan(plans(models={"m": {}}), "m")
-    assert (made.asked, made.model, made.rule, made.fallbacks, made.otherwise) == ("m", "m", None, "", None)
+    assert (made.asked, made.model, made.rule, made.fallbacks, made.downgrade) == ("m", "m", None, "", None)
 
 
 def test_what_is_said_for_a_tier_beats_what_is_said_for_all_and_images_beat_both() -> None:
@@ -111,9 +111,9 @@ def test_who_cannot_pay_comes_to_what_the_route_says_of_the_other_tier() -> None
     made = plans(routes={"r": {"model": "a", "tiers": {"paid": {"model": "b"}}}})
     quota = Quota(of_user=False, budget=5, per="day", otherwise="free")
     paid = plan(made, "r", "paid", quota=quota)
-    assert paid.otherwise is not None
+    assert paid.downgrade is not None
     assert (paid.model, paid.terms.quota != "", paid.tier) == ("b", True, "paid")
-    assert (paid.otherwise.model, paid.otherwise.terms.quota, paid.otherwise.tier) == ("a", "", "free")
+    assert (paid.downgrade.model, paid.downgrade.terms.quota, paid.downgrade.tier) == ("a", "", "free")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from fairlane.gateway.calls.bodies import Members, value_of
-from fairlane.gateway.calls.intake import check_choices, read_flag
+from fairlane.gateway.calls.bodies import RawObject, value_of
+from fairlane.gateway.calls.task_builder import check_choices, read_flag
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.media import (
@@ -24,7 +24,7 @@ from fairlane.streaming.views.task import TaskInfo
 from fairlane.workers import tasktypes
 
 
-class Told(NamedTuple):
+class AnswerViews(NamedTuple):
     """How the answer is told: one of both."""
 
     whole: Callable[[TaskInfo], MediaBodyView] | None
@@ -33,13 +33,13 @@ class Told(NamedTuple):
     """What the head of a stream says of its type; None: it is one of events."""
 
 
-class Call(NamedTuple):
+class MediaCall(NamedTuple):
     """One of the calls."""
 
     task_type: str
     needs: tuple[str, ...]
     """Members that it must have; those that are files make it a form."""
-    told: Callable[[Members], Told]
+    views: Callable[[RawObject], AnswerViews]
     default: str | None = None
     """The model of a request that names none; None: it must."""
 
@@ -47,7 +47,7 @@ class Call(NamedTuple):
     def is_form(self) -> bool:
         return any(name in tasktypes.FILES for name in self.needs)
 
-    def read(self, fields: Members) -> Told:
+    def read(self, fields: RawObject) -> AnswerViews:
         """How a body of these members is to be told. Raises ApiError(400) for what is no such request."""
         for name in self.needs:
             if not kind_of(fields.get(name)):
@@ -55,46 +55,46 @@ class Call(NamedTuple):
             if name in tasktypes.FILES and kind_of(fields[name]) not in ("{", "["):
                 raise bad_request(f"{name} must be a file", name)
         check_choices(fields)
-        return self.told(fields)
+        return self.views(fields)
 
 
 def _a(name: str) -> str:
     return f"a{'n' if name[0] in 'aeiou' else ''} {name}"
 
 
-def _moderation(_: Members) -> Told:
-    return Told(ModerationBodyView)
+def _moderation(_: RawObject) -> AnswerViews:
+    return AnswerViews(ModerationBodyView)
 
 
-def _transcription(fields: Members) -> Told:
+def _transcription(fields: RawObject) -> AnswerViews:
     whole = partial(TranscriptBodyView, response_format=_choice(fields, "response_format", FORMATS))
-    return Told(whole, TranscriptStreamView if read_flag(fields, "stream") else None)
+    return AnswerViews(whole, TranscriptStreamView if read_flag(fields, "stream") else None)
 
 
-def _translation(fields: Members) -> Told:
+def _translation(fields: RawObject) -> AnswerViews:
     known = tuple(name for name in FORMATS if name != "diarized_json")
-    return Told(partial(TranscriptBodyView, response_format=_choice(fields, "response_format", known)))
+    return AnswerViews(partial(TranscriptBodyView, response_format=_choice(fields, "response_format", known)))
 
 
-def _speech(fields: Members) -> Told:
+def _speech(fields: RawObject) -> AnswerViews:
     named = value_of(fields, "response_format")
     if named is not None and not isinstance(named, str):
         raise bad_request("response_format must be a string", "response_format")
     if _choice(fields, "stream_format", ("audio", "sse")) == "sse":
-        return Told(None, SpeechEventsView)
-    return Told(None, SpeechBytesView, [(b"content-type", type_of(named or "mp3"))])
+        return AnswerViews(None, SpeechEventsView)
+    return AnswerViews(None, SpeechBytesView, [(b"content-type", type_of(named or "mp3"))])
 
 
-def _images(kind: str, fields: Members) -> Told:
+def _images(kind: str, fields: RawObject) -> AnswerViews:
     streamed = partial(ImageStreamView, kind=kind) if read_flag(fields, "stream") else None
-    return Told(ImageBodyView, streamed)
+    return AnswerViews(ImageBodyView, streamed)
 
 
-def _variation(_: Members) -> Told:
-    return Told(ImageBodyView)
+def _variation(_: RawObject) -> AnswerViews:
+    return AnswerViews(ImageBodyView)
 
 
-def _choice(fields: Members, name: str, known: tuple[str, ...]) -> str:
+def _choice(fields: RawObject, name: str, known: tuple[str, ...]) -> str:
     """A member that is one of a few words, the first if it is not said."""
     value = value_of(fields, name)
     if value is None:
@@ -104,11 +104,11 @@ def _choice(fields: Members, name: str, known: tuple[str, ...]) -> str:
     return str(value)
 
 
-MODERATION: Final = Call(tasktypes.MODERATION, ("input",), _moderation, "omni-moderation-latest")
+MODERATION: Final = MediaCall(tasktypes.MODERATION, ("input",), _moderation, "omni-moderation-latest")
 """OpenAI's clients name no model; this is the one that OpenAI takes then."""
-TRANSCRIPTION: Final = Call(tasktypes.TRANSCRIPTION, ("file",), _transcription)
-TRANSLATION: Final = Call(tasktypes.TRANSLATION, ("file",), _translation)
-SPEECH: Final = Call(tasktypes.SPEECH, ("input",), _speech)
-IMAGE: Final = Call(tasktypes.IMAGE, ("prompt",), partial(_images, "image_generation"))
-EDIT: Final = Call(tasktypes.IMAGE_EDIT, ("image", "prompt"), partial(_images, "image_edit"))
-VARIATION: Final = Call(tasktypes.IMAGE_VARIATION, ("image",), _variation)
+TRANSCRIPTION: Final = MediaCall(tasktypes.TRANSCRIPTION, ("file",), _transcription)
+TRANSLATION: Final = MediaCall(tasktypes.TRANSLATION, ("file",), _translation)
+SPEECH: Final = MediaCall(tasktypes.SPEECH, ("input",), _speech)
+IMAGE: Final = MediaCall(tasktypes.IMAGE, ("prompt",), partial(_images, "image_generation"))
+EDIT: Final = MediaCall(tasktypes.IMAGE_EDIT, ("image", "prompt"), partial(_images, "image_edit"))
+VARIATION: Final = MediaCall(tasktypes.IMAGE_VARIATION, ("image",), _variation)

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.tasks.poll import Poll, place_fields, poll_after
-from fairlane.queues.tasks import TERMINAL, Known, State
+from fairlane.queues.tasks import TERMINAL, ExistingTask, State
 from fairlane.streaming.hub import Lost
 
 Read = TypeVar("Read")
@@ -41,7 +41,7 @@ async def kept(task_id: str, reading: Awaitable[Read]) -> Read:
         raise result_gone(task_id) from None
 
 
-async def state_of(known: Known, poll: Poll, caller: Caller) -> dict[str, Any]:
+async def state_of(known: ExistingTask, poll: Poll, caller: Caller) -> dict[str, Any]:
     """How an async task stands, as the answer to whoever submits it again says it. One that only the archive knows is looked up
     there. Raises ApiError(410) where nobody knows it, and DatabaseUnavailable."""
     state = known.state

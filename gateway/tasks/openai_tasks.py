@@ -4,22 +4,22 @@ import time
 from functools import partial
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, has_image
-from fairlane.gateway.calls.idempotency import Said, name_task
-from fairlane.gateway.calls.intake import Options, make_task, read_model
+from fairlane.gateway.calls.bodies import RawObject, has_image
+from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task
+from fairlane.gateway.calls.task_builder import Options, build_task, read_model
 from fairlane.gateway.current import Current
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import TaskSpec
 
 
-def make(
+def build_openai_task(
     current: Current,
     caller: Caller,
     task_type: str,
     body: bytes,
-    fields: Members,
+    fields: RawObject,
     options: Options,
-    said: Said | None = None,
+    said: IdempotencyKey | None = None,
     task_id: str = "",
 ) -> TaskSpec:
     """The task of a body of OpenAI's, whose members are `fields`, for a caller whom it has named (`Caller.named`). `task_id`: the
@@ -27,7 +27,7 @@ def make(
     name = read_model(fields, caller.only_model)
     check_model(caller, name)
     task_id = task_id or new_task_id(time.time_ns() // 1_000_000)
-    task = make_task(
+    task = build_task(
         current.settings,
         caller,
         current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),

@@ -26,7 +26,7 @@ GONE = "The endpoint gives no permits any more"
 _GONE_END = fragment_error(GONE, "ENDPOINT_GONE", False)
 
 
-class Holder:
+class PermitIssuer:
     """See the module. `endpoints`: those that there are now. `close` takes no more; what is under way is given out, or granted
     again elsewhere."""
 

@@ -27,7 +27,7 @@ _WORDS = {
 }
 
 
-class Known(Struct, forbid_unknown_fields=True):
+class StrictStruct(Struct, forbid_unknown_fields=True):
     """Nothing else may stand in it."""
 
 
@@ -38,7 +38,7 @@ class Typed(Struct):
 Shape = TypeVar("Shape")
 
 
-class Budget:
+class SizeLimit:
     """How long the texts of a request may become."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -63,7 +63,7 @@ def read(raw: bytes | Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> 
     try:
         return decoder.decode(raw)
     except RecursionError:
-        raise refused(place, "is nested too deeply") from None
+        raise invalid(place, "is nested too deeply") from None
     except msgspec.MsgspecError as error:
         raise _misfit(str(error), place) from None
 
@@ -80,17 +80,17 @@ def _misfit(said: str, place: str) -> ApiError:
         ("Object missing required field `", "is missing"),
     ):
         if sentence.startswith(begin):
-            return refused(f"{place}.{sentence.removeprefix(begin).rstrip('`')}", why)
+            return invalid(f"{place}.{sentence.removeprefix(begin).rstrip('`')}", why)
     if sentence.startswith("Invalid value "):
-        return refused(
+        return invalid(
             place, f"{sentence.removeprefix('Invalid value ')[:100]} cannot be said to a model here"
         )
     for word, ours in _WORDS.items():
         sentence = sentence.replace(word, ours)
-    return refused(place, sentence[:1].lower() + sentence[1:300])
+    return invalid(place, sentence[:1].lower() + sentence[1:300])
 
 
-def refused(place: str, why: str) -> ApiError:
+def invalid(place: str, why: str) -> ApiError:
     """The refusal of what stands at a place of the request."""
     place = place[:200]
     return bad_request(f"{place}: {why}", place)
@@ -99,7 +99,7 @@ def refused(place: str, why: str) -> ApiError:
 def text(raw: Raw, place: str) -> bytes:
     """What stands between the quotes of a text. Raises ApiError(400)."""
     if kind_of(raw) != '"':
-        raise refused(place, "must be a text")
+        raise invalid(place, "must be a text")
     return bytes(raw).strip()[1:-1]
 
 
@@ -113,7 +113,7 @@ def is_null(raw: Raw) -> bool:
     return raw is NULL or kind_of(raw) == ""
 
 
-def says_nothing(raw: Raw) -> bool:
+def is_empty(raw: Raw) -> bool:
     """Whether a member is absent, null, or empty, and may stand where it is not known. Nothing is made of what is in it."""
     return is_null(raw) or bytes(raw).translate(None, b" \t\r\n") in (b"[]", b"{}")
 
@@ -121,10 +121,10 @@ def says_nothing(raw: Raw) -> bool:
 def check_callers(raw: Raw, place: str) -> None:
     """Raise ApiError(400) for a tool that is called by others than the model itself."""
     if not is_null(raw) and read(raw, _names, place) != ["direct"]:
-        raise refused(place, "only the model calls tools here: ['direct']")
+        raise invalid(place, "only the model calls tools here: ['direct']")
 
 
-def named(**pairs: bytes | str) -> bytes:
+def json_object(**pairs: bytes | str) -> bytes:
     """An object of these members: texts, and JSON as it is."""
     return join_object(
         (name, json_string(value) if isinstance(value, str) else value) for name, value in pairs.items()

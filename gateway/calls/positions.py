@@ -31,7 +31,7 @@ class _Watched(NamedTuple):
     behind: int
 
 
-class QueueWatch:
+class PositionMonitor:
     """Looks at the queued tasks with readers here, at most PER_ROUND of them each INTERVAL_S, in turn.
 
     Their readers are told of what is news (`is_news`), and of nothing else.

@@ -13,10 +13,15 @@ from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.tokens import TokenForbids
-from fairlane.gateway.calls.bodies import Members, has_image, value_of
-from fairlane.gateway.calls.fixed import Bound, at_most, fixed, hold_output, object_of
-from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
-from fairlane.gateway.calls.weights import text_bytes
+from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
+from fairlane.gateway.calls.token_limits import (
+    MAX_CHOICES,
+    OutputCap,
+    cap_output_tokens,
+    enforce_equal,
+    enforce_max,
+    output_size,
+)
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
@@ -25,7 +30,7 @@ from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.wanted import wanted_of
-from fairlane.workers.tasktypes import MEDIA
+from fairlane.workers.tasktypes import FILES, MEDIA
 
 OWN_FIELDS = (
     "async",
@@ -84,7 +89,7 @@ class Options(msgspec.Struct):
     """
 
 
-def read_options(fields: Members, *, wait: bool, stream: bool) -> Options:
+def read_options(fields: RawObject, *, wait: bool, stream: bool) -> Options:
     """What a native body says about its task. Raises ApiError(400)."""
     if _OPTIONS.isdisjoint(fields):
         return Options(wait=wait, stream=stream)
@@ -101,12 +106,12 @@ def read_options(fields: Members, *, wait: bool, stream: bool) -> Options:
     )
 
 
-def payload_of(body: bytes, fields: Members) -> bytes:
+def payload_of(body: bytes, fields: RawObject) -> bytes:
     """The body without our own fields, its other members byte for byte."""
-    return body if fields.keys().isdisjoint(OWN_FIELDS) else object_of(fields, OWN_FIELDS)
+    return body if fields.keys().isdisjoint(OWN_FIELDS) else encode_members(fields, OWN_FIELDS)
 
 
-def _metadata(fields: Members) -> bytes:
+def _metadata(fields: RawObject) -> bytes:
     """The metadata of a native body as it came; b"" for none."""
     raw = fields.get("metadata")
     if raw is None or not kind_of(raw):
@@ -115,7 +120,7 @@ def _metadata(fields: Members) -> bytes:
     return bytes(raw).strip()
 
 
-def read_model(fields: Members, default: str | None) -> str:
+def read_model(fields: RawObject, default: str | None) -> str:
     """The model's name; `default` when the body names none (None: it must)."""
     model = value_of(fields, "model")
     if model is None:
@@ -134,7 +139,7 @@ def read_model(fields: Members, default: str | None) -> str:
     return str(model)
 
 
-def holds_model(fields: Members, model: str) -> bool:
+def holds_model(fields: RawObject, model: str) -> bool:
     """Whether a payload of these members names its task's model. Raises ApiError(400) for another one, also beside it in other
     case (servers written in Go take that): a version 1 worker, and the server behind it, may run what the payload says, while
     the task is let through, limited and paid as `model`."""
@@ -156,7 +161,7 @@ def check_model_name(model: str) -> None:
         raise bad_request(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters", "model")
 
 
-def read_type(fields: Members) -> str:
+def read_type(fields: RawObject) -> str:
     """The type of a task of any type."""
     task_type = value_of(fields, "type")
     if not isinstance(task_type, str) or not is_name(task_type, MAX_TYPE_CHARS):
@@ -167,12 +172,20 @@ def read_type(fields: Members) -> str:
     return task_type
 
 
+def text_bytes(task_type: str, payload: bytes, fields: RawObject) -> int:
+    """Return the bytes of a payload with these members that are not in files: models count tokens of text only."""
+    if task_type not in MEDIA:
+        return len(payload)
+    files = sum(len(memoryview(raw)) for name, raw in fields.items() if name in FILES)
+    return max(len(payload) - files, 0)
+
+
 def is_name(text: str, most: int) -> bool:
     """Whether a text can be a name: not empty, at most so many characters, none of them a control character or a line's end."""
     return 0 < len(text) <= most and not _CONTROL.search(text)
 
 
-def read_flag(fields: Members, name: str) -> bool:
+def read_flag(fields: RawObject, name: str) -> bool:
     """A boolean field; absent and null are false."""
     value = value_of(fields, name)
     if value is None:
@@ -182,7 +195,7 @@ def read_flag(fields: Members, name: str) -> bool:
     return value
 
 
-def check_choices(fields: Members) -> None:
+def check_choices(fields: RawObject) -> None:
     """Raise ApiError(400), in OpenAI's words, for an `n` that it would not take: each choice costs an upstream a slot."""
     value = value_of(fields, "n")
     if value is None:
@@ -198,7 +211,7 @@ def check_choices(fields: Members) -> None:
     raise bad_request(f"Invalid 'n': {sentence}, but got {value} instead.", "n")
 
 
-def make_task(
+def build_task(
     settings: Settings,
     caller: Caller,
     plan: Plan,
@@ -206,7 +219,7 @@ def make_task(
     task_id: str,
     task_type: str,
     payload: bytes,
-    fields: Members,
+    fields: RawObject,
     options: Options,
     own: tuple[str, ...] = (),
     tell_model: bool = False,
@@ -219,23 +232,23 @@ def make_task(
     )
     claims = caller.claims
     if claims is not None:
-        options.priority = fixed("priority", options.priority, claims.priority)
-        options.mode = fixed("mode", options.mode, claims.mode)
-        options.timeout = at_most("timeout", options.timeout, claims.timeout)
-    made = _Made(settings, caller, task_id, task_type, options, own, tell_model)
-    other = plan.otherwise
+        options.priority = enforce_equal("priority", options.priority, claims.priority)
+        options.mode = enforce_equal("mode", options.mode, claims.mode)
+        options.timeout = enforce_max("timeout", options.timeout, claims.timeout)
+    builder = TaskBuilder(settings, caller, task_id, task_type, options, own, tell_model)
+    other = plan.downgrade
     spare = dict(fields) if other and other.rule else fields
-    task = made.of(plan, payload, fields)
+    task = builder.build(plan, payload, fields)
     if other is not None:
         with contextlib.suppress(
             ApiError
         ):  # more output than it may have there: then it is refused where it cannot be paid
-            task.otherwise = made.of(other, payload if other.rule else task.payload, spare)
-            task.otherwise.quota = ""
+            task.downgrade = builder.build(other, payload if other.rule else task.payload, spare)
+            task.downgrade.quota = ""
     return task
 
 
-class _Made(msgspec.Struct, frozen=True):
+class TaskBuilder(msgspec.Struct, frozen=True):
     """What a task is made of, whatever its plan."""
 
     settings: Settings
@@ -246,7 +259,7 @@ class _Made(msgspec.Struct, frozen=True):
     own: tuple[str, ...]
     tell_model: bool
 
-    def of(self, plan: Plan, payload: bytes, fields: Members) -> TaskSpec:
+    def build(self, plan: Plan, payload: bytes, fields: RawObject) -> TaskSpec:
         """The task of one plan."""
         settings, caller, options, task_type = self.settings, self.caller, self.options, self.task_type
         rule = plan.rule or _NO_RULE
@@ -269,7 +282,7 @@ class _Made(msgspec.Struct, frozen=True):
                 timeout = settings.max_task_timeout_ms
             else:
                 timeout = settings.task_timeout_ms
-        output = output_of(fields)
+        output = output_size(fields)
         answer = ""
         if task_type == "openaiLike" and not _FORMATS.isdisjoint(fields) and kind_of(payload) == "{":
             answer = _answer(settings, fields, templated=bool(options.template))
@@ -296,7 +309,7 @@ class _Made(msgspec.Struct, frozen=True):
             wait_ms=wait_ms,
             run_ms=run_ms,
             keep_ms=settings.task_result_ttl_ms if kept is None else _keep(settings, kept),
-            linger_ms=_linger(settings, options),
+            linger_ms=_disconnect_grace(settings, options),
             waiting=waits,
             stream=options.stream,
             follow=waits,
@@ -317,7 +330,7 @@ class _Made(msgspec.Struct, frozen=True):
             repair=repair,
         )
 
-    def _payload(self, plan: Plan, payload: bytes, fields: Members) -> tuple[bytes, bool]:
+    def _payload(self, plan: Plan, payload: bytes, fields: RawObject) -> tuple[bytes, bool]:
         """The payload as it is stored, and whether its model is told when it is granted, as nobody knows it before."""
         claims, rule = self.caller.claims, plan.rule
         if kind_of(payload) != "{":
@@ -339,11 +352,11 @@ class _Made(msgspec.Struct, frozen=True):
             fields["model"] = Raw(msgspec.json.encode(plan.model))
             anew = True
         if bound := self._bound(rule, fields):
-            hold_output(bound, fields)
+            cap_output_tokens(bound, fields)
             anew = True
-        return (object_of(fields, self.own) if anew else payload), named_later
+        return (encode_members(fields, self.own) if anew else payload), named_later
 
-    def _bound(self, rule: Rule | None, fields: Members) -> Bound | None:
+    def _bound(self, rule: Rule | None, fields: RawObject) -> OutputCap | None:
         """How much output is allowed: by the token or by the route, whichever is less."""
         if (
             self.task_type in WITHOUT_BOUND and self.options.on_v1
@@ -357,19 +370,19 @@ class _Made(msgspec.Struct, frozen=True):
             and (not claimed or rule.max_output_tokens < claimed[1])
         ):
             name = claimed[0] if claimed else _bound_of(fields)
-            return Bound(name, rule.max_output_tokens, f"The route {rule.route}", bad_request)
-        return Bound(claimed[0], claimed[1], "The token", TokenForbids) if claimed else None
+            return OutputCap(name, rule.max_output_tokens, f"The route {rule.route}", bad_request)
+        return OutputCap(claimed[0], claimed[1], "The token", TokenForbids) if claimed else None
 
 
 _NO_RULE = Rule("", "")
 
 
-def _bound_of(fields: Members) -> str:
+def _bound_of(fields: RawObject) -> str:
     """The name under which a body bounds its output: the one that it uses, or the one that most servers know."""
     return "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
 
 
-def _answer(settings: Settings, fields: Members, *, templated: bool) -> str:
+def _answer(settings: Settings, fields: RawObject, *, templated: bool) -> str:
     """What the text must be, as the body's `response_format`, or `text` of Responses, says it; that of a template holds unless
     nothing is looked at. Only its form is looked at here."""
     if settings.structured_output == "off":
@@ -394,7 +407,7 @@ def bad_schema(why: str) -> ApiError:
     return bad_request(f"response_format.json_schema.schema cannot be checked: {why}", "response_format")
 
 
-def _mode(options: Options, rule: Rule, fields: Members) -> str:
+def _mode(options: Options, rule: Rule, fields: RawObject) -> str:
     mode = options.mode
     if mode is None:
         if rule.mode:
@@ -432,7 +445,7 @@ def _keep(settings: Settings, value: Any) -> int:
     return int(min(max(value, 1000), settings.tuning.max_result_ttl_ms))
 
 
-def _linger(settings: Settings, options: Options) -> int:
+def _disconnect_grace(settings: Settings, options: Options) -> int:
     """How long the task outlives its last reader; 0 = for ever. It ends when its caller leaves where that one waits, unless
     it says otherwise."""
     wish = options.on_disconnect

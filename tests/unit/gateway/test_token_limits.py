@@ -8,7 +8,7 @@ import pytest
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.tokens import Claims, TokenForbids
 from fairlane.gateway.calls.bodies import parse_object
-from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
+from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.settings import Settings
@@ -26,7 +26,7 @@ def make(
 ) -> TaskSpec:
     caller = Caller("site/ann", "free", "site", claims=Claims(exp=1, **claims))
     text = body.encode()
-    return make_task(
+    return build_task(
         SETTINGS,
         caller,
         Plan("m", "m", "free"),
