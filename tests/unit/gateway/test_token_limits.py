@@ -9,7 +9,6 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.tokens import Claims, TokenForbids
 from fairlane.gateway.calls.bodies import parse_object
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
-from fairlane.gateway.errors import ApiError
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.settings import Settings
 from fairlane.queues.tasks import TaskSpec
@@ -72,13 +71,6 @@ def test_what_contradicts_the_token_is_refused(claims: Any, options: Any, param:
     with pytest.raises(TokenForbids) as refused:
         make(claims, **options)
     assert (refused.value.status, refused.value.param) == (403, param)
-
-
-@pytest.mark.parametrize("options", [{"timeout": "1"}, {"timeout": float("nan")}, {"priority": True}])
-def test_what_makes_no_sense_is_wrong_as_ever(options: Any) -> None:
-    with pytest.raises(ApiError) as refused:
-        make({"timeout": 20_000, "priority": 1}, **options)
-    assert refused.value.status == 400
 
 
 def test_output_is_bounded_under_the_name_that_the_token_gives() -> None:
