@@ -40,7 +40,7 @@ from fairlane.gateway.api import (
     webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
-from fairlane.gateway.api.framing import REQUEST, complete, components, invalid
+from fairlane.gateway.api.dependencies import REQUEST, complete, components, invalid
 from fairlane.gateway.api.raw_routes import RAW_ROUTES
 from fairlane.gateway.calls.http import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
@@ -189,7 +189,7 @@ class App(FastAPI):
             await self._refuse(request, told.with_traceback(None))  # whose frames may hold a large body
         finally:
             method = request.method
-            self.gateway.entrance.calls.leave(request)
+            self.gateway.authorizer.calls.leave(request)
             seconds = time.monotonic() - request.began
             known = method if method in METHODS else "other"
             self.gateway.metrics.observe(HTTP_REQUESTS, seconds, known, request.route, str(request.status))
@@ -203,8 +203,8 @@ class App(FastAPI):
         request.route, request.submits = call.path, call.submits
         if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
-        caller = gateway.entrance.let_in(request, call.access, call.submits)
-        answer = call.answer or self._framed
+        caller = gateway.authorizer.authorize(request, call.access, call.submits)
+        answer = call.answer or self._call_fastapi
         return answer(self.gateway.tasks, caller, request)
 
     def _find(self, request: Request) -> tuple[Call, dict[str, str]]:
@@ -223,7 +223,7 @@ class App(FastAPI):
             request.path = request.scope["path"] = bare
             return found
 
-    async def _framed(self, tasks: Tasks, caller: Caller | None, request: Request) -> None:
+    async def _call_fastapi(self, tasks: Tasks, caller: Caller | None, request: Request) -> None:
         """A call that is a route of FastAPI."""
         if caller is not None and request.path.startswith("/v1/"):
             request.rate_limits = await tasks.allowances.rate_limits(caller)

@@ -251,7 +251,7 @@ class Current:
         unpriced, keys = Unpriced(self.settings, now_ms), [(key.id, key) for key in self.settings.keys]
         found = {(key_id, unpriced(key.models)) for key_id, key in keys if key.quota}
         if stored and self._stored is not None:
-            of_database = (proof.who for proof in self._stored.callers.values())
+            of_database = (credential.principal for credential in self._stored.callers.values())
             found |= {(who.key_id, unpriced(who.models)) for who in of_database if who.quota}
         return {(key_id, models) for key_id, models in found if models}
 

@@ -12,11 +12,11 @@ from typing import Any
 import structlog
 from msgspec.structs import replace as replace_fields
 
-from fairlane.gateway.access import Entrance
+from fairlane.gateway.access import Authorizer
 from fairlane.gateway.accounts.callers import StoredKeys
-from fairlane.gateway.accounts.keyring import Keyring
+from fairlane.gateway.accounts.in_flight import InFlightRequests
+from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.batches.api import Batches
@@ -131,7 +131,7 @@ class Gateway:
         self.current = current = Current(settings, own_workers)
         self.database = Database(parse_address(settings.database_url, settings.data_dir))
         key_store = KeyStore(self.database)
-        self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
+        self.key_cache = ApiKeyCache(key_store, self._keys_changed, self._used_keys)
         self.metrics = LoggingRecorder(current.settings.models)
         self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
@@ -145,8 +145,8 @@ class Gateway:
         bodies = Bodies()
         closing, going = OpenAnswers(), Going()
         tickets = Tickets(secrets.token_bytes(32))
-        self.calls = OpenCalls(settings.max_calls_per_caller)
-        self.entrance = Entrance(current, tickets, self.calls, going)
+        self.calls = InFlightRequests(settings.max_calls_per_caller)
+        self.authorizer = Authorizer(current, tickets, self.calls, going)
 
         # the store, and what tells of it
         self.link = RedisLink(
@@ -202,7 +202,7 @@ class Gateway:
             SessionSettings(
                 settings.tuning.heartbeat_ms, settings.tuning.dead_after_ms, settings.max_worker_message_bytes
             ),
-            refusal=lambda scope: current.callers.refuse_worker(scope),
+            refusal=lambda scope: current.callers.reject_worker(scope),
             unknown_token=lambda scope: self.metrics.unknown_key(
                 "UNAUTHORIZED", route="/ws", address=(scope.get("client") or ("",))[0]
             ),
@@ -343,7 +343,7 @@ class Gateway:
             cancel=cancel,
             links=links,
             forget=Forget(self.database, records.forgotten, self.scheduler, self.batches.end_of, audit),
-            keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
+            keys=KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, allowances),
             quota=self.quota,
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
             endpoints=endpoints,
@@ -387,7 +387,7 @@ class Gateway:
         self._parts: list[Part] = [
             loop_monitor,
             self.database,
-            self.keyring,
+            self.key_cache,
             self.endpoints,
             self.store,
             self.link,
@@ -451,7 +451,7 @@ class Gateway:
         changes = current.replace(settings)
         self.dispatcher.settings.take_over(dispatch_settings(current))
         self.scheduler.limits = limits_of(current.settings)
-        self.calls.most = settings.max_calls_per_caller
+        self.calls.max_open = settings.max_calls_per_caller
         self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()
         self._endpoints_changed()
@@ -503,7 +503,7 @@ class Gateway:
         self.workers.check_tokens(
             lambda worker: worker if worker.id == OWN_WORKER else callers.renewed(worker.sha256)
         )
-        if over := self.calls.revoke(callers.knows):
+        if over := self.calls.revoke(callers.is_current):
             log.info("calls of keys that are not valid any more end", replica=self.replica, calls=over)
 
     def _used_keys(self) -> set[str]:

@@ -1,7 +1,7 @@
-"""Who is asking: callers by their keys, workers by their tokens.
+"""Authenticates callers by their keys and workers by their tokens.
 
-Pure and immutable. When the configuration is read again, or a key of the database changed, a new `Callers` replaces the old one,
-and the calls of keys that it does not know end (`OpenCalls`).
+Pure and immutable. When the configuration is read again, or a key in the database changes, a new `Callers` replaces the old one,
+and calls of keys that are no longer valid end (`InFlightRequests`).
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, TAKE_FORMS, host_name, open_mode_refusal
+from fairlane.gateway.accounts.no_auth import FORWARDING_HEADERS, TAKE_FORMS, host_name, no_auth_rejection
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.accounts.tokens import (
     Claims,
@@ -43,31 +43,30 @@ Headers = Callable[[bytes], str | None]
 ANONYMOUS = "anonymous"
 OPEN_TIER = "free"
 OPEN_WORKER = "(open)"
-"""Stands for the token of workers that need none; no configured token can be named so."""
+"""The token id of workers that need no token; no configured token can have this id."""
 
 BODY_USER = "body.user"
-"""Says of a key that OpenAI's bodies name its users."""
+"""A key's `user_from`: the member `user` of OpenAI's bodies names the user."""
 MAX_USER_CHARS = 128
-"""Of a name that a trusted caller gives."""
 _MAX_SECRET_CHARS = 512
 SECRET_ID_CHARS = 16
-MAX_LET_IN = 100
-"""Kinds of requests that are remembered as not to be refused; with one more, those before are forgotten."""
-MAX_LET_IN_BYTES = 256
-"""Of the headers of a kind that is remembered: nobody fills the memory with long ones."""
+MAX_ACCEPTED = 100
+"""Kinds of requests in the cache of those that `reject_request` accepts; one more clears it."""
+MAX_ACCEPTED_BYTES = 256
+"""Header bytes of a cached kind, so that long headers do not fill memory."""
 _TOKEN_SCOPES = frozenset({"call"})
-"""What tokens are for, at most."""
+"""The scopes that a signed token can have."""
 
 
 class Unauthorized(ApiError):
-    """No key, or one that is not valid. The same answer for both, so that it tells nothing."""
+    """The key is missing or invalid. The answer is the same for both, so that it reveals nothing."""
 
     def __init__(self) -> None:
         super().__init__(401, "UNAUTHORIZED", KEY_NEEDED)
 
 
 class BadTier(ApiError):
-    """The tier that a trusted caller named is none of the configured ones."""
+    """The tier that a trusted caller named is not configured."""
 
     def __init__(self, tiers: Sequence[str]) -> None:
         message = f"X-Fairlane-Tier must be one of {', '.join(tiers)}"
@@ -75,7 +74,7 @@ class BadTier(ApiError):
 
 
 class BadUser(ApiError):
-    """The user name that a trusted caller gave cannot be used."""
+    """The user name that a trusted caller gave is invalid."""
 
     def __init__(self, where: str) -> None:
         message = f"{where} must be 1 to {MAX_USER_CHARS} printable characters"
@@ -84,42 +83,42 @@ class BadUser(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asked. Fairness is between users; what a caller may see depends on user and key."""
+    """An authenticated client. Fairness is between users; user and key decide what a caller may see."""
 
     user: str
-    """The user in every list, limit and measure: `<key id>`, or `<key id>/<name>` for a name that a delegating key gives.
-    No key's id holds a slash, so no name that somebody gives is ever another key's user. In an open gateway: as given."""
+    """The user in every list, limit and measure: `<key id>`, or `<key id>/<name>` for a name that a delegating key gives. Ids of
+    keys contain no slash, so a given name never equals another key's user. Without keys: as given."""
     tier: str
     key_id: str
-    """Empty when the gateway is open."""
+    """Empty in no-auth mode."""
     admin: bool = False
     delegating: bool = False
     weight: float = 1.0
     open: bool = False
     models: tuple[str, ...] = ("*",)
     secret_id: str = ""
-    """Tells one secret of a key from the next; part of its hash."""
+    """Distinguishes the secrets of a key; part of the secret's hash."""
     scopes: frozenset[str] = frozenset({"call"})
     user_from: str = ""
-    """Where else than in our header a delegating key's requests name their user, as the settings say."""
+    """The key's setting `user_from`: a header, or BODY_USER, that names the user in addition to `X-Fairlane-User`."""
     key_limits: str = ""
-    """Of the key, over all its users: packed, as the scheduler takes them."""
+    """The key's limits over all its users, packed as the scheduler takes them."""
     user_limits: str = ""
-    """Of each user of a delegating key, likewise."""
+    """The limits of each user of a delegating key, packed."""
     quota: Quota | None = None
-    """Who pays for the key's tasks; None: nobody does."""
+    """The payer of the key's tasks; None: no payment."""
     claims: Claims | None = None
-    """What the token says with which this caller came; None: it came with a key."""
+    """The claims of the caller's signed token; None: the caller presented a key."""
     uses: str = ""
-    """Of what each of its tasks is a use (`Claims.counted`)."""
+    """The token whose uses the caller's tasks count against (`Claims.counted`)."""
 
     @property
     def owner(self) -> Owner:
-        """Whose is what this caller makes."""
+        """The owner of objects that this caller creates."""
         return Owner(self.key_id, self.user)
 
     def holds(self, scope: Scope) -> bool:
-        """Whether the key is for such calls; an admin's is for all."""
+        """Return whether the key has a scope; an admin's key has all."""
         return self.admin or scope in self.scopes
 
     @property
@@ -128,7 +127,7 @@ class Caller:
         return self.user_from == BODY_USER and self.user == self.key_id
 
     def named(self, fields: Mapping[str, bytes]) -> "Caller":
-        """The caller of a body with these members: its user, where the key says so. Raises ApiError(400)."""
+        """Return the caller, with the user that a body with these members names. Raise ApiError(400)."""
         raw = fields.get("user")
         if not self.unnamed or raw is None or not kind_of(raw):
             return self
@@ -140,77 +139,78 @@ class Caller:
 
     @property
     def only_model(self) -> str | None:
-        """The model of a request that names none, where the caller's token says so."""
+        """The default model: the only one of the caller's token."""
         return None if self.claims is None else self.claims.only_model
 
     @property
     def sees_quota(self) -> bool:
-        """Whether this caller may know what pays for its tasks: the holder of a token not what its key has."""
+        """Whether this caller may see the balance that pays for its tasks: the holder of a token does not see the key's."""
         return self.claims is None or (self.quota is not None and self.quota.of_user)
 
     def may_use(self, model: str) -> bool:
-        """Whether the key, and the token, cover a model."""
+        """Return whether the key and the token allow a model."""
         return ("*" in self.models or model in self.models) and (
             self.claims is None or self.claims.allows(model)
         )
 
     def owns(self, key_id: str, user: str) -> bool:
-        """Whether a task that `user` submitted with the key `key_id` is this caller's own."""
+        """Return whether `user` of the key `key_id` is this caller."""
         return key_id == self.key_id and user == self.user
 
     def may_see(self, key_id: str, user: str) -> bool:
-        """Whether this caller may read and cancel such a task: their own, and with an admin key any.
-
-        In an open gateway everybody may call what is for admins, and still users do not see each other's tasks by mistake.
+        """Return whether this caller may read and cancel the tasks of `user` of the key `key_id`: its own, and with an admin key
+        any. In no-auth mode every caller is an admin, and still sees its own tasks alone, lest users see each other's by mistake.
         """
         return self.sees_all or self.owns(key_id, user)
 
     @property
     def sees_all(self) -> bool:
-        """Whether there is no task that this caller may not see."""
+        """True for admins, who may see every task; false in no-auth mode."""
         return self.admin and not self.open
 
 
 _all_but_user_and_tier = operator.attrgetter(*(field.name for field in fields(Caller)[2:]))
-"""What `replace` would copy, for a third of its time: each request of a delegating key has such a copy."""
+"""The fields to copy for another user and tier: faster than `replace`, for each request of a delegating key."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Whose token a worker presented, and the models that it may offer (`*`: any)."""
+    """The token that a worker presented, and the models that the worker may serve (`*`: any)."""
 
     id: str
     models: tuple[str, ...]
     sha256: str = ""
-    """Of its secret; empty where none is asked for."""
+    """The hash of its secret; empty if none is required."""
 
 
-Who = TypeVar("Who", Caller, WorkerIdentity)
+Principal = TypeVar("Principal", Caller, WorkerIdentity)
 
 
 @dataclass(frozen=True, slots=True)
-class Proof(Generic[Who]):
-    """A secret, whom it stands for, and until when: ms, None for as long as there is one."""
+class Credential(Generic[Principal]):
+    """A secret's hash, the principal that it authenticates, and its expiry in ms (None: none)."""
 
     sha256: str
-    who: Who
+    principal: Principal
     until_ms: int | None = None
     signing_key: bytes = b""
-    """What it signs with; empty: it may not sign."""
+    """The key that the secret signs tokens with; empty: it may not sign."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """What the database says of keys and tokens: the secrets that stand for somebody, by their hash."""
+    """The valid keys and worker tokens of the database, by the hashes of their secrets."""
 
-    callers: Mapping[str, Proof[Caller]] = field(default_factory=dict)
-    workers: Mapping[str, Proof[WorkerIdentity]] = field(default_factory=dict)
+    callers: Mapping[str, Credential[Caller]] = field(default_factory=dict)
+    workers: Mapping[str, Credential[WorkerIdentity]] = field(default_factory=dict)
     secrets: frozenset[tuple[str, str]] = frozenset()
-    """Ids of callers' keys and of their secrets, also of those that are not valid any more, but may end what they have begun."""
-    by_id: Mapping[str, Sequence[Proof[Caller] | Proof[WorkerIdentity]]] = field(default_factory=dict)
-    """The same by the ids of the keys and tokens."""
+    """Ids of callers' keys and of their secrets, including invalid ones whose open calls may end normally."""
+    by_id: Mapping[str, Sequence[Credential[Caller] | Credential[WorkerIdentity]]] = field(
+        default_factory=dict
+    )
+    """The credentials by the ids of the keys and tokens."""
     exist: bool = False
-    """Whether there is or ever was a key."""
+    """Whether there is or was a key."""
 
 
 class RequestHead(Protocol):
@@ -221,7 +221,7 @@ class RequestHead(Protocol):
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:
-        """By their names in lower case."""
+        """Values by lower-case names."""
         ...
 
     @property
@@ -233,10 +233,10 @@ class RequestHead(Protocol):
 
 
 class Callers:
-    """Knows the keys of one configuration and of the database. Without any it is open on loopback, and closed anywhere else.
+    """The keys of one configuration and of the database. Without any, the gateway is open on loopback and closed elsewhere.
 
-    Workers need no token only while callers need no key either: a worker reads what callers send. Where both have a key of an id,
-    the configuration's holds alone (`replaced`): whoever writes the file is never locked out.
+    Workers need no token only while callers need no key: a worker reads what callers send. If both have a key of an id, the
+    configuration's replaces the other (`replaced`), so that the author of the file is never locked out.
     """
 
     def __init__(
@@ -246,67 +246,66 @@ class Callers:
         now: Callable[[], float] = time.time,
         own: UpstreamTokens | None = None,
     ) -> None:
-        """`own`: of the workers that this gateway starts itself; None: it starts none."""
+        """`own`: the tokens of workers that this gateway starts; None: it starts none."""
         self.open = not settings.keys and not stored.exist and settings.loopback
         self.workers_open = self.open and not settings.workers
         self._now = now
         self._tiers = settings.tiers
         callers, workers = dict(stored.callers), dict(stored.workers)
         self.replaced: set[str] = set()
-        """Keys of the database that do not hold, because the configuration has others of these ids."""
+        """Ids of keys in the database that the configuration's replace."""
         theirs: dict[str, Any]
         for entries, theirs in ((settings.keys, callers), (settings.workers, workers)):
             for entry in entries:
-                for proof in stored.by_id.get(entry.id, ()):
-                    if theirs.pop(proof.sha256, None) is not None:
+                for credential in stored.by_id.get(entry.id, ()):
+                    if theirs.pop(credential.sha256, None) is not None:
                         self.replaced.add(entry.id)
         self.without_tier: dict[str, str] = {}
         """Keys of the database that do not hold, because no queue has a tier of theirs any more."""
-        for sha256, proof in [*callers.items()]:
-            who = proof.who
+        for sha256, credential in [*callers.items()]:
+            who = credential.principal
             for tier in (who.tier, (who.quota and who.quota.otherwise) or who.tier):
                 if tier not in self._tiers:
                     callers.pop(sha256, None)
                     self.without_tier[who.key_id] = tier
-        self._configured: dict[str, Proof[Caller]] = {}
+        self._configured: dict[str, Credential[Caller]] = {}
         """By the keys' ids."""
         for key in settings.keys:
             signs = bytes.fromhex(key.signing_key) if key.signing else b""
-            proof = Proof(key.sha256, caller_of(key, key.sha256), signing_key=signs)
-            callers[key.sha256] = self._configured[key.id] = proof
+            credential = Credential(key.sha256, caller_of(key, key.sha256), signing_key=signs)
+            callers[key.sha256] = self._configured[key.id] = credential
         for token in settings.workers:
-            workers[token.sha256] = Proof(token.sha256, worker_of(token, token.sha256))
+            workers[token.sha256] = Credential(token.sha256, worker_of(token, token.sha256))
         self._callers, self._workers = callers, workers
-        self._own: dict[str, Proof[WorkerIdentity]] = {}
+        self._own: dict[str, Credential[WorkerIdentity]] = {}
         if own is not None:
             offered = {name: tuple(upstream.models) for name, upstream in settings.upstreams.items()}
             if settings.http_worker_slots:
                 offered[HTTP_WORKER] = (ANY_ENDPOINT,)
             for name, models in offered.items():
                 sha256 = digest(own.token(name))
-                self._own[sha256] = Proof(sha256, WorkerIdentity(OWN_WORKER, models, sha256))
-        self._by_id = {proof.who.key_id: proof.who for proof in callers.values()}
+                self._own[sha256] = Credential(sha256, WorkerIdentity(OWN_WORKER, models, sha256))
+        self._by_id = {credential.principal.key_id: credential.principal for credential in callers.values()}
         self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
         self._stored = stored.secrets
         self._stored_by_id = stored.by_id
         self.hash = _hash([*settings.keys, *settings.workers])
-        """Of all configured keys and tokens, to compare replicas by. It tells nothing of a secret."""
+        """A hash of all configured keys and tokens, to compare replicas. It reveals no secret."""
         open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
         self.anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
-        """Who makes the calls of an open gateway that name no user."""
-        self._let_in: set[tuple[bytes | str | bool | None, ...]] = set()
-        """What `refuse_request` looks at of plain requests that it did not refuse."""
+        """The caller in no-auth mode if the request names no user."""
+        self._accepted: set[tuple[bytes | str | bool | None, ...]] = set()
+        """The properties that `reject_request` checks, of plain requests that it accepted."""
         self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._allowed_origins = frozenset(settings.cors_origins)
         self._listens_on = settings.host.lower()
 
     def authenticate(self, header: Headers) -> Caller:
-        """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller names; InvalidToken and
-        TokenForbids for the holder of a token.
+        """Return the caller of a request. Raise Unauthorized; BadUser or BadTier for names that a trusted caller gives;
+        InvalidToken and TokenForbids for the holder of a signed token.
 
-        1 An open gateway believes what it is told and ignores keys. 2 A delegating key is believed too; its
-        users are its own, and it sees only what it has submitted itself. 3 Any other key is its own user,
-        whatever the request says. 4 Whoever comes with a token is who it says.
+        1 In no-auth mode the request names user and tier, and keys are ignored. 2 With a delegating key it names them, too; each
+        key's users are its own. 3 Any other key is its own user, whatever the request says. 4 A signed token names them.
         """
         if self.open:  # 1
             return self._named(self.anybody, header)
@@ -316,7 +315,7 @@ class Callers:
         return self._named(found, header) if found.delegating else found  # 2, 3
 
     def _by_token(self, header: Headers) -> Caller:
-        """The caller who presents a token. Raises Unauthorized where it is none."""
+        """Return the caller of a signed token. Raise Unauthorized if there is no token; InvalidToken; TokenForbids."""
         scheme, _, text = (header(b"authorization") or "").partition(" ")
         text = text.strip()
         if scheme.lower() != "bearer" or not looks_like_token(text):
@@ -325,9 +324,9 @@ class Callers:
         signers = self._signers(key_id)
         now_s = self._now()
         try:
-            for proof in signers:
-                if (token := verify(text, proof.signing_key, now_s)) is not None:
-                    return self._holder(token, proof.who, header, now_s)
+            for credential in signers:
+                if (token := verify(text, credential.signing_key, now_s)) is not None:
+                    return self._holder(token, credential.principal, header, now_s)
         except (InvalidToken, TokenForbids) as error:
             error.facts = {"key_id": key_id}
             raise
@@ -347,7 +346,7 @@ class Callers:
             said = header(where.lower().encode())
             if said is not None and said != (tier if where.endswith("Tier") else claims.user):
                 raise TokenForbids(
-                    f"The token says whose the request is, and of which tier: leave {where} out", where
+                    f"The token sets the user and the tier of the request: leave {where} out", where
                 )
         return replace(
             key,
@@ -361,21 +360,21 @@ class Callers:
             uses=claims.counted(key.key_id, now_s),
         )
 
-    def _signers(self, key_id: str) -> Sequence[Proof[Caller]]:
-        """What a key may sign with now, at least one. Raises InvalidToken."""
+    def _signers(self, key_id: str) -> Sequence[Credential[Caller]]:
+        """Return the credentials of a key that may sign now, at least one. Raise InvalidToken."""
         configured = self._configured.get(key_id)
         known = [configured] if configured else self._stored_by_id.get(key_id, ())
-        held = [(proof, self._callers.get(proof.sha256)) for proof in known]
-        valid = [mine for proof, mine in held if mine is proof and self._valid(mine) is not None]
+        current = [(credential, self._callers.get(credential.sha256)) for credential in known]
+        valid = [mine for credential, mine in current if mine is credential and self._valid(mine) is not None]
         if not valid:
             raise InvalidToken(f"There is no valid key {key_id[:64]!r}, by which this is signed")
-        signers = [proof for proof in valid if proof.signing_key]
+        signers = [credential for credential in valid if credential.signing_key]
         if not signers:
             raise InvalidToken(f"The key {key_id!r} may not sign: it is no key with signing: true")
         return signers
 
     def _named(self, caller: Caller, header: Headers) -> Caller:
-        """The caller with the user and the tier that the request names: who may name them is known."""
+        """Return the caller, with the user and the tier that the request of a trusted caller names."""
         name = _user(header, caller.user_from)
         if name and not caller.open:
             name = f"{caller.key_id}/{name}"
@@ -385,32 +384,37 @@ class Callers:
         return Caller(name or caller.user, tier or caller.tier, *_all_but_user_and_tier(caller))
 
     def of_key(self, key_id: str) -> Caller | None:
-        """Whom the secrets of a key stand for, where they name no user; None: it does not hold."""
+        """Return the caller of a key without a named user; None: the key is invalid."""
         return self._by_id.get(key_id)
 
-    def again(self, key_id: str, user: str, tier: str) -> Caller | None:
-        """Whom a key stands for now who was let in before as this user, of this tier; None: it is not valid any more."""
+    def reauthenticate(self, key_id: str, user: str, tier: str) -> Caller | None:
+        """Return the caller of a key that was authenticated earlier as this user of this tier; None: it is no longer valid."""
         if self.open or not key_id:
             found = self.anybody if self.open and not key_id else None
         else:
-            valid = (self._valid(proof) for proof in self._callers.values() if proof.who.key_id == key_id)
+            valid = (
+                self._valid(credential)
+                for credential in self._callers.values()
+                if credential.principal.key_id == key_id
+            )
             found = next((who for who in valid if who is not None), None)
         return replace(found, user=user, tier=tier) if found is not None and tier in self._tiers else None
 
-    def knows(self, caller: Caller) -> bool:
-        """Whether what a caller has begun may go on: the key that it showed is still one, with the same secret; or it is one of
-        the database that has expired or was revoked, but not cut off."""
+    def is_current(self, caller: Caller) -> bool:
+        """Return whether a caller's open calls may continue: the key still exists with the same secret, or it is a key in the
+        database that expired or was revoked, but was not cut off."""
         if self.open or not caller.key_id:
             return self.open and caller.open
         secrets = self._secrets if caller.key_id in self._configured else self._stored
         return (caller.key_id, caller.secret_id) in secrets
 
     def has_key(self, key_id: str) -> bool:
-        """Whether a caller's key of this id is valid; of an open gateway, where there is none, that none is named."""
+        """Return whether a key of this id is valid; in no-auth mode, whether the id is empty."""
         return not key_id if self.open else key_id in self._by_id
 
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
-        """Whose worker it is, or None when it may not connect. An open gateway takes any, and knows its own all the same."""
+        """Return the identity of a worker; None: it may not connect. In no-auth mode any may, and the gateway's own workers are
+        identified all the same."""
         if own := self._find(self._own, authorization):
             return own
         if self.workers_open:
@@ -418,36 +422,37 @@ class Callers:
         return self._find(self._workers, authorization)
 
     def renewed(self, sha256: str) -> WorkerIdentity | None:
-        """What these keys say of a worker that was let in with this secret; None when it is not valid any more.
-
-        Without a secret (empty): whether workers still need none.
-        """
+        """Return the identity of a worker that connected with this secret (empty: without one); None: it is no longer valid."""
         if self.workers_open and not sha256:
             return WorkerIdentity(OPEN_WORKER, ("*", ANY_ENDPOINT))
         return self._valid(self._workers.get(sha256))
 
-    def _find(self, proofs: Mapping[str, Proof[Who]], authorization: str | None) -> Who | None:
-        """Whose secret is presented. Only a look-up of its hash can be timed, which tells nothing."""
+    def _find(
+        self, credentials: Mapping[str, Credential[Principal]], authorization: str | None
+    ) -> Principal | None:
+        """Return the principal of a presented secret. Only a look-up of its hash can be timed, which reveals nothing."""
         scheme, _, secret = (authorization or "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not 0 < len(secret) <= _MAX_SECRET_CHARS:
             return None
         presented = digest(secret)
-        proof = proofs.get(presented)
-        if proof is None or not hmac.compare_digest(proof.sha256, presented):
+        credential = credentials.get(presented)
+        if credential is None or not hmac.compare_digest(credential.sha256, presented):
             return None
-        return self._valid(proof)
+        return self._valid(credential)
 
-    def _valid(self, proof: Proof[Who] | None) -> Who | None:
-        if proof is None or (proof.until_ms is not None and self._now() * 1000 >= proof.until_ms):
+    def _valid(self, credential: Credential[Principal] | None) -> Principal | None:
+        if credential is None or (
+            credential.until_ms is not None and self._now() * 1000 >= credential.until_ms
+        ):
             return None
-        return proof.who
+        return credential.principal
 
-    def refuse_request(self, request: RequestHead) -> str | None:
-        """Why a request is not even asked for a key (403), or None; see `open_mode_refusal`."""
+    def reject_request(self, request: RequestHead) -> str | None:
+        """Return why a request is rejected (403) before its key is read, or None; see `no_auth_rejection`."""
         headers, scope = request.headers, request.scope
         if not request.plain:
-            return self._refuse(headers, scope, guarded=self.open)
+            return self._reject(headers, scope, guarded=self.open)
         alike = (
             headers.get(b"host"),
             headers.get(b"content-type"),
@@ -455,20 +460,20 @@ class Callers:
             scope["http_version"],
             scope["path"].rstrip("/") in TAKE_FORMS,
         )
-        if alike in self._let_in:
+        if alike in self._accepted:
             return None
-        refused = self._refuse(headers, scope, guarded=self.open)
-        if refused is None and len(alike[0] or b"") + len(alike[1] or b"") <= MAX_LET_IN_BYTES:
-            if len(self._let_in) >= MAX_LET_IN:
-                self._let_in.clear()
-            self._let_in.add(alike)
-        return refused
+        rejection = self._reject(headers, scope, guarded=self.open)
+        if rejection is None and len(alike[0] or b"") + len(alike[1] or b"") <= MAX_ACCEPTED_BYTES:
+            if len(self._accepted) >= MAX_ACCEPTED:
+                self._accepted.clear()
+            self._accepted.add(alike)
+        return rejection
 
-    def refuse_worker(self, scope: Mapping[str, Any]) -> str | None:
-        """The same for the handshake of a worker's WebSocket, from its ASGI scope."""
-        return self._refuse(dict(scope["headers"]), scope, guarded=self.workers_open, websocket=True)
+    def reject_worker(self, scope: Mapping[str, Any]) -> str | None:
+        """Return the same for the handshake of a worker's WebSocket, from its ASGI scope."""
+        return self._reject(dict(scope["headers"]), scope, guarded=self.workers_open, websocket=True)
 
-    def _refuse(
+    def _reject(
         self,
         headers: Mapping[bytes, bytes],
         scope: Mapping[str, Any],
@@ -482,7 +487,7 @@ class Callers:
 
         host = header(b"host")
         if guarded:
-            return open_mode_refusal(
+            return no_auth_rejection(
                 host,
                 header(b"origin"),
                 not FORWARDING_HEADERS.isdisjoint(headers),
@@ -509,7 +514,7 @@ class Callers:
 
 
 def check_model(caller: Caller, model: str) -> None:
-    """Raise ApiError when a caller's key does not cover a model, which looks like a model that does not exist; or its token."""
+    """Raise ApiError if a caller's key or token does not allow a model. For a key, the model looks as if it did not exist."""
     claims = caller.claims
     if claims is not None and not claims.allows(model):
         raise TokenForbids(
@@ -520,7 +525,7 @@ def check_model(caller: Caller, model: str) -> None:
 
 
 def caller_of(key: CallerKey, sha256: str) -> Caller:
-    """Whom a secret of a key stands for, where it names no user of its own."""
+    """Return the caller of a key's secret, without a named user."""
     return Caller(
         key.id,
         key.tier,
@@ -539,28 +544,28 @@ def caller_of(key: CallerKey, sha256: str) -> Caller:
 
 
 def quota_of(said: KeyQuota) -> Quota:
-    """What a key says of its quota."""
+    """Return the quota of a key's settings."""
     return Quota(said.of == "user", said.budget or 0, said.per or "month", said.otherwise or "")
 
 
 def worker_of(key: WorkerKey, sha256: str) -> WorkerIdentity:
-    """Whose workers present this secret of a token."""
+    """Return the identity of workers that present this secret of a token."""
     return WorkerIdentity(key.id, tuple(key.models), sha256)
 
 
 def _hash(keys: Sequence[CallerKey | WorkerKey]) -> str:
-    """Names what a configuration says of keys and tokens, in any order."""
-    said = sorted(f"{type(key).__name__} {key.model_dump_json()}" for key in keys)
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
+    """Return a hash of a configuration's keys and tokens that does not depend on their order."""
+    entries = sorted(f"{type(key).__name__} {key.model_dump_json()}" for key in keys)
+    return hashlib.sha256("\n".join(entries).encode()).hexdigest()[:12]
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret: its SHA-256 in hex. Enough, because secrets are random and long."""
+    """Return what is stored of a secret: its SHA-256 in hex, which is enough, because secrets are random and long."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _user(header: Headers, other: str) -> str | None:
-    """The user that the request's headers name, or None; `other`: a header beside ours. Raises BadUser."""
+    """Return the user that the request's headers name, or None; `other`: a second header. Raise BadUser."""
     for where in ("X-Fairlane-User", other):
         name = None if where in ("", BODY_USER) else header(where.lower().encode())
         if name is not None:

@@ -1,7 +1,7 @@
 """Keys and worker tokens in the SQL database: read, searched and changed. Only hashes of secrets are there.
 
-Whoever changes something first raises the version of all keys, which locks it: changes come one after the other, over all
-replicas, and a version that is read is that of everything which was changed before.
+Each change first increments the version of all keys, which locks its row. So changes are serial over all replicas, and a version
+that is read includes every change before it.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from sqlalchemy import BigInteger, Select, Text, bindparam, cast, collate, func,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Kind
-from fairlane.gateway.accounts.openmode import Held
-from fairlane.gateway.accounts.stored import StoredKey, StoredSecret, read_key
+from fairlane.gateway.accounts.key_rows import StoredKey, StoredSecret, read_key
+from fairlane.gateway.accounts.no_auth import KeyPresence
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import facts, keys, secrets
 from fairlane.gateway.database.versions import look_at, version_in
@@ -36,18 +36,18 @@ class KeyStore:
         self._collation = "BINARY" if database.dialect == "sqlite" else "C"
 
     async def version(self) -> int:
-        """Moves with every change of a key."""
+        """Return the version of all keys, which every change increments."""
         return int(await look_at(self._database, VERSION))
 
     async def changed_since(self, version: int) -> tuple[int, list[StoredKey]]:
-        """The version now, and the keys that have changed since another one (-1: all). A change in this very moment may be among
-        them already, and comes again with the next version."""
+        """Return the version now, and the keys that changed since another one (-1: all). A concurrent change can be among them,
+        and is again among those of the next version."""
         async with self._database.reading() as connection:
             now = int(await version_in(connection, VERSION))
             return now, await _read(connection, select(keys).where(keys.c.version > version))
 
-    async def held(self) -> Held:
-        """What there is, as far as it says who gets in."""
+    async def presence(self) -> KeyPresence:
+        """Return which kinds of keys exist."""
         now = now_ms()
         valid = (
             select(secrets.c.sha256)
@@ -62,15 +62,15 @@ class KeyStore:
         async with self._database.reading(CHANGE_S) as connection:
             kinds = set(await connection.scalars(select(keys.c.kind).distinct()))
             tokens = await connection.scalar(valid.limit(1))
-        return Held(bool(kinds), "caller" in kinds, tokens is not None)
+        return KeyPresence(bool(kinds), "caller" in kinds, tokens is not None)
 
     async def get(self, key_id: str) -> StoredKey | None:
-        """A key, if there is or was one of this id."""
+        """Return the key of this id, also an invalid one, or None."""
         async with self._database.reading(CHANGE_S) as connection:
             return await _get(connection, key_id)
 
     async def page(self, after: str, limit: int, kind: Kind | None, text: str) -> list[StoredKey]:
-        """At most `limit` keys behind the id `after`, by id; with a `text` (in small letters) in id or note."""
+        """Return at most `limit` keys after the id `after`, by id; with a `text` (in lower case) in id or note."""
         by_id = collate(keys.c.id, self._collation)  # as Python orders them
         query = select(keys).where(by_id > after).order_by(by_id).limit(limit)
         if kind:
@@ -89,15 +89,15 @@ class KeyStore:
 
     @contextlib.asynccontextmanager
     async def changing(self) -> AsyncIterator["Change"]:
-        """One change, made at the end of the block, whole; or not at all if that raises. Others wait."""
+        """Open a transaction for one change. Other changes wait."""
         async with self._database.writing(CHANGE_S) as connection:
             raised = cast(cast(facts.c.value, BigInteger) + 1, Text)
             await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=raised))
             yield Change(connection, int(await version_in(connection, VERSION)))
 
     async def note_used(self, ids: Iterable[str], now_ms: int) -> None:
-        """These keys were used now."""
-        ordered = sorted(ids)  # in one order everywhere, so that no two wait for each other
+        """Record that these keys were used now."""
+        ordered = sorted(ids)  # one order everywhere, so that no two transactions deadlock
         used = update(keys).where(keys.c.id == bindparam("key")).values(last_used=now_ms)
         for at in range(0, len(ordered), MAX_USED):
             async with self._database.writing(USED_S) as connection:
@@ -106,21 +106,21 @@ class KeyStore:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What can be done within one change."""
+    """The statements of one change."""
 
     _connection: AsyncConnection
     _version: int
 
     async def get(self, key_id: str) -> StoredKey | None:
-        """A key, if there is or was one of this id."""
+        """Return the key of this id, also an invalid one, or None."""
         return await _get(self._connection, key_id)
 
     async def count(self) -> int:
-        """How many keys there are, those included that are over."""
+        """Return the number of keys, including invalid ones."""
         return await self._connection.scalar(select(func.count()).select_from(keys)) or 0
 
     async def admins(self) -> list[StoredKey]:
-        """Keys that are an admin's and not revoked, as far as this release can read them."""
+        """Return the admin keys that are not revoked."""
         found = await _read(
             self._connection,
             select(keys).where(
@@ -138,14 +138,14 @@ class Change:
         expires_ms: int | None,
         now_ms: int,
     ) -> None:
-        """A new key, still without a secret."""
+        """Add a key without a secret."""
         values = {"id": key_id, "kind": kind, "settings": _json(settings), "note": note, "created": now_ms}
         await self._connection.execute(
             insert(keys).values(**values, expires=expires_ms, version=self._version)
         )
 
     async def set(self, key_id: str, **columns: Any) -> None:
-        """Change columns of a key; its secrets have changed, where none is given."""
+        """Change columns of a key; without columns, record that its secrets changed."""
         if "settings" in columns:
             columns["settings"] = _json(columns["settings"])
         await self._connection.execute(
@@ -153,25 +153,25 @@ class Change:
         )
 
     async def add_secret(self, key_id: str, sha256: str, now_ms: int, signing_key: str | None = None) -> None:
-        """Another secret of a key. `signing_key`: what it signs with, where it may."""
+        """Add a secret to a key. `signing_key`: the derived key that it signs tokens with, if it may sign."""
         values = {"sha256": sha256, "key_id": key_id, "created": now_ms, "signing_key": signing_key}
         await self._connection.execute(insert(secrets).values(**values))
 
     async def forget_signing(self, key_id: str) -> None:
-        """No secret that a key has now signs any more."""
+        """Let no current secret of a key sign any longer."""
         await self._connection.execute(
             update(secrets).where(secrets.c.key_id == key_id).values(signing_key=None)
         )
 
     async def end_secrets(self, key_id: str, until_ms: int) -> None:
-        """No secret that a key has now is valid for longer than this."""
+        """Let all current secrets of a key expire by this time."""
         later = or_(secrets.c.valid_until.is_(None), secrets.c.valid_until > until_ms)
         await self._connection.execute(
             update(secrets).where(secrets.c.key_id == key_id, later).values(valid_until=until_ms)
         )
 
     async def forget_secrets(self, key_id: str, before_ms: int, also: Collection[str]) -> None:
-        """Remove the secrets of a key that have not been valid since then, and some others of it, by their hashes."""
+        """Delete the secrets of a key that expired before a time, and some others of it, by their hashes."""
         over = or_(secrets.c.valid_until < before_ms, secrets.c.sha256.in_(also))
         await self._connection.execute(secrets.delete().where(secrets.c.key_id == key_id, over))
 
@@ -188,7 +188,7 @@ async def _read(connection: AsyncConnection, query: Select[Any]) -> list[StoredK
     chosen = query.with_only_columns(keys.c.id)
     theirs: dict[str, list[StoredSecret]] = {row["id"]: [] for row in rows}
     for secret in await connection.execute(select(secrets).where(secrets.c.key_id.in_(chosen))):
-        if secret.key_id in theirs:  # one may just have come
+        if secret.key_id in theirs:  # another transaction may have added a key since
             theirs[secret.key_id].append(
                 StoredSecret(secret.sha256, secret.created, secret.valid_until, secret.signing_key)
             )

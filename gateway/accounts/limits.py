@@ -1,5 +1,5 @@
-"""Limits of a caller's key and users, as callers are told of them: the sentence of a refusal, and OpenAI's and Anthropic's
-headers. Pure."""
+"""Limits of a caller's key and users in responses: the error message of a rejection, and OpenAI's and Anthropic's headers.
+Pure."""
 
 from datetime import UTC, datetime
 
@@ -14,11 +14,11 @@ _OF = {
     "tokens_per_minute": "tokens per min (TPM)",
     "tokens_per_day": "tokens per day (TPD)",
 }
-"""How OpenAI calls them."""
+"""OpenAI's names of the limits."""
 
 
 def rate_limited(refused: Refused) -> RateLimited:
-    """The refusal of a task by a limit, in OpenAI's words. It holds over all models, so none is named."""
+    """Return the error of a task that a limit rejected, in OpenAI's words. The limit is over all models, so it names none."""
     reached = refused.reached
     assert reached is not None
     whose = "this user" if reached.of_user else "this key"
@@ -36,7 +36,7 @@ def rate_limited(refused: Refused) -> RateLimited:
 
 
 def limit_headers(rate_limits: RateLimitStatus) -> Headers:
-    """What is left, as OpenAI's headers tell it; nothing of what has no limit."""
+    """Return what is left of the limits that are set, as OpenAI's headers."""
     headers: Headers = []
     for counts, left in ((b"requests", rate_limits.requests), (b"tokens", rate_limits.tokens)):
         if left is not None:
@@ -45,19 +45,19 @@ def limit_headers(rate_limits: RateLimitStatus) -> Headers:
 
 
 def anthropic_limit_headers(rate_limits: RateLimitStatus, now_s: float) -> Headers:
-    """The same as Anthropic's headers tell it."""
+    """Return what is left of the limits that are set, as Anthropic's headers."""
     headers: Headers = []
     for counts, left in (("requests", rate_limits.requests), ("tokens", rate_limits.tokens)):
         if left is not None:
             reset = datetime.fromtimestamp(now_s + left.reset_ms / 1000, UTC).isoformat(timespec="seconds")
-            told = {
+            values = {
                 "limit": str(left.limit),
                 "remaining": str(left.remaining),
                 "reset": reset.replace("+00:00", "Z"),
             }
             headers += [
                 (f"anthropic-ratelimit-{counts}-{name}".encode(), text.encode())
-                for name, text in told.items()
+                for name, text in values.items()
             ]
     return headers
 

@@ -1,10 +1,10 @@
-"""Whose something is. Pure."""
+"""The owner of a stored object. Pure."""
 
 from typing import NamedTuple
 
 
 class Owner(NamedTuple):
-    """Whose a batch, a file, a response or a webhook is: as of a task."""
+    """The key and user of a batch, a file, a response or a webhook, as of a task."""
 
     key_id: str
     """'' in an open gateway."""

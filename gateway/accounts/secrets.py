@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.accounts.openmode import NOTHING_HELD, Held
+from fairlane.gateway.accounts.no_auth import NO_KEYS, KeyPresence
 from fairlane.gateway.settings import CallerKey, Problem, Settings, SettingsError, WorkerKey
 from fairlane.queues.private import private_directory
 
@@ -27,10 +27,9 @@ _PREFIXES: dict[Kind, str] = {"key": "fl", "worker": "flw"}
 def new_secret(
     kind: Kind, key_id: str, random_bytes: Callable[[int], bytes] = secrets.token_bytes
 ) -> tuple[str, str]:
-    """A new secret and its SHA-256: `fl_<id>_` (callers) or `flw_<id>_` (workers) and 43 characters, 256
-    bits.
+    """Return a new secret, `fl_<id>_` (callers) or `flw_<id>_` (workers) and 43 characters (256 bits), and its SHA-256.
 
-    The name in it helps people to tell secrets apart and scanners to find leaked ones; it is not trusted.
+    The id in it helps people to distinguish secrets and scanners to find leaked ones; it is not trusted.
     """
     random = base64.urlsafe_b64encode(random_bytes(32)).decode("ascii").rstrip("=")
     secret = f"{_PREFIXES[kind]}_{key_id}_{random}"
@@ -39,26 +38,28 @@ def new_secret(
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A secret made just now. It can be shown once; only its hash is kept, in `path`."""
+    """A new secret, to be shown once; `path` holds its hash."""
 
     kind: Kind
     secret: str
     path: Path
 
 
-def with_first_start_keys(settings: Settings, held: Held = NOTHING_HELD) -> tuple[Settings, list[Created]]:
-    """The settings with a caller key and a worker token as far as they are needed and not configured: off loopback both, so that
-    a gateway there is never open; on loopback a worker token as soon as there are keys, as workers read what callers send.
+def with_first_start_keys(
+    settings: Settings, presence: KeyPresence = NO_KEYS
+) -> tuple[Settings, list[Created]]:
+    """Return the settings, with a caller key and a worker token if they are needed and not configured; and the new secrets, to be
+    shown once. Raise SettingsError if the data directory cannot be used.
 
-    Where nothing is needed these very settings come back. Else the keys of earlier starts are loaded
-    from the data directory, or made, where the database has none either: then they are in the list, to be shown once. Raises
-    SettingsError when the directory cannot be used.
+    Off loopback both are needed, so that a gateway there is never open; on loopback a worker token, as soon as there are keys, as
+    workers read what callers send. The keys of an earlier start are read from the data directory. If there are none, and none in
+    the database, they are created.
     """
     wanted: dict[Kind, bool] = {
         "key": not settings.keys and not settings.loopback,
         "worker": not settings.workers and (bool(settings.keys) or not settings.loopback),
     }
-    has: dict[Kind, bool] = {"key": held.keys, "worker": held.tokens}
+    has: dict[Kind, bool] = {"key": presence.keys, "worker": presence.tokens}
     load = {
         kind
         for kind, needed in wanted.items()
@@ -75,18 +76,18 @@ def with_first_start_keys(settings: Settings, held: Held = NOTHING_HELD) -> tupl
 
 
 def first_file(data_dir: Path, kind: Kind) -> Path:
-    """Where the hash of the first key or token lies, if one was made."""
+    """Return the path of the first key's or token's hash."""
     return data_dir / _FILES[kind]
 
 
 def first_start_keys(
     data_dir: Path, *, caller: bool = True, worker: bool = True
 ) -> tuple[list[CallerKey], list[WorkerKey], list[Created]]:
-    """The first caller key (an admin's) and worker token of a data directory, as far as wanted; made when
-    missing.
+    """Return the first caller key (an admin's) and worker token of a data directory, as far as wanted, and create missing ones.
+    Raise SettingsError.
 
-    Two gateways that start at once agree on one. Files hold hashes only and are their owner's alone;
-    deleting one makes the next start create another. Raises SettingsError.
+    Two gateways that start at the same time agree on one. Files contain hashes, and only their owner can read them; after one is
+    deleted, the next start creates another.
     """
     created: list[Created] = []
     try:
@@ -111,7 +112,7 @@ def _hash(data_dir: Path, kind: Kind, created: list[Created]) -> str:
 
 
 def _write_once(path: Path, text: str) -> bool:
-    """Create a private file with all of its text, or leave the existing one; whether it was created."""
+    """Create a private file with all of its text, or leave the existing one. Return whether it was created."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -1,8 +1,8 @@
 """Stream tickets: signed tokens that let their holder read one task's events for a while.
 
-They travel in the query string of `streamUrl`, because a browser's EventSource cannot send a header. A ticket needs no look-up
-while its own time runs: any replica with the same secret verifies it. Behind that it is good for as long after it was used last
-(`in_use`), which Redis remembers. It cannot be revoked before; a new secret revokes all.
+They are in the query string of `streamUrl`, because a browser's EventSource cannot send a header. Until a ticket expires, any
+replica with the same secret verifies it without a look-up. After that it is valid for as long again after its last use
+(`in_use`), which Redis remembers. It cannot be revoked earlier; a new secret revokes all.
 
     base64url( expiry, ms (6 bytes) | first 18 bytes of HMAC-SHA256(secret, purpose | expiry | task id) )
 """
@@ -30,27 +30,26 @@ class Tickets:
     """Issues and verifies stream tickets with one secret. Safe to share between tasks and threads."""
 
     def __init__(self, secret: bytes) -> None:
-        """Raises ValueError when the secret is shorter than 16 bytes."""
+        """Raise ValueError if the secret is shorter than 16 bytes."""
         self.take(secret)
 
     def take(self, secret: bytes) -> None:
-        """Go on with another secret, which revokes what was issued with the one before."""
+        """Use another secret, which revokes the tickets of the one before. Raise ValueError."""
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the secret for stream tickets needs at least {MIN_SECRET_BYTES} bytes")
         self._secret = secret
 
     def mac(self, purpose: bytes, message: bytes, size: int) -> bytes:
-        """The first `size` bytes of HMAC-SHA256, by the same secret, for something else than tickets: `purpose` says for what,
-        and no other purpose begins so."""
+        """Return the first `size` bytes of HMAC-SHA256 by the same secret. No `purpose` is a prefix of another."""
         return hmac.digest(self._secret, purpose + message, hashlib.sha256)[:size]
 
     def issue(self, task_id: str, expires_at_ms: int) -> str:
-        """A ticket for reading `task_id` before `expires_at_ms` (ms since 1970): 32 URL-safe characters."""
+        """Return a ticket for reading `task_id` before `expires_at_ms` (ms since 1970): 32 URL-safe characters."""
         expiry = expires_at_ms.to_bytes(_EXPIRY_BYTES, "big")
         return base64.urlsafe_b64encode(expiry + self._mac(task_id, expiry)).decode("ascii")
 
     def expiry(self, token: str, task_id: str) -> int | None:
-        """When the own time of a token ends that was issued for `task_id`, ms; None for any other. Never raises."""
+        """Return the expiry, ms, of a ticket for `task_id`; None for any other text."""
         if len(token) != TICKET_CHARS:
             return None
         try:
@@ -68,7 +67,7 @@ class Tickets:
 
 
 class Usage(Protocol):
-    """Where all replicas remember which tickets are used."""
+    """The store where all replicas remember which tickets are used."""
 
     def use_ticket(self, task_id: str, until: int, ms: int) -> "asyncio.Future[Any]": ...
 
@@ -77,9 +76,9 @@ class Usage(Protocol):
 
 @contextlib.contextmanager
 def in_use(usage: Usage, task_id: str, until: int, keep_ms: int) -> Iterator[None]:
-    """Keep a ticket good inside the block, and for `keep_ms` after it, also if this process dies. Costs nothing per event.
+    """Keep a ticket valid inside the block and for `keep_ms` after it, also if this process dies. Events cost nothing.
 
-    While Redis is away nothing is remembered; the next time is soon enough.
+    While Redis is down nothing is remembered; the next time is soon enough.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle | None = None

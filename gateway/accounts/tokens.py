@@ -1,4 +1,4 @@
-"""Tokens that a back end signs with its key, for its users' pages: JSON Web Tokens (HS256). Pure.
+"""Tokens that a back end signs with its key for its users' pages: JSON Web Tokens (HS256). Pure.
 
 A token is signed with a key that is derived from the secret: HMAC-SHA256(secret, "fairlane sign"). The gateway stores it for
 keys with `signing`, next to the hash by which it finds a secret; the hash cannot sign. `kid` in the header is the key's id.
@@ -18,18 +18,18 @@ from fairlane.gateway.settings.parts import Mode
 
 MAX_TOKEN_CHARS = 4096
 LEEWAY_S = 60
-"""By how much the clocks of a back end and of a gateway may differ."""
+"""The tolerated difference between the clocks of a back end and of a gateway."""
 MAX_TTL_S = 86_400
-"""From now to the end of a token."""
+"""From now to the expiry of a token."""
 KEPT_MS = 300_000
-"""How long the uses of a token are remembered behind its end: the clocks of gateways differ, too."""
+"""How long the uses of a token are remembered after its expiry: the clocks of gateways differ, too."""
 
 _PURPOSE = b"fairlane sign"
 _JWS = jwt.PyJWS(algorithms=["HS256"])
 
 
 def signing_key(secret: str) -> str:
-    """Return what a secret signs with, in hex. Neither the secret nor its hash can be derived from it, nor it from the hash."""
+    """Return the key that a secret signs tokens with, in hex. It reveals neither the secret nor its hash, nor the hash it."""
     return hmac.digest(secret.encode("utf-8", "surrogatepass"), _PURPOSE, hashlib.sha256).hex()
 
 
@@ -41,7 +41,7 @@ class InvalidToken(ApiError):
 
 
 class TokenForbids(ApiError):
-    """A request asks for something else than its token is for."""
+    """The token does not allow the request."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(403, "FORBIDDEN", message, param=param)
@@ -54,7 +54,7 @@ Output = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a token says. None: nothing of that."""
+    """The claims of a token."""
 
     exp: Seconds
     nbf: Seconds | None = None
@@ -73,7 +73,7 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def most_output(self) -> tuple[str, int] | None:
-        """The member of a body that bounds its output, and by how much at most."""
+        """The member of a body that bounds its output, and its maximum."""
         if self.max_tokens is not None:
             return "max_tokens", self.max_tokens
         if self.max_completion_tokens is not None:
@@ -81,7 +81,7 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return None
 
     def counted(self, key_id: str, now_s: float) -> str:
-        """Of what a task is a use, as the scheduler takes it; '' where uses are not limited."""
+        """Return the counter that a task of this token uses, as the scheduler takes it; '': uses are unlimited."""
         if self.uses is None:
             return ""
         left_ms = int(max(self.exp + LEEWAY_S - now_s, 0) * 1000)
@@ -89,11 +89,11 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def only_model(self) -> str | None:
-        """The model that a request means which names none."""
+        """The default model: the only one of the token."""
         return self.models[0] if self.models and len(self.models) == 1 else None
 
     def allows(self, model: str) -> bool:
-        """Whether it is for a model."""
+        """Return whether the token allows a model."""
         return self.models is None or model in self.models
 
 
@@ -103,7 +103,7 @@ class Token:
 
     claims: Claims
     name: str
-    """Stands for the token where it names no user. It cannot be computed without the token."""
+    """Names the token's user if no claim does. It cannot be computed without the token."""
 
 
 def looks_like_token(secret: str) -> bool:

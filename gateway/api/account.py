@@ -4,15 +4,15 @@ from fastapi import Request as Framed
 from fastapi import Response
 
 from fairlane import __version__
-from fairlane.gateway.api.answers import Account
-from fairlane.gateway.api.framing import TheCaller, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import Account
 from fairlane.gateway.settings import MODES
 
 router = keyed_router("account")
 
 
 @router.get("/api/me", **described("caller.get", "Get the caller of this request", Account))
-async def caller(request: Framed, caller: TheCaller) -> Response:
+async def caller(request: Framed, caller: CallerDep) -> Response:
     """As whom this request counts, and what it could name instead.
 
     `tiers` are there for those whose X-Fairlane-User and X-Fairlane-Tier are believed (`delegating`). `limits` are those of

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.answers import AuditEntry, Refusal
-from fairlane.gateway.api.framing import TheCaller, TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import CallerDep, OperatorDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import AuditEntry, Refusal
 from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.schemas import listed
 from fairlane.gateway.records.audit import WantedActs
@@ -19,8 +19,8 @@ router = keyed_router("operators")
     **described("admin.audit.list", "List audit log entries", listed("entries", AuditEntry)),
 )
 async def audit(
-    operator: TheOperator,
-    caller: TheCaller,
+    operator: OperatorDep,
+    caller: CallerDep,
     who: Filter = "",
     action: Filter = "",
     target: Filter = "",
@@ -43,8 +43,8 @@ async def audit(
     **described("admin.rejections.list", "List rejected calls", listed("refusals", Refusal)),
 )
 async def refused(
-    operator: TheOperator,
-    caller: TheCaller,
+    operator: OperatorDep,
+    caller: CallerDep,
     key: Filter = "",
     code: Filter = "",
     since: Since = "",

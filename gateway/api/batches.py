@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api.answers import AnyBatch
-from fairlane.gateway.api.framing import KEY, TheBody, TheCaller, answer, described, failed, keyed_router
+from fairlane.gateway.api.dependencies import KEY, BodyDep, CallerDep, answer, described, failed, keyed_router
+from fairlane.gateway.api.operator_schemas import AnyBatch
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
 from fairlane.gateway.batches.api import Batches
@@ -50,11 +50,11 @@ async def _batches(request: Framed) -> Batches:
     return batches
 
 
-TheBatches = Annotated[Batches, Depends(_batches)]
+BatchesDep = Annotated[Batches, Depends(_batches)]
 
 
 @router.post("/v1/batches", **described("batches.create", "Create a batch", OBJECT, body=NewBatch))
-async def create(batches: TheBatches, caller: TheCaller, body: TheBody) -> Response:
+async def create(batches: BatchesDep, caller: CallerDep, body: BodyDep) -> Response:
     """Makes a batch of the lines of a file, each a request of one of /v1/chat/completions, /v1/completions, /v1/embeddings and
     /v1/responses with a `custom_id`. They are worked off as tasks of the caller's batch queue, a window of them at a time.
 
@@ -65,8 +65,8 @@ async def create(batches: TheBatches, caller: TheCaller, body: TheBody) -> Respo
 
 @router.get("/v1/batches", **described("batches.list", "List batches", OBJECT))
 async def page(
-    batches: TheBatches,
-    caller: TheCaller,
+    batches: BatchesDep,
+    caller: CallerDep,
     after: After = "",
     limit: Annotated[int, Query(ge=1, le=MAX_OF_PAGE), Count] = 20,
 ) -> Response:
@@ -79,13 +79,13 @@ async def page(
 
 
 @router.get("/v1/batches/{batch_id}", **described("batches.get", "Get a batch", OBJECT))
-async def show(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
+async def show(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
     """How a batch stands."""
     return answer(told(await batches.find(caller, batch_id)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **described("batches.cancel", "Cancel a batch", OBJECT))
-async def cancel(batches: TheBatches, caller: TheCaller, batch_id: str) -> Response:
+async def cancel(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
     """Ends a batch early: what waits or runs of it is cancelled, what has been answered stands in its files. One that has ended
     stays as it is."""
     return answer(told(await batches.cancel(caller, batch_id)))
@@ -95,7 +95,7 @@ async def cancel(batches: TheBatches, caller: TheCaller, batch_id: str) -> Respo
     "/api/admin/batches", **described("admin.batches.list", "List all batches", listed("batches", AnyBatch))
 )
 async def page_of_all(
-    batches: TheBatches,
+    batches: BatchesDep,
     state: Annotated[str, Query(description=f"a status, or `{UNENDED_WORD}`")] = "",
     key: Filter = "",
     user: Filter = "",

@@ -2,8 +2,8 @@
 
 from fastapi import Response
 
-from fairlane.gateway.api.answers import EndpointDone, EndpointShown
-from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import ActorDep, BodyDep, OperatorDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import EndpointDone, EndpointShown
 from fairlane.gateway.api.schemas import INTEGER, NULLABLE, STRING, fields, rows
 from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoint
 
@@ -21,7 +21,7 @@ router = keyed_router("operators")
         fields(now=INTEGER, endpoints=rows(EndpointShown), databaseAway=NULLABLE),
     ),
 )
-async def endpoints(operator: TheOperator) -> Response:
+async def endpoints(operator: OperatorDep) -> Response:
     """The endpoints of the configuration and those that were added while running, by name, each with its line.
 
     Of headers that are set only the names are told. `line`: `meanMs` is T, measured once something ran; `perSecond` is Q = C / T,
@@ -34,7 +34,7 @@ async def endpoints(operator: TheOperator) -> Response:
     "/api/admin/endpoints",
     **described("admin.endpoints.create", "Create an endpoint", EndpointDone, body=NewEndpoint, status=201),
 )
-async def create(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
+async def create(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Response:
     """Adds an endpoint, on all replicas within about a second. It is kept in the SQL database."""
     return answer(await operator.endpoints.create(await body.fields(MAX_BODY_BYTES), actor), status=201)
 
@@ -43,7 +43,7 @@ async def create(operator: TheOperator, actor: TheActor, body: TheBody) -> Respo
     "/api/admin/endpoints/{name}",
     **described("admin.endpoints.update", "Update an endpoint", EndpointDone, body=EndpointUpdate),
 )
-async def change(operator: TheOperator, actor: TheActor, body: TheBody, name: str) -> Response:
+async def change(operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str) -> Response:
     """Changes what is given of an endpoint that was added; null takes it back to its default. What waits goes by it."""
     return answer(await operator.endpoints.change(name, await body.fields(MAX_BODY_BYTES), actor))
 
@@ -52,6 +52,6 @@ async def change(operator: TheOperator, actor: TheActor, body: TheBody, name: st
     "/api/admin/endpoints/{name}",
     **described("admin.endpoints.delete", "Delete an endpoint", fields(name=STRING, waiting=INTEGER)),
 )
-async def remove(operator: TheOperator, actor: TheActor, name: str) -> Response:
+async def remove(operator: OperatorDep, actor: ActorDep, name: str) -> Response:
     """Removes an endpoint that was added. Requests under way go on; `waiting`: tasks that wait for it, and are not begun."""
     return answer(await operator.endpoints.remove(name, actor))

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from fairlane.gateway.api.framing import TheHealth, answer, described
+from fairlane.gateway.api.dependencies import HealthDep, answer, described
 from fairlane.gateway.api.schemas import INTEGER, STRING, fields, json
 from fairlane.gateway.errors import at_most_a_minute, retry_headers
 
@@ -27,7 +27,7 @@ async def live() -> Response:
 
 @router.head("/readyz", operation_id="health.ready_head", summary="Check readiness", responses={503: {}})
 @router.get("/readyz", **described("health.ready", "Check readiness", READY, responses=NOT_READY))
-async def ready(health: TheHealth) -> Response:
+async def ready(health: HealthDep) -> Response:
     """Whether it may be given traffic: 200, or 503 with what is missing."""
     store, missing = health.store, health.missing()
     if missing:

@@ -6,16 +6,16 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
-from fairlane.gateway.api.answers import KeyChanged, KeyDetail, KeyMade, KeyRevoked, KeyShown
-from fairlane.gateway.api.framing import (
-    TheActor,
-    TheBody,
-    TheCaller,
-    TheOperator,
+from fairlane.gateway.api.dependencies import (
+    ActorDep,
+    BodyDep,
+    CallerDep,
+    OperatorDep,
     answer,
     described,
     keyed_router,
 )
+from fairlane.gateway.api.operator_schemas import KeyChanged, KeyCreated, KeyDetail, KeyRevoked, KeyShown
 from fairlane.gateway.api.queries import Count
 from fairlane.gateway.api.schemas import INTEGER, NULLABLE, listed
 from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotation, no_key
@@ -31,7 +31,7 @@ router = keyed_router("operators")
     **described("admin.keys.list", "List keys", listed("keys", KeyShown, now=INTEGER, databaseAway=NULLABLE)),
 )
 async def list_keys(
-    operator: TheOperator,
+    operator: OperatorDep,
     kind: OneOf = None,
     text: Annotated[str, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] = "",
     after: Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = "",
@@ -49,7 +49,7 @@ async def list_keys(
 
 @router.get("/api/admin/keys/{key_id}", **described("admin.keys.get", "Get a key", KeyDetail))
 async def show_key(
-    operator: TheOperator,
+    operator: OperatorDep,
     key_id: str,
     kind: OneOf = None,
     user: Annotated[
@@ -67,9 +67,9 @@ async def show_key(
 
 
 @router.post(
-    "/api/admin/keys", **described("admin.keys.create", "Create a key", KeyMade, body=NewKey, status=201)
+    "/api/admin/keys", **described("admin.keys.create", "Create a key", KeyCreated, body=NewKey, status=201)
 )
-async def create_key(operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody) -> Response:
+async def create_key(operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep) -> Response:
     """Makes a key, or a token for workers, that holds on all replicas within a second. Its `secret` is told this once.
 
     The first key of an open gateway must be an admin's, and closes it: from then on callers and workers need keys, and workers
@@ -82,7 +82,7 @@ async def create_key(operator: TheOperator, caller: TheCaller, actor: TheActor, 
     "/api/admin/keys/{key_id}", **described("admin.keys.update", "Update a key", KeyChanged, body=KeyChange)
 )
 async def change_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
+    operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
     """Changes a key of the database, on all replicas within a second; null takes a value back to its default.
 
@@ -93,10 +93,10 @@ async def change_key(
 
 @router.post(
     "/api/admin/keys/{key_id}/rotate",
-    **described("admin.keys.rotate", "Replace the secret of a key", KeyMade, body=Rotation),
+    **described("admin.keys.rotate", "Replace the secret of a key", KeyCreated, body=Rotation),
 )
 async def rotate_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
+    operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
     """Gives a key another `secret`, which is told this once. The ones before stay valid for `keep_ms`, a day if it is not given;
     workers that are connected by them are cut off then."""
@@ -108,7 +108,7 @@ async def rotate_key(
     **described("admin.keys.revoke", "Revoke a key", KeyRevoked, body=Revocation),
 )
 async def revoke_key(
-    operator: TheOperator, caller: TheCaller, actor: TheActor, body: TheBody, key_id: str
+    operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
     """Ends a key for good: new calls get 401, workers' connections end (4401). Calls and tasks under way go on to their end,
     unless `now` is true: then they are ended and `cancelled`.

@@ -10,8 +10,8 @@ from functools import partial
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
+from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -25,40 +25,40 @@ from fairlane.streaming.jsontext import json_string, kind_of
 
 def moderations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/moderations."""
-    return answer(tasks, caller, request, _READ_MODERATION)
+    return respond(tasks, caller, request, _READ_MODERATION)
 
 
 def transcriptions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/audio/transcriptions."""
-    return answer(tasks, caller, request, _READ_TRANSCRIPTION)
+    return respond(tasks, caller, request, _READ_TRANSCRIPTION)
 
 
 def translations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/audio/translations."""
-    return answer(tasks, caller, request, _READ_TRANSLATION)
+    return respond(tasks, caller, request, _READ_TRANSLATION)
 
 
 def speech(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/audio/speech: bytes as they come, or with `stream_format: "sse"` events."""
-    return answer(tasks, caller, request, _READ_SPEECH)
+    return respond(tasks, caller, request, _READ_SPEECH)
 
 
 def generations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/images/generations."""
-    return answer(tasks, caller, request, _READ_IMAGE)
+    return respond(tasks, caller, request, _READ_IMAGE)
 
 
 def edits(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/images/edits."""
-    return answer(tasks, caller, request, _READ_EDIT)
+    return respond(tasks, caller, request, _READ_EDIT)
 
 
 def variations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/images/variations."""
-    return answer(tasks, caller, request, _READ_VARIATION)
+    return respond(tasks, caller, request, _READ_VARIATION)
 
 
-async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> Asking:
+async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """What a request asks for. Nothing else of the body is left."""
     body, fields = await (_form if call.is_form else read_json)(tasks, request)
     told = call.read(fields)
@@ -70,7 +70,7 @@ async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request:
     task = task_of(tasks, caller, request, call.task_type, body, fields, said, streams)
     if said is None:  # with a key it may be answered already
         await tasks.models.check_type(task)
-    return Asking(task, told.streamed, told.whole, kind=told.kind or SSE_HEADERS)
+    return ParsedCall(task, told.streamed, told.whole, kind=told.kind or SSE_HEADERS)
 
 
 async def _form(tasks: Tasks, request: Request) -> tuple[bytes, RawObject]:

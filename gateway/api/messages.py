@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
+from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -28,7 +28,7 @@ MAX_OF_PAGE = 1000
 
 def messages(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/messages."""
-    return answer(tasks, caller, request, _read)
+    return respond(tasks, caller, request, _read)
 
 
 async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -73,14 +73,14 @@ def model_info(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
+async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """What a request asks for. Nothing else of the body is left."""
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     asked = await _chat_of(tasks, body, fields, stream=stream)
     task = task_of(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream)
-    return Asking(task, MessagesStreamView if stream else None, MessagesBodyView)
+    return ParsedCall(task, MessagesStreamView if stream else None, MessagesBodyView)
 
 
 async def _chat_of(

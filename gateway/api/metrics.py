@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Response
 
-from fairlane.gateway.api.framing import NO_STORE, TheRequest, TheScrape, described, keyed_router
+from fairlane.gateway.api.dependencies import NO_STORE, RequestDep, ScrapeDep, described, keyed_router
 
 router = keyed_router("operators")
 TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
@@ -16,7 +16,7 @@ TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "applica
     "/metrics",
     **described("metrics", "Get the metrics for Prometheus", content=TEXT, response_class=Response),
 )
-async def metrics(scrape: TheScrape, request: TheRequest) -> Response:
+async def metrics(scrape: ScrapeDep, request: RequestDep) -> Response:
     """The metrics of all processes of this gateway, for Prometheus. With Redis or the database down: without
     what these say."""
     snapshots, survey, of_database = await asyncio.gather(

@@ -6,9 +6,9 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.messages import model_info, model_page
+from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
@@ -18,17 +18,17 @@ from fairlane.gateway.tasks.tasks import Tasks
 
 def chat_completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/chat/completions."""
-    return answer(tasks, caller, request, _READ_CHAT)
+    return respond(tasks, caller, request, _READ_CHAT)
 
 
 def completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/completions."""
-    return answer(tasks, caller, request, _READ_COMPLETION)
+    return respond(tasks, caller, request, _READ_COMPLETION)
 
 
 def embeddings(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/embeddings."""
-    return answer(tasks, caller, request, _READ_EMBEDDING)
+    return respond(tasks, caller, request, _READ_EMBEDDING)
 
 
 async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -52,13 +52,13 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
 # ---- the way of a request ----------
 
 
-async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> Asking:
+async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """What a request asks for. Nothing else of the body is left."""
     body, fields = await read_json(tasks, request)
     wanted = read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     task = task_of(tasks, caller, request, wanted.task_type, body, fields, said, wanted.streamed is not None)
-    return Asking(task, wanted.streamed, wanted.whole)
+    return ParsedCall(task, wanted.streamed, wanted.whole)
 
 
 _READ_CHAT, _READ_COMPLETION = partial(_read, read_chat), partial(_read, read_completion)

@@ -7,9 +7,20 @@ from fastapi import Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from fairlane.gateway.access import Entrance
+from fairlane.gateway.access import Authorizer
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answers import (
+from fairlane.gateway.api.batches import BatchesDep, cancel_batch
+from fairlane.gateway.api.dependencies import (
+    ActorDep,
+    BodyDep,
+    CallerDep,
+    OperatorDep,
+    RequestDep,
+    answer,
+    described,
+    keyed_router,
+)
+from fairlane.gateway.api.operator_schemas import (
     ArchivedTask,
     History,
     ModelChanged,
@@ -18,17 +29,6 @@ from fairlane.gateway.api.answers import (
     Task,
     TaskDetail,
     TopUsers,
-)
-from fairlane.gateway.api.batches import TheBatches, cancel_batch
-from fairlane.gateway.api.framing import (
-    TheActor,
-    TheBody,
-    TheCaller,
-    TheOperator,
-    TheRequest,
-    answer,
-    described,
-    keyed_router,
 )
 from fairlane.gateway.api.queries import Count
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, ref
@@ -81,39 +81,39 @@ TIME = r"^[0-9]{0,15}$"
     "/api/admin/overview",
     **described("admin.state", "Get the state of queues, models, workers and replicas", OperatorState),
 )
-async def state(operator: TheOperator, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
+async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
     """Queues, models, workers, counts, replicas, and the newest tasks."""
     return answer(await operator.state.read(tasks))
 
 
-class Pictures(Response):
-    """The feed as an answer. A watcher who leaves is noticed with the next picture, at most a second later."""
+class OverviewStream(Response):
+    """The feed as an answer. A watcher who leaves is noticed with the next snapshot, at most a second later."""
 
-    def __init__(self, operator: Operator, entrance: Entrance, request: Request) -> None:
+    def __init__(self, operator: Operator, authorizer: Authorizer, request: Request) -> None:
         super().__init__()
         self._operator = operator
-        self._entrance = entrance
+        self._authorizer = authorizer
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         current, request = self._operator.current, self._request
         callers = current.callers
         leaving = request.watch_disconnect(lambda: None)
-        pictures = self._operator.live.watch()
+        snapshots = self._operator.live.watch()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
-            async for picture in pictures:
+            async for snapshot in snapshots:
                 if current.callers is not callers:  # the keys were read again
                     callers = current.callers
-                    if not self._entrance.still_viewer(request):
+                    if not self._authorizer.still_viewer(request):
                         break
                 if leaving.gone:
                     return
-                await send({"type": "http.response.body", "body": picture, "more_body": True})
+                await send({"type": "http.response.body", "body": snapshot, "more_body": True})
             await send({"type": "http.response.body"})
         finally:
             leaving.close()
-            await pictures.aclose()
+            await snapshots.aclose()
 
 
 @router.get(
@@ -122,22 +122,22 @@ class Pictures(Response):
         "admin.feed",
         "Stream the state",
         content={"text/event-stream": {"schema": STRING}},
-        response_class=Pictures,
+        response_class=OverviewStream,
     ),
 )
-async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Response:
+async def feed(operator: OperatorDep, framed: Framed, request: RequestDep) -> Response:
     """Server-sent events: once a second an event `state` with what GET /api/admin/overview says without its tasks, and more.
 
     `store`: what this replica sees of Redis, as of now. `asOf`: of when the rest is, which is kept while Redis is away; null when
     nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
     """
-    return Pictures(operator, framed.app.gateway.entrance, request)
+    return OverviewStream(operator, framed.app.gateway.authorizer, request)
 
 
 @router.get(
     "/api/admin/timeseries", **described("admin.history", "Get rates and latencies over time", History)
 )
-async def history(operator: TheOperator) -> Response:
+async def history(operator: OperatorDep) -> Response:
     """What all replicas did in the last hour, in buckets of 10 s and as a whole (`total`). The newest bucket reaches `until`.
 
     Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; waiting (seen every 10 s);
@@ -148,7 +148,7 @@ async def history(operator: TheOperator) -> Response:
 
 
 @router.get("/api/admin/users", **described("admin.users.list", "List the busiest users", TopUsers))
-async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200), Count] = 10) -> Response:
+async def users(operator: OperatorDep, limit: Annotated[int, Query(ge=1, le=200), Count] = 10) -> Response:
     """Users with the most waiting tasks; of equal ones those with the most running tasks, then with the most tokens.
 
     `tokens`: input and output of tasks that ended in the last ten minutes, and `share`: of all users'. `model`: for which most of
@@ -162,8 +162,8 @@ async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200)
     "/api/admin/tasks", **described("admin.tasks.list", "Search tasks", listed("tasks", Task, now=INTEGER))
 )
 async def find_tasks(
-    operator: TheOperator,
-    caller: TheCaller,
+    operator: OperatorDep,
+    caller: CallerDep,
     state: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
     text: Filter = "",
     user: Filter = "",
@@ -205,9 +205,9 @@ async def find_tasks(
     **described("admin.tasks.cancel", "Cancel tasks", fields(cancelled=INTEGER, more=BOOLEAN)),
 )
 async def cancel(
-    operator: TheOperator,
-    batches: TheBatches,
-    actor: TheActor,
+    operator: OperatorDep,
+    batches: BatchesDep,
+    actor: ActorDep,
     task: Filter = "",
     batch: Filter = "",
     state: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
@@ -247,7 +247,7 @@ async def cancel(
     "/api/admin/tasks/{task_id}",
     **described("admin.tasks.get", "Get a task", {"anyOf": [ref(TaskDetail), ref(ArchivedTask)]}),
 )
-async def task(operator: TheOperator, caller: TheCaller, task_id: str, stored: bool = False) -> Response:
+async def task(operator: OperatorDep, caller: CallerDep, task_id: str, stored: bool = False) -> Response:
     """Everything of a task but its payload and output. `streamUrl` is a link to its events.
 
     A key that only views gets neither that nor the task's metadata. `stored`: how an async task ended, from the archive, with its
@@ -283,7 +283,7 @@ async def _stored(operator: Operator, caller: Caller, task_id: str) -> dict[str,
         "admin.workers.drain", "Drain a worker", fields(workerId=STRING, replica=STRING, draining=BOOLEAN)
     ),
 )
-async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Response:
+async def drain(operator: OperatorDep, actor: ActorDep, worker_id: str) -> Response:
     """No more tasks for this worker; what it runs goes on.
 
     A version 2 worker is told, and goes when it is done. Answers once the worker's replica has said that the worker drains. A
@@ -299,7 +299,7 @@ async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Respo
     **described("admin.queues.update", "Update a queue", QueueChanged, body=QueueChange),
 )
 async def change_queue(
-    operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
+    operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False
 ) -> Response:
     """Override settings of a queue at run time, on every replica; null restores the configured value.
 
@@ -314,7 +314,7 @@ async def change_queue(
     **described("admin.models.update", "Update a model", ModelChanged, body=ModelChange),
 )
 async def change_model(
-    operator: TheOperator, actor: TheActor, body: TheBody, name: str, check: bool = False
+    operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False
 ) -> Response:
     """Override settings of a model at run time, or set the circuit breaker of one of its upstreams, on every replica; null
     restores the configured value.

@@ -2,8 +2,8 @@
 
 from fastapi import Response
 
-from fairlane.gateway.api.answers import OverrideCreated, OverrideShown
-from fairlane.gateway.api.framing import TheActor, TheBody, TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import ActorDep, BodyDep, OperatorDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import OverrideCreated, OverrideShown
 from fairlane.gateway.api.schemas import fields, json, rows
 from fairlane.gateway.operator.overrides.admin import NewOverride, OverrideUpdate
 
@@ -14,7 +14,7 @@ router = keyed_router("operators")
     "/api/admin/overrides",
     **described("admin.overrides.list", "List overrides", fields(overrides=rows(OverrideShown))),
 )
-async def overrides(operator: TheOperator) -> Response:
+async def overrides(operator: OperatorDep) -> Response:
     """The overrides that hold, the latest first. The audit log has those that ended.
 
     `status`: `active`, or `promoted`: permanent, as are those of PATCH. Of two that set the same value the latest wins.
@@ -33,7 +33,7 @@ async def overrides(operator: TheOperator) -> Response:
         responses={200: {"content": json(OverrideCreated)}},
     ),
 )
-async def create(operator: TheOperator, actor: TheActor, body: TheBody, check: bool = False) -> Response:
+async def create(operator: OperatorDep, actor: ActorDep, body: BodyDep, check: bool = False) -> Response:
     """Sets values on top of the configuration of a queue, a model or a route, on every replica within about a second.
 
     An override of a route may hold for a `percent` of its tasks. With `check` nothing is created, and the answer is what would
@@ -47,7 +47,7 @@ async def create(operator: TheOperator, actor: TheActor, body: TheBody, check: b
     "/api/admin/overrides/{override_id}",
     **described("admin.overrides.update", "Update an override", OverrideShown, body=OverrideUpdate),
 )
-async def update(operator: TheOperator, actor: TheActor, body: TheBody, override_id: str) -> Response:
+async def update(operator: OperatorDep, actor: ActorDep, body: BodyDep, override_id: str) -> Response:
     """Change the percentage, the end or the status of an override. Tasks of a smaller percentage stay in a larger one.
 
     `status`: `promoted` makes it permanent, for all tasks: the baseline of later overrides; it can still be rolled back.

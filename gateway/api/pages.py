@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api.framing import TheRequest, answer, described, failed
+from fairlane.gateway.api.dependencies import RequestDep, answer, described, failed
 from fairlane.gateway.api.schemas import OBJECT, Error
 from fairlane.gateway.errors import ApiError
 from fairlane.web.pages import PAGES, TYPES
@@ -29,7 +29,7 @@ DESCRIPTIONS = {
 }
 
 
-async def page(framed: Framed, request: TheRequest) -> Response:
+async def page(framed: Framed, request: RequestDep) -> Response:
     """A page, or a file of one."""
     found = framed.app.gateway.pages.answer(
         request.path, request.header(b"accept-encoding"), request.header(b"if-none-match")

@@ -4,16 +4,16 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.answers import LedgerEntry, QuotaGranted, QuotaShown
-from fairlane.gateway.api.framing import (
-    TheActor,
-    TheBody,
-    TheOperator,
-    TheRequest,
+from fairlane.gateway.api.dependencies import (
+    ActorDep,
+    BodyDep,
+    OperatorDep,
+    RequestDep,
     answer,
     described,
     keyed_router,
 )
+from fairlane.gateway.api.operator_schemas import LedgerEntry, QuotaGranted, QuotaShown
 from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.schemas import INTEGER, NULLABLE, json, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
@@ -49,7 +49,7 @@ After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
     ),
 )
 async def standings(
-    operator: TheOperator,
+    operator: OperatorDep,
     key: KeyId = "",
     user: User = "",
     text: Filter = "",
@@ -77,7 +77,7 @@ async def standings(
         responses={200: {"content": json(QuotaGranted)}},
     ),
 )
-async def grant(operator: TheOperator, actor: TheActor, body: TheBody) -> Response:
+async def grant(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Response:
     """Grants credits to a key or a user, which stay until they are used; less than 0 takes some back. On all replicas at once.
 
     With an `id` of yours the call can be repeated: it grants once (200 and `new: false` afterwards), and 409 says that the id
@@ -95,8 +95,8 @@ async def grant(operator: TheOperator, actor: TheActor, body: TheBody) -> Respon
     ),
 )
 async def ledger(
-    operator: TheOperator,
-    request: TheRequest,
+    operator: OperatorDep,
+    request: RequestDep,
     key: KeyId = "",
     user: User = "",
     kind: Literal["task", "grant", ""] = "",

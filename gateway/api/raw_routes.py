@@ -7,14 +7,14 @@ from typing import Any
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import (
     files,
-    kept_responses,
     media,
     messages,
     native,
     openai,
     permits,
-    plain,
     responses,
+    stored_responses,
+    submit_task_api,
 )
 from fairlane.gateway.api import schemas as s
 from fairlane.gateway.api.schemas import OBJECT, REF, STRING, fields, json, ref
@@ -103,7 +103,7 @@ def _page(most: int) -> Json:
 
 _MS: Json = {"type": "number", "exclusiveMinimum": 0}
 _BINARY: Json = {"type": "string", "format": "binary"}
-_TEXT = {"text/plain": {"schema": STRING}}
+_TEXT = {"text/submit_task_api": {"schema": STRING}}
 _ORDER: Json = {"enum": ["asc", "desc"]}
 
 IDEMPOTENCY_KEY = _header(
@@ -215,7 +215,7 @@ RESPONSES = (
         *(
             "GET",
             "/v1/responses/{response_id}",
-            kept_responses.retrieve,
+            stored_responses.retrieve,
             "responses.get",
             "Get a stored response",
         ),
@@ -234,7 +234,7 @@ RESPONSES = (
         *(
             "DELETE",
             "/v1/responses/{response_id}",
-            kept_responses.delete,
+            stored_responses.delete,
             "responses.delete",
             "Delete a stored response",
         ),
@@ -244,13 +244,13 @@ RESPONSES = (
         *(
             "POST",
             "/v1/responses/{response_id}/cancel",
-            kept_responses.cancel,
+            stored_responses.cancel,
             "responses.cancel",
             "Cancel a background response",
         )
     ),
     RawRoute(
-        *("GET", "/v1/responses/{response_id}/input_items", kept_responses.input_items),
+        *("GET", "/v1/responses/{response_id}/input_items", stored_responses.input_items),
         *("responses.input_items.list", "List the input items of a stored response"),
         parameters=(
             _page(MAX_OF_PAGE),
@@ -340,7 +340,7 @@ NATIVE = (
     _task("/api/openai", native.openai, "tasks.create_chat", "Create a chat task", s.NativeRequest),
     _task("/api/tasks", native.submit_task, "tasks.create", "Create a task", s.TaskRequest),
     RawRoute(
-        *("POST", "/api/submitTask", plain.submit, "queue.submit", "Submit an endpoint request"),
+        *("POST", "/api/submitTask", submit_task_api.submit, "queue.submit", "Submit an endpoint request"),
         description="Without `online` the gateway calls the endpoint; with it the client gets a permit to call it.",
         submits=True,
         tag="native",
@@ -350,14 +350,14 @@ NATIVE = (
         error=_ERROR,
     ),
     RawRoute(
-        *("GET", "/api/queryTask", plain.query, "queue.query", "Get an endpoint request"),
+        *("GET", "/api/queryTask", submit_task_api.query, "queue.query", "Get an endpoint request"),
         tag="native",
         parameters=({**_TASK_ID, "name": "task_id"},),
         answer=json(s.PlainStatus),
         error=_ERROR,
     ),
     RawRoute(
-        *("POST", "/api/cancelTask", plain.cancel, "queue.cancel", "Cancel an endpoint request"),
+        *("POST", "/api/cancelTask", submit_task_api.cancel, "queue.cancel", "Cancel an endpoint request"),
         tag="native",
         body=json(fields(task_id=STRING)),
         answer=json(s.PlainCancelled),

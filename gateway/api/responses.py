@@ -10,9 +10,9 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import Asking, answer, task_of
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.api.kept_responses import follow
+from fairlane.gateway.api.stored_responses import follow
+from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.responses.request import chat_of, wishes_of
@@ -31,10 +31,10 @@ from fairlane.streaming.views.task import TaskInfo
 
 def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/responses."""
-    return answer(tasks, caller, request, _read)
+    return respond(tasks, caller, request, _read)
 
 
-async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
+async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """What a request asks for. Nothing else of the body is left, but what is to be kept of it."""
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
@@ -59,9 +59,9 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> Asking:
     pending = kept.pending(task, wishes, stores=stores, echo=asked.echo, input_items=asked.input_items)
     if background:
         instead = partial(_in_background, tasks, owner, request, task, pending, stream)
-        return Asking(task, None, None, instead)
+        return ParsedCall(task, None, None, instead)
     streamed = partial(_stream_view, pending) if stream else None
-    return Asking(task, streamed, partial(_body_view, pending), keep=pending if stores else None)
+    return ParsedCall(task, streamed, partial(_body_view, pending), keep=pending if stores else None)
 
 
 async def _in_background(

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import Request as Framed
 from fastapi import Response
 
-from fairlane.gateway.api.answers import RouteList
-from fairlane.gateway.api.framing import TheCaller, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import RouteList
 from fairlane.gateway.calls.prompts import told_of_template
 from fairlane.gateway.chains.requests import told_of_declared
 from fairlane.gateway.credits.amounts import plain_credits
@@ -35,7 +35,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
 
 
 @router.get("/api/routes", **described("routes.list", "List routes, templates and chains", RouteList))
-async def routes(request: Framed, caller: TheCaller) -> Response:
+async def routes(request: Framed, caller: CallerDep) -> Response:
     """The routes that this caller may name as `model` or `template`, with what each comes to for the caller's tier; the
     templates and chains, with the variables that they take."""
     current: Current = request.app.gateway.current

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.answers import Settings
-from fairlane.gateway.api.framing import TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import OperatorDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import Settings
 from fairlane.gateway.api.queries import Filter
 
 router = keyed_router("operators")
@@ -13,7 +13,7 @@ router = keyed_router("operators")
 
 @router.get("/api/admin/settings", **described("admin.settings", "List settings", Settings))
 async def settings(
-    operator: TheOperator, name: Filter = "", changed: Annotated[bool, Query()] = False
+    operator: OperatorDep, name: Filter = "", changed: Annotated[bool, Query()] = False
 ) -> Response:
     """Every setting of the replica that answers: its value, default, source, since when, and by whom it was changed.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.framing import NO_STORE
+from fairlane.gateway.api.dependencies import NO_STORE
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reports import in_pieces

@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answers import UsageReport, UsedTask
-from fairlane.gateway.api.framing import TheCaller, TheRequest, TheUsage, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import CallerDep, RequestDep, UsageDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import UsageReport, UsedTask
 from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, TheFilters, Until, between, given
 from fairlane.gateway.api.schemas import INTEGER, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
@@ -36,9 +36,9 @@ By = Annotated[str, Query(description=f"One to three of {', '.join(DIMENSIONS)},
 
 @router.get("/api/admin/usage", **described("admin.usage", "Get a usage report", UsageReport, content=CSV))
 async def usage(
-    usage: TheUsage,
-    caller: TheCaller,
-    request: TheRequest,
+    usage: UsageDep,
+    caller: CallerDep,
+    request: RequestDep,
     filters: TheFilters,
     by: By = "model",
     since: Since = "",
@@ -63,9 +63,9 @@ async def usage(
     ),
 )
 async def tasks(
-    usage: TheUsage,
-    caller: TheCaller,
-    request: TheRequest,
+    usage: UsageDep,
+    caller: CallerDep,
+    request: RequestDep,
     filters: TheFilters,
     since: Since = "",
     until: Until = "",
@@ -88,9 +88,9 @@ async def tasks(
 
 @own.get("/api/usage", **described("usage", "Get your own usage", UsageReport, content=CSV))
 async def own_usage(
-    usage: TheUsage,
-    caller: TheCaller,
-    request: TheRequest,
+    usage: UsageDep,
+    caller: CallerDep,
+    request: RequestDep,
     by: By = "day",
     since: Since = "",
     until: Until = "",

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from fairlane.gateway.api.answers import Erased
-from fairlane.gateway.api.framing import TheActor, TheOperator, answer, described, keyed_router
+from fairlane.gateway.api.dependencies import ActorDep, OperatorDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import Erased
 from fairlane.gateway.api.queries import PLAIN
 
 router = keyed_router("operators")
@@ -20,7 +20,7 @@ User = Annotated[
 
 
 @router.delete("/api/admin/users/{user:path}", **described("admin.users.delete", "Erase a user", Erased))
-async def erase(operator: TheOperator, actor: TheActor, user: User) -> Response:
+async def erase(operator: OperatorDep, actor: ActorDep, user: User) -> Response:
     """Erase a user for good: remove stored results of their ended tasks, and replace their name and the ids of requests and
     traces in usage records, sums and the audit log, and in records that are not written yet.
 

@@ -6,22 +6,22 @@ from fastapi import Depends, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairlane.gateway.api.answers import (
-    OwnedWebhook,
-    WebhookDelivery,
-    WebhookDeliveryDetail,
-    WebhookDisabled,
-    WebhookMade,
-    WebhookShown,
-)
-from fairlane.gateway.api.framing import (
-    TheActor,
-    TheBody,
-    TheCaller,
-    TheOperator,
+from fairlane.gateway.api.dependencies import (
+    ActorDep,
+    BodyDep,
+    CallerDep,
+    OperatorDep,
     answer,
     described,
     keyed_router,
+)
+from fairlane.gateway.api.operator_schemas import (
+    OwnedWebhook,
+    WebhookCreated,
+    WebhookDelivery,
+    WebhookDeliveryDetail,
+    WebhookDisabled,
+    WebhookShown,
 )
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, rows
@@ -87,23 +87,23 @@ async def _webhooks(request: Framed) -> Webhooks:
     return webhooks
 
 
-TheWebhooks = Annotated[Webhooks, Depends(_webhooks)]
+WebhooksDep = Annotated[Webhooks, Depends(_webhooks)]
 
 
 @router.get(
     "/api/webhooks",
     **described("webhooks.list", "List webhooks", fields(webhooks=rows(WebhookShown), most=INTEGER)),
 )
-async def list_webhooks(webhooks: TheWebhooks, caller: TheCaller) -> Response:
+async def list_webhooks(webhooks: WebhooksDep, caller: CallerDep) -> Response:
     """The caller's webhooks, the oldest first, and how many there may be (`most`)."""
     return answer(await webhooks.page(caller))
 
 
 @router.post(
     "/api/webhooks",
-    **described("webhooks.create", "Create a webhook", WebhookMade, body=NewWebhook, status=201),
+    **described("webhooks.create", "Create a webhook", WebhookCreated, body=NewWebhook, status=201),
 )
-async def create_webhook(webhooks: TheWebhooks, caller: TheCaller, body: TheBody) -> Response:
+async def create_webhook(webhooks: WebhooksDep, caller: CallerDep, body: BodyDep) -> Response:
     """Makes a webhook: from now on requests tell its URL of ends, those of tasks that run already, too. Its `secret`, with
     which they are signed, is told this once. If the answer is lost, so is the secret: rotate it."""
     new = read_body(NewWebhook, await body.fields(), secret=True)
@@ -112,7 +112,7 @@ async def create_webhook(webhooks: TheWebhooks, caller: TheCaller, body: TheBody
 
 
 @router.get("/api/webhooks/{webhook_id}", **described("webhooks.get", "Get a webhook", WebhookShown))
-async def show_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
+async def show_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str) -> Response:
     """One of the caller's webhooks. `failing`: nothing was taken since then; `waiting`: deliveries that are owed; `missed`:
     ends of which it tells nothing, as 10,000 deliveries were owed."""
     return answer(await webhooks.show(caller, webhook_id))
@@ -123,7 +123,7 @@ async def show_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str
     **described("webhooks.update", "Update a webhook", WebhookShown, body=WebhookChange),
 )
 async def change_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, body: TheBody, webhook_id: str
+    webhooks: WebhooksDep, caller: CallerDep, body: BodyDep, webhook_id: str
 ) -> Response:
     """Changes what is given. What is owed goes to the URL that holds when it is sent; while the webhook is off it waits, and no
     further ends are written down."""
@@ -136,17 +136,17 @@ async def change_webhook(
     "/api/webhooks/{webhook_id}",
     **described("webhooks.delete", "Delete a webhook", fields(id=STRING, removed=BOOLEAN)),
 )
-async def remove_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
+async def remove_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str) -> Response:
     """Removes a webhook, with its log. What it still owes is not sent; a request under way may still come."""
     return answer(await webhooks.remove(caller, webhook_id))
 
 
 @router.post(
     "/api/webhooks/{webhook_id}/rotate",
-    **described("webhooks.rotate", "Replace the secret of a webhook", WebhookMade, body=NewSecret),
+    **described("webhooks.rotate", "Replace the secret of a webhook", WebhookCreated, body=NewSecret),
 )
 async def rotate_webhook(
-    webhooks: TheWebhooks, caller: TheCaller, body: TheBody, webhook_id: str
+    webhooks: WebhooksDep, caller: CallerDep, body: BodyDep, webhook_id: str
 ) -> Response:
     """Gives a webhook another `secret`, told this once. The one before signs besides for `keepMs`, a day if it is not given:
     requests then have two signatures, and a receiver that knows one of the secrets takes them."""
@@ -158,7 +158,7 @@ async def rotate_webhook(
     "/api/webhooks/{webhook_id}/test",
     **described("webhooks.test", "Send a test event", WebhookDelivery, status=202),
 )
-async def test_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str) -> Response:
+async def test_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str) -> Response:
     """Has a webhook tell an event of type `webhook.test` with its own id, whatever its `events`. What became of it, its
     delivery tells."""
     return answer(await webhooks.test(caller, webhook_id), status=202)
@@ -169,8 +169,8 @@ async def test_webhook(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str
     **described("webhooks.deliveries.list", "List deliveries", listed("deliveries", WebhookDelivery)),
 )
 async def list_deliveries(
-    webhooks: TheWebhooks,
-    caller: TheCaller,
+    webhooks: WebhooksDep,
+    caller: CallerDep,
     webhook_id: str,
     state: State = None,
     after: After = "",
@@ -188,7 +188,7 @@ async def list_deliveries(
     **described("webhooks.deliveries.get", "Get a delivery", WebhookDeliveryDetail),
 )
 async def show_delivery(
-    webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, delivery_id: str
+    webhooks: WebhooksDep, caller: CallerDep, webhook_id: str, delivery_id: str
 ) -> Response:
     """One delivery, with its last 20 attempts."""
     return answer(await webhooks.delivery(caller, webhook_id, delivery_id))
@@ -198,7 +198,7 @@ async def show_delivery(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
     **described("webhooks.deliveries.redeliver", "Send a delivery again", WebhookDelivery, status=202),
 )
-async def redeliver(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, delivery_id: str) -> Response:
+async def redeliver(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str, delivery_id: str) -> Response:
     """Sends a delivery again, under the same `webhook-id`, also one that was taken; one that waits is sent now."""
     return answer(await webhooks.redeliver(caller, webhook_id, delivery_id), status=202)
 
@@ -211,8 +211,8 @@ async def redeliver(webhooks: TheWebhooks, caller: TheCaller, webhook_id: str, d
     **described("admin.webhooks.list", "List all webhooks", listed("webhooks", OwnedWebhook)),
 )
 async def all_webhooks(
-    operator: TheOperator,
-    caller: TheCaller,
+    operator: OperatorDep,
+    caller: CallerDep,
     key: Filter = "",
     after: Annotated[str, Query(pattern=r"^(hook_[0-9a-f]{24})?$")] = "",
     limit: Limit = 100,
@@ -225,7 +225,7 @@ async def all_webhooks(
     "/api/admin/webhooks/{webhook_id}",
     **described("admin.webhooks.update", "Disable a webhook", WebhookDisabled, body=AnyWebhookChange),
 )
-async def disable(operator: TheOperator, actor: TheActor, body: TheBody, webhook_id: str) -> Response:
+async def disable(operator: OperatorDep, actor: ActorDep, body: BodyDep, webhook_id: str) -> Response:
     """Disable a webhook of any key. Its owner reads the reason in `offWhy` and may enable it again: to prevent that, revoke the
     key."""
     read_body(AnyWebhookChange, await body.fields())

@@ -217,7 +217,7 @@ class Runner(BatchContext):
     def _caller(self) -> Caller:
         """Return the caller as the key is now. Raises Stopped."""
         batch = self.batch
-        caller = self.tools.current.callers.again(batch.key_id, batch.user, batch.tier)
+        caller = self.tools.current.callers.reauthenticate(batch.key_id, batch.user, batch.tier)
         if caller is None:
             sentence = "The key, or the tier, with which the batch was made is not valid any more"
             raise Stopped(Status.FAILED, Problem("key_not_valid", sentence))

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.limits import anthropic_limit_headers, limit_headers
-from fairlane.gateway.accounts.openmode import SPECIAL_HEADERS
+from fairlane.gateway.accounts.no_auth import SPECIAL_HEADERS
 from fairlane.gateway.errors import (
     ApiError,
     ClientGone,
@@ -105,10 +105,10 @@ class Request:
         "caller",
         "headers",
         "id",
+        "link_owner",
         "method",
         "on_revoked",
-        "opener",
-        "owner",
+        "owner_key",
         "path",
         "path_params",
         "plain",
@@ -149,9 +149,9 @@ class Request:
         self.submits = False
         """Whether the call submits a task."""
         self.caller: Caller | None = None
-        """Whose call it is, while it is open (`OpenCalls`)."""
-        self.opener: tuple[str | None, str] | None = None
-        self.owner: tuple[str | None, str] | None = None
+        """Whose call it is, while it is open (`InFlightRequests`)."""
+        self.owner_key: tuple[str | None, str] | None = None
+        self.link_owner: tuple[str | None, str] | None = None
         """Who else it counts for: the owner of the task whose link is read."""
         self.revoked = False
         """Whether the caller's key was taken away while the call was open."""

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.openmode import Held
+from fairlane.gateway.accounts.no_auth import KeyPresence
 from fairlane.gateway.cli.client import Config, stop
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
@@ -61,21 +61,23 @@ def adopt(config: Config = None) -> None:
     _run(settings, register)
 
 
-def held(settings: Settings) -> tuple[Held, list[str]]:
+def key_presence(settings: Settings) -> tuple[KeyPresence, list[str]]:
     """Return the keys in the database, and a warning if that is unknown. Changes nothing, and creates no file."""
 
-    async def look(database: Database) -> tuple[Held, list[str]]:
+    async def look(database: Database) -> tuple[KeyPresence, list[str]]:
         revision = await database.revision()
         if revision == HEAD:
-            return await KeyStore(database).held(), []
+            return await KeyStore(database).presence(), []
         if revision is None:
-            return Held(), []
-        return Held(), [f"{database.address} is still to be upgraded: the keys in it are not looked at"]
+            return KeyPresence(), []
+        return KeyPresence(), [
+            f"{database.address} is still to be upgraded: the keys in it are not looked at"
+        ]
 
     try:
         return asyncio.run(_with_database(settings, look))
     except DatabaseError as error:
-        return Held(), [f"whether the database has keys is not known: {error}"]
+        return KeyPresence(), [f"whether the database has keys is not known: {error}"]
 
 
 def _settings(config: Path | None) -> Settings:

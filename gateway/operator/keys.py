@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
-from fairlane.gateway.accounts.keyring import Keyring
+from fairlane.gateway.accounts.key_cache import ApiKeyCache
+from fairlane.gateway.accounts.key_rows import ENTRY, NAMED, StoredKey, is_admins, read_entry
 from fairlane.gateway.accounts.keystore import Change, KeyStore
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
-from fairlane.gateway.accounts.stored import ENTRY, NAMED, StoredKey, is_admins, read_entry
 from fairlane.gateway.accounts.tokens import signing_key
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -109,15 +109,15 @@ class KeyAdmin:
     def __init__(
         self,
         store: KeyStore,
-        keyring: Keyring,
+        key_cache: ApiKeyCache,
         current: Current,
         audit: AuditRecord,
         tasks: KeyTasks,
         allowances: Allowances,
     ) -> None:
-        """`keyring`: hears of a change here at once, and knows the keys while the database is away."""
+        """`key_cache`: hears of a change here at once, and knows the keys while the database is away."""
         self._store = store
-        self._keyring = keyring
+        self._key_cache = key_cache
         self._current = current
         self._audit = audit
         self._tasks = tasks
@@ -141,7 +141,7 @@ class KeyAdmin:
             away = str(error)
             stored = [
                 key
-                for key in map(_without_use, self._keyring.keys.values())
+                for key in map(_without_use, self._key_cache.keys.values())
                 if key.id > after
                 and kind in (None, key.kind)
                 and (text in key.id.lower() or text in key.note.lower())
@@ -176,7 +176,7 @@ class KeyAdmin:
             key = await self._store.get(key_id)
         except DatabaseUnavailable as error:
             away = str(error)
-            known = self._keyring.keys.get(key_id)
+            known = self._key_cache.keys.get(key_id)
             key = known and _without_use(known)
         rows = [self._configured(of, entry) for of, entry in self._entries() if entry.id == key_id]
         if key is not None:
@@ -373,10 +373,10 @@ class KeyAdmin:
                     key is None
                     or not key.admin
                     or not any(
-                        isinstance(proof.who, Caller)
-                        and proof.who.secret_id == caller.secret_id
-                        and (proof.until_ms is None or now < proof.until_ms)
-                        for proof in key.proofs
+                        isinstance(credential.principal, Caller)
+                        and credential.principal.secret_id == caller.secret_id
+                        and (credential.until_ms is None or now < credential.until_ms)
+                        for credential in key.credentials
                     )
                 ):
                     raise Unauthorized
@@ -455,7 +455,7 @@ class KeyAdmin:
     async def _done(self, key_id: str) -> dict[str, Any]:
         """Let a change hold here at once; the key as it is now."""
         with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
-            await self._keyring.read()
+            await self._key_cache.read()
         key = await self._store.get(key_id)
         assert key is not None  # none is ever removed
         return self._shown(key, now_ms())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlane.gateway.accounts.opencalls import too_many_calls
+from fairlane.gateway.accounts.in_flight import too_many_calls
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord

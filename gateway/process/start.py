@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.openmode import Held, who_gets_in
+from fairlane.gateway.accounts.no_auth import KeyPresence, who_gets_in
 from fairlane.gateway.accounts.secrets import with_first_start_keys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.connections.sockets import TooFewFiles, connection_limits, open_files, raise_open_files
@@ -57,18 +57,18 @@ def run(
         raise_open_files()
         connection_limits(settings.tuning.max_connections, settings.max_connections_per_address, open_files())
         with bind(settings, port_option) as listener:  # before a key is made, which is shown once
-            held = asyncio.run(_prepare_database(settings))
+            presence = asyncio.run(_prepare_database(settings))
             if reload is not None:  # (what is never read again is the demo, open on purpose)
-                for sentence in who_gets_in(settings, held):
+                for sentence in who_gets_in(settings, presence):
                     log.warning(sentence)
-            configured, settings = settings, _with_keys(settings, held)
+            configured, settings = settings, _with_keys(settings, presence)
             if settings.redis_url and settings is not configured:
                 log.warning(
                     "keys were made for this gateway alone: configure keys and workers, or create them (fairlane key create), "
                     "to run several on one Redis"
                 )
             with beside or contextlib.nullcontext():
-                again = None if reload is None else _fresh(reload, configured, held)
+                again = None if reload is None else _fresh(reload, configured, presence)
                 tokens = UpstreamTokens()
                 plan = plan or upstream_plan(tokens, os.environ, settings)
                 drain_s = drain_ms_of(settings) / 1000
@@ -92,21 +92,21 @@ def run(
     return 0
 
 
-async def _prepare_database(settings: Settings) -> Held:
+async def _prepare_database(settings: Settings) -> KeyPresence:
     """Once for all processes, and where it cannot be used none begins: what it has of keys. Raises DatabaseError."""
     async with _database(settings) as database:
         await database.start()
-        return await KeyStore(database).held()
+        return await KeyStore(database).presence()
 
 
-async def _look_again(settings: Settings, before: Held) -> Held:
+async def _look_again(settings: Settings, before: KeyPresence) -> KeyPresence:
     """Return what the database has now, as far as it is available. That there were keys is never forgotten."""
     try:
         async with _database(settings) as database:
-            held = await KeyStore(database).held()
+            presence = await KeyStore(database).presence()
     except DatabaseError:
         return before
-    return Held(held.exist or before.exist, held.keys or before.keys, held.tokens)
+    return KeyPresence(presence.exist or before.exist, presence.keys or before.keys, presence.tokens)
 
 
 @contextlib.asynccontextmanager
@@ -118,21 +118,21 @@ async def _database(settings: Settings) -> AsyncIterator[Database]:
         await database.close()
 
 
-def _with_keys(settings: Settings, held: Held) -> Settings:
+def _with_keys(settings: Settings, presence: KeyPresence) -> Settings:
     """The settings with the keys that they and the database lack; those made now are shown. Raises SettingsError."""
-    settings, created = with_first_start_keys(settings, held)
+    settings, created = with_first_start_keys(settings, presence)
     for secret in created:
         what = "admin's key" if secret.kind == "key" else "worker token"
         print(f"fairlane: new {what}, shown this once: {secret.secret}", flush=True)
     return settings
 
 
-def _fresh(reload: ReadSettings, started: Settings, held: Held) -> Reload:
+def _fresh(reload: ReadSettings, started: Settings, presence: KeyPresence) -> Reload:
     async def read() -> tuple[Settings, bool]:
-        nonlocal held
-        held = await _look_again(started, held)
+        nonlocal presence
+        presence = await _look_again(started, presence)
         settings = reload()  # behind what takes time: of two at the same time, the later one applies
-        return _with_keys(settings, held), held.exist
+        return _with_keys(settings, presence), presence.exist
 
     return read
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.accounts.opencalls import too_many_calls
+from fairlane.gateway.accounts.in_flight import too_many_calls
 from fairlane.gateway.database.database import REPORT_S, REPORTS, Database
 from fairlane.gateway.database.errors import DatabaseSlow
 from fairlane.gateway.errors import ApiError

@@ -12,8 +12,8 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.responses.request import Wishes
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request, too_large
+from fairlane.gateway.responses.archive_reader import ArchiveReader
 from fairlane.gateway.responses.logs import pack
-from fairlane.gateway.responses.reading import KeptReader
 from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.tasks.cancel import Cancel
@@ -40,7 +40,7 @@ MAX_REFERENCED = 200
 class Following(NamedTuple):
     """A response that is read as it comes."""
 
-    reader: Reader | KeptReader
+    reader: Reader | ArchiveReader
     place: Place | None = None
     """Where it waits; None: it waits no more."""
 
@@ -98,7 +98,7 @@ class Responses:
     async def _fold(self, row: Row, view: ResponsesBodyView) -> int:
         """Feed a view the log that SQL has; its bytes."""
         size = 0
-        reader = KeptReader(partial(self._part, row))
+        reader = ArchiveReader(partial(self._part, row))
         while True:
             try:
                 events = await reader.next(0.0)
@@ -134,7 +134,7 @@ class Responses:
                     yield Following(reader, record.place if waits else None)
                     return
             row = await self._again(row)
-        yield Following(KeptReader(partial(self._part, row)))
+        yield Following(ArchiveReader(partial(self._part, row)))
 
     async def _again(self, row: Row) -> Row:
         """The row of a response that Redis does not have: SQL may have its log by now."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from fairlane.gateway.accounts.opencalls import OpenCalls
+from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
@@ -30,7 +30,7 @@ class Tasks:
     """Use cases, and what streams are made of."""
 
     current: Current
-    calls: OpenCalls
+    calls: InFlightRequests
     bodies: Bodies
     models: Models
     submit: Submit

@@ -15,7 +15,7 @@ from tests.support.rawhttp import Caller, request
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.accounts import opencalls
+from fairlane.gateway.accounts import in_flight
 from fairlane.gateway.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -86,7 +86,7 @@ async def test_a_user_whom_the_body_names_locks_out_nobody_else_of_the_key(
         def ask(user: str | None) -> asyncio.Task[httpx2.Response]:
             return talk.later(http.post(path, json={**body, "user": user}))
 
-        def counted() -> dict[opencalls.Opener, int]:
+        def counted() -> dict[in_flight.OwnerKey, int]:
             return {opener: len(of) for opener, of in calls._open.items()}
 
         mallory, ann, kim, key = [("site", user) for user in ("site/mallory", "site/ann", "site/kim", "site")]
@@ -158,7 +158,7 @@ async def test_the_line_of_a_call_too_many_tells_the_user_whom_the_body_named(
 async def test_the_link_of_a_task_has_a_limit_of_its_own(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opencalls, "MAX_TICKET_READERS", 2)
+    monkeypatch.setattr(in_flight, "MAX_TICKET_READERS", 2)
     async with talking(redis_url, tmp_path, max_calls_per_caller=3, **KEYS) as talk, talk.worker(WORKER):
         async with talk.client("ann") as ann:
             accepted = (await ann.post("/api/openai", json={"async": True})).json()

@@ -52,7 +52,7 @@ async def leave(talk: Talk, call: "asyncio.Task[httpx2.Response]") -> None:
     """Break a call off, and wait until the gateway knows."""
     call.cancel()
     await asyncio.wait([call])
-    await until(lambda: not len(talk.served.gateway.entrance.calls), "the gateway to know")
+    await until(lambda: not len(talk.served.gateway.authorizer.calls), "the gateway to know")
 
 
 async def over_patience(talk: Talk, task_id: str) -> None:

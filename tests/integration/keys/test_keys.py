@@ -274,9 +274,9 @@ async def test_a_quota_is_changed_part_by_part(gateway: Start, capsys: pytest.Ca
         row = await change(talk, "app", quota={"budget": 20.1, "otherwise": "free"})
         assert quota(row) == {"of": "key", "budget": 20.1, "per": "day", "otherwise": "free"}
         (proof,) = [
-            one.who
+            one.principal
             for one in talk.served.gateway.current.callers._callers.values()
-            if one.who.key_id == "app"
+            if one.principal.key_id == "app"
         ]
         assert proof.quota == Quota(of_user=False, budget=20_100_000, per="day", otherwise="free")
         row = await change(talk, "app", quota={"budget": None, "per": None, "otherwise": None})
@@ -467,7 +467,7 @@ async def test_when_a_key_was_used_last_is_written_at_the_end(gateway: Start) ->
         assert await status(talk, used["secret"]) == 200
         begun = now_ms()
         async with worker_v2(talk.served.ws, "m", token=token):
-            await talk.served.gateway.keyring._write_used()
+            await talk.served.gateway.key_cache._write_used()
         rows = {row["id"]: row for row in (await told(await talk.http.get(KEYS)))["keys"]}
         assert rows["unused"]["lastUsed"] is None
         assert rows["ops"]["lastUsed"] is None

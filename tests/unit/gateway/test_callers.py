@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.accounts.callers import MAX_LET_IN, BadTier, BadUser, Caller, Callers, Unauthorized
-from fairlane.gateway.accounts.openmode import host_name, open_mode_refusal, who_gets_in
+from fairlane.gateway.accounts.callers import MAX_ACCEPTED, BadTier, BadUser, Caller, Callers, Unauthorized
+from fairlane.gateway.accounts.no_auth import host_name, no_auth_rejection, who_gets_in
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.settings import Settings
 
@@ -200,16 +200,16 @@ class Head(Request):
 
 def test_open_gateway_refuses_before_asking_and_one_with_keys_does_not() -> None:
     head = Head(host="evil.example", x_forwarded_for="10.0.0.1")
-    assert callers().refuse_request(head) is not None
-    assert callers(**CONFIGURED).refuse_request(head) is None
+    assert callers().reject_request(head) is not None
+    assert callers(**CONFIGURED).reject_request(head) is None
 
 
 def test_gateway_with_allowed_hosts_answers_to_no_other_name() -> None:
     known = callers(**CONFIGURED, allowed_hosts=["LLM.example"])
-    assert known.refuse_request(Head(host="llm.example:8080")) is None
-    assert known.refuse_request(Head(host="127.0.0.1:8080")) is None
-    assert known.refuse_request(Head(host="other.example")) is not None
-    assert known.refuse_request(Head()) is not None
+    assert known.reject_request(Head(host="llm.example:8080")) is None
+    assert known.reject_request(Head(host="127.0.0.1:8080")) is None
+    assert known.reject_request(Head(host="other.example")) is not None
+    assert known.reject_request(Head()) is not None
 
 
 HEADS = st.builds(
@@ -233,34 +233,34 @@ def test_a_request_is_refused_as_if_none_had_come_before(keyed: bool, hosts: boo
     settings = {**(CONFIGURED if keyed else {}), **({"allowed_hosts": ["llm.example"]} if hosts else {})}
     known = callers(**settings)
     for head in heads:
-        assert known.refuse_request(head) == known._refuse(head.headers, head.scope, guarded=not keyed)
+        assert known.reject_request(head) == known._reject(head.headers, head.scope, guarded=not keyed)
         if head.plain and known.open:
             assert known.authenticate(head.proof) == known.anybody
 
 
 def test_requests_that_differ_without_end_are_not_remembered_without_end() -> None:
     known = callers()
-    for number in range(2 * MAX_LET_IN):
-        assert known.refuse_request(Head(host=f"localhost:{number}")) is None
-        assert known.refuse_request(Head(host=f"evil{number}.example")) is not None
-    assert len(known._let_in) == MAX_LET_IN
-    assert known.refuse_request(Head(host="localhost", content_type="x" * 60_000)) is None
-    assert sum(len(one or b"") for alike in known._let_in for one in alike[:2]) < 256 * MAX_LET_IN  # type: ignore[arg-type]
-    assert known.refuse_request(Head(host="evil.example")) is not None
+    for number in range(2 * MAX_ACCEPTED):
+        assert known.reject_request(Head(host=f"localhost:{number}")) is None
+        assert known.reject_request(Head(host=f"evil{number}.example")) is not None
+    assert len(known._accepted) == MAX_ACCEPTED
+    assert known.reject_request(Head(host="localhost", content_type="x" * 60_000)) is None
+    assert sum(len(one or b"") for alike in known._accepted for one in alike[:2]) < 256 * MAX_ACCEPTED  # type: ignore[arg-type]
+    assert known.reject_request(Head(host="evil.example")) is not None
 
 
 def test_handshake_of_a_worker_is_held_to_the_same_rules() -> None:
     scope = {"type": "websocket", "headers": [(b"host", b"localhost:8080")]}
-    assert callers().refuse_worker(scope) is None
-    assert callers().refuse_worker({"headers": [(b"host", b"evil.example")]}) is not None
-    assert callers().refuse_worker({"headers": [*scope["headers"], (b"via", b"1.1 x")]}) is not None
+    assert callers().reject_worker(scope) is None
+    assert callers().reject_worker({"headers": [(b"host", b"evil.example")]}) is not None
+    assert callers().reject_worker({"headers": [*scope["headers"], (b"via", b"1.1 x")]}) is not None
 
 
 def test_an_open_gateway_takes_no_http_1_0_and_one_with_keys_does() -> None:
     head = Head(host="localhost")
     head.scope["http_version"] = "1.0"
-    assert "HTTP/1.0" in (callers().refuse_request(head) or "")
-    assert callers(**CONFIGURED).refuse_request(head) is None
+    assert "HTTP/1.0" in (callers().reject_request(head) or "")
+    assert callers(**CONFIGURED).reject_request(head) is None
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_an_open_gateway_takes_no_http_1_0_and_one_with_keys_does() -> None:
                 )
             ],
         ),
-        ({"workers": CONFIGURED["workers"]}, [("may do what an admin may; and", "proxy")]),
+        ({"workers": CONFIGURED["workers"]}, [("may do what an admin may; so", "proxy")]),
         (
             {"keys": CONFIGURED["keys"]},
             [("no worker tokens", "/data", "fairlane key create --worker --print")],
@@ -314,7 +314,7 @@ LOCAL = {"host": "localhost:8080", "origin": None, "forwarded": False, "content_
 )
 def test_open_gateway_takes_what_this_machine_asks(changed: dict[str, Any]) -> None:
     allowed: dict[str, Any] = {"allowed_hosts": {"gpu.lan"}, "allowed_origins": {"https://app.example"}}
-    assert open_mode_refusal(**{**LOCAL, **allowed, **changed}) is None
+    assert no_auth_rejection(**{**LOCAL, **allowed, **changed}) is None
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_open_gateway_takes_what_this_machine_asks(changed: dict[str, Any]) -> N
     ],
 )
 def test_open_gateway_refuses_strangers_with_a_reason(changed: dict[str, Any], word: str) -> None:
-    refusal = open_mode_refusal(**{**LOCAL, **changed})
+    refusal = no_auth_rejection(**{**LOCAL, **changed})
     assert refusal is not None
     assert word in refusal
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlane.gateway.accounts.callers import Callers
-from fairlane.gateway.accounts.openmode import Held
+from fairlane.gateway.accounts.no_auth import KeyPresence
 from fairlane.gateway.accounts.secrets import first_start_keys, new_secret, with_first_start_keys
 from fairlane.gateway.settings import Settings, SettingsError
 
@@ -40,13 +40,13 @@ def test_first_start_off_loopback_makes_keys_once_and_loads_them_later(tmp_path:
 
 def test_what_the_database_has_is_not_made_and_a_file_of_before_still_holds(tmp_path: Path) -> None:
     settings = Settings(host="0.0.0.0", data_dir=tmp_path)
-    assert with_first_start_keys(settings, Held(exist=True, keys=True, tokens=True)) == (settings, [])
+    assert with_first_start_keys(settings, KeyPresence(exist=True, keys=True, tokens=True)) == (settings, [])
     assert list(tmp_path.iterdir()) == []
-    lacks_token, [token] = with_first_start_keys(settings, Held(exist=True, keys=True))
+    lacks_token, [token] = with_first_start_keys(settings, KeyPresence(exist=True, keys=True))
     assert (lacks_token.keys, token.kind) == ([], "worker")
-    _, [key] = with_first_start_keys(settings, Held(exist=True, tokens=True))
+    _, [key] = with_first_start_keys(settings, KeyPresence(exist=True, tokens=True))
     assert key.kind == "key"
-    again, none = with_first_start_keys(settings, Held(exist=True, keys=True, tokens=True))
+    again, none = with_first_start_keys(settings, KeyPresence(exist=True, keys=True, tokens=True))
     assert ([entry.id for entry in [*again.keys, *again.workers]], none) == (["first", "first"], [])
 
 

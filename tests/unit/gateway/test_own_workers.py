@@ -185,7 +185,7 @@ def test_a_worker_of_our_own_is_let_in_where_the_gateway_listens() -> None:
     callers = Callers(up, own=tokens)
 
     def refused(host: bytes) -> str | None:
-        return callers.refuse_worker({"headers": [(b"host", host)]})
+        return callers.reject_worker({"headers": [(b"host", host)]})
 
     assert refused(b"10.0.0.5:8080") is None
     assert refused(b"gw.example") is None

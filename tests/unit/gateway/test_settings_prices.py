@@ -115,8 +115,8 @@ def key(quota: str, more: str = "") -> str:
 def test_a_key_says_who_pays() -> None:
     def quota(text: str, more: str = "") -> Quota | None:
         settings, _ = load(key(text, more) + 'prices: [{model: "*", input: 1, output: 1}]\n')
-        (proof,) = Callers(settings)._callers.values()
-        return proof.who.quota
+        (credential,) = Callers(settings)._callers.values()
+        return credential.principal.quota
 
     assert quota("null") is None
     assert quota("{}") == Quota(of_user=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.signing import derived, part, sealed, token
 
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys, Unauthorized
-from fairlane.gateway.accounts.stored import StoredSecret, read_key, stored_keys
+from fairlane.gateway.accounts.key_rows import StoredSecret, read_key, stored_keys
 from fairlane.gateway.accounts.tokens import MAX_TOKEN_CHARS, Claims, InvalidToken, TokenForbids, signing_key
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import Settings
@@ -72,7 +72,7 @@ def test_the_holder_of_a_token_is_who_it_says_and_nothing_more() -> None:
     assert come(at()).tier == "paid", "the key's"
     assert come(at()).may_use("n")
     assert not come(at(models=["o"])).may_use("o"), "no token reaches further than its key"
-    assert callers().knows(caller)
+    assert callers().is_current(caller)
 
 
 def test_a_token_without_a_user_stands_for_itself() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.openmode import Held
+from fairlane.gateway.accounts.no_auth import KeyPresence
 from fairlane.gateway.cli.main import app
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
@@ -23,11 +23,11 @@ from fairlane.queues.clock import now_ms
 
 def write(
     data_dir: Path, *statements: str, key: str = "", token: str = "", until_ms: int | None = None
-) -> Held:
+) -> KeyPresence:
     """Put a key and a token into the database of a data directory; what it has then."""
     place_database(data_dir)
 
-    async def run() -> Held:
+    async def run() -> KeyPresence:
         database = Database(parse_address(None, data_dir))
         try:
             store = KeyStore(database)
@@ -41,7 +41,7 @@ def write(
             async with database.writing() as connection:
                 for statement in statements:
                     await connection.exec_driver_sql(statement)
-            return await store.held()
+            return await store.presence()
         finally:
             await database.close()
 
@@ -49,11 +49,11 @@ def write(
 
 
 def test_what_the_database_has_of_keys(tmp_path: Path) -> None:
-    assert write(tmp_path) == Held()
-    assert write(tmp_path, token="old", until_ms=1) == Held(exist=True)
-    assert write(tmp_path, key="boss") == Held(exist=True, keys=True)
-    assert write(tmp_path, token="gpu") == Held(exist=True, keys=True, tokens=True)
-    assert write(tmp_path, "UPDATE keys SET revoked = 1") == Held(exist=True, keys=True), "it was one"
+    assert write(tmp_path) == KeyPresence()
+    assert write(tmp_path, token="old", until_ms=1) == KeyPresence(exist=True)
+    assert write(tmp_path, key="boss") == KeyPresence(exist=True, keys=True)
+    assert write(tmp_path, token="gpu") == KeyPresence(exist=True, keys=True, tokens=True)
+    assert write(tmp_path, "UPDATE keys SET revoked = 1") == KeyPresence(exist=True, keys=True), "it was one"
     assert write(tmp_path, token="cpu").tokens
     assert not write(tmp_path, "UPDATE secrets SET valid_until = 1").tokens
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.accounts.callers import Caller, Callers, Unauthorized
-from fairlane.gateway.accounts.stored import StoredKey, StoredSecret, next_end, read_key, stored_keys
+from fairlane.gateway.accounts.key_rows import StoredKey, StoredSecret, next_end, read_key, stored_keys
 from fairlane.gateway.settings import Settings
 
 
@@ -42,7 +42,7 @@ def test_a_key_of_the_database_is_one_like_the_configurations() -> None:
     caller = let_in(known, "s")
     assert caller is not None
     assert (caller.user, caller.tier, caller.weight, caller.models) == ("app", "paid", 2.0, ("m",))
-    assert known.knows(caller)
+    assert known.is_current(caller)
     assert let_in(known, "other") is None
 
 
@@ -71,11 +71,11 @@ def test_both_secrets_hold_until_the_old_one_ends_to_the_millisecond() -> None:
 def test_what_a_key_has_begun_goes_on_when_it_is_revoked_but_not_when_it_is_cut() -> None:
     caller = let_in(callers(stored("app", "s")), "s")
     assert caller is not None
-    assert callers(stored("app", "s", expires=1), now=9).knows(caller)
+    assert callers(stored("app", "s", expires=1), now=9).is_current(caller)
     revoked = callers(stored("app", "s", revoked=1))
     assert let_in(revoked, "s") is None
-    assert revoked.knows(caller)
-    assert not callers(stored("app", "s", revoked=1, cut=1)).knows(caller)
+    assert revoked.is_current(caller)
+    assert not callers(stored("app", "s", revoked=1, cut=1)).is_current(caller)
 
 
 def test_where_both_have_an_id_the_configurations_holds_alone() -> None:
@@ -85,7 +85,7 @@ def test_where_both_have_an_id_the_configurations_holds_alone() -> None:
     assert theirs is not None
     assert let_in(known, "theirs") is None
     assert let_in(known, "mine") is not None
-    assert not known.knows(theirs)
+    assert not known.is_current(theirs)
     assert known.replaced == {"app"}
     worker = callers(stored("app", "token", kind="worker"), keys=mine)
     assert worker.replaced == set()

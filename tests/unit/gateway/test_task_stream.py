@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.api.answering import QUEUE_CHUNK_S, TaskStream
+from fairlane.gateway.api.v1_tasks import QUEUE_CHUNK_S, TaskStream
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
 from fairlane.streaming.views import ChatStreamView, MessagesStreamView, ResponsesStreamView, TaskInfo

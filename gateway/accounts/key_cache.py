@@ -1,7 +1,7 @@
-"""All keys of the database, in memory: a request asks no database, and goes on when there is none.
+"""A copy of the database's keys in memory: requests never wait for the database, and work while it is down.
 
-Each process looks at the version of all keys a few times a second and reads what has changed. So a change holds everywhere
-within a second, whatever message is lost; where it was made, at once.
+Each process compares the version of all keys a few times a second and reads what changed. So a change takes effect everywhere
+within a second, without messages that could be lost; where it was made, immediately.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from fairlane.gateway.accounts.callers import StoredKeys
+from fairlane.gateway.accounts.key_rows import StoredKey, next_end, stored_keys
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.stored import StoredKey, next_end, stored_keys
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.loops import end_tasks, run_periodically
 
 log = structlog.get_logger("fairlane.gateway")
 
-LOOK_S = 0.3
+CHECK_S = 0.3
 USED_S = 60.0
-"""How often it is written which keys were used."""
-LAST_S = 2.0
-"""For that at the end."""
+"""The interval of writing which keys were used."""
+CLOSE_S = 2.0
+"""For the last such write."""
 
 
-class Keyring:
-    """See the module. `changed(keys, cut)` hears what holds now, whenever that is something else; `cut`: keys of which now
-    also what is under way ends. `used` tells the ids of keys and tokens that were used since it was asked last."""
+class ApiKeyCache:
+    """See the module. `changed(keys, cut)` is called with the valid keys when they change; `cut`: keys whose open calls end as
+    well. `used` returns the ids of keys and tokens that were used since its last call."""
 
     def __init__(
         self,
@@ -43,67 +43,67 @@ class Keyring:
         self._keys: dict[str, StoredKey] = {}
         self._version = -1
         self._end_ms = float("inf")
-        """When the next secret ends."""
+        """When the next secret expires."""
         self._unwritten: set[str] = set()
         self._reading = asyncio.Lock()
         self._write_at = 0.0
         self._time = asyncio.get_running_loop().time
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     @property
     def keys(self) -> Mapping[str, StoredKey]:
-        """The keys by their ids, as they were read last; when they were used may be long out of date."""
+        """The keys by their ids, as last read; their times of use may be out of date."""
         return self._keys
 
     async def start(self) -> None:
-        """Read all keys, and begin to look. Raises DatabaseUnavailable: without its keys no gateway starts."""
+        """Read all keys and start to check for changes. Raise DatabaseUnavailable: without its keys no gateway starts."""
         await self.read()
         self._write_at = self._time() + USED_S
-        self._looking = run_periodically(
-            "keyring", LOOK_S, self._look, expected=(DatabaseUnavailable,), delay_s=LOOK_S
+        self._checking = run_periodically(
+            "key cache", CHECK_S, self._check, expected=(DatabaseUnavailable,), delay_s=CHECK_S
         )
 
     async def close(self) -> None:
-        """End, and write which keys were used."""
-        await end_tasks(self._looking)
+        """Stop, and write which keys were used."""
+        await end_tasks(self._checking)
         try:
-            async with asyncio.timeout(LAST_S):
+            async with asyncio.timeout(CLOSE_S):
                 await self._write_used()
         except (DatabaseUnavailable, TimeoutError):
             log.warning("it could not be written when keys were used last")
 
     async def read(self) -> None:
-        """Take over what has changed. Raises DatabaseUnavailable."""
+        """Read what changed. Raise DatabaseUnavailable."""
         async with self._reading:
             if self._version != -1:
                 version = await self._store.version()
                 if version == self._version:
                     return
-                if version < self._version:  # a backup was brought back
+                if version < self._version:  # a backup was restored
                     self._version = -1
-            all_anew = self._version == -1
+            read_all = self._version == -1
             self._version, changed = await self._store.changed_since(self._version)
             before = self._keys
-            self._keys = ({} if all_anew else before) | {key.id: key for key in changed}
+            self._keys = ({} if read_all else before) | {key.id: key for key in changed}
             cut = [key.id for key in changed if key.cut_ms is not None]
             new = [key_id for key_id in cut if key_id not in before or before[key_id].cut_ms is None]
-            self._tell(frozenset(new if self._looking else ()))
+            self._publish(frozenset(new if self._checking else ()))
 
-    def _tell(self, cut: frozenset[str] = frozenset()) -> None:
-        held = stored_keys(self._keys.values())
-        self._end_ms = next_end(held, self._now() * 1000)
-        self._changed(held, cut)
+    def _publish(self, cut: frozenset[str] = frozenset()) -> None:
+        valid = stored_keys(self._keys.values())
+        self._end_ms = next_end(valid, self._now() * 1000)
+        self._changed(valid, cut)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if self._now() * 1000 >= self._end_ms:
-            self._tell()  # what was let in by a secret that ended just now
+            self._publish()  # a secret just expired
         await self.read()
         if self._time() >= self._write_at:
             self._write_at = self._time() + USED_S
             await self._write_used()
 
     async def _write_used(self) -> None:
-        """Raises DatabaseUnavailable; then they are written with the next ones."""
+        """Raise DatabaseUnavailable; then they are written with the next ones."""
         self._unwritten |= self._used() & self._keys.keys()
         if self._unwritten:
             await self._store.note_used(self._unwritten, int(self._now() * 1000))

@@ -1,4 +1,4 @@
-"""A key or worker token of the database: what its row says, and what follows from it. Pure."""
+"""A key or worker token of the database: its row, and the credentials of it. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from fairlane.gateway.accounts.callers import (
     SECRET_ID_CHARS,
     Caller,
+    Credential,
     Kind,
-    Proof,
     StoredKeys,
     WorkerIdentity,
     caller_of,
@@ -22,9 +22,9 @@ from fairlane.gateway.settings import CallerKey, WorkerKey, unusable_key
 State = Literal["valid", "expired", "revoked", "unusable"]
 
 ENTRY: Mapping[Kind, type[CallerKey] | type[WorkerKey]] = {"caller": CallerKey, "worker": WorkerKey}
-"""What an entry of the configuration says of a key; a row says the same."""
+"""The entry of the configuration; a row's settings have the same members."""
 NAMED = frozenset({"id", "sha256", "signing_key"})
-"""What of an entry is no setting, but has columns of its own."""
+"""Members of an entry that have columns of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class StoredSecret:
     created_ms: int
     until_ms: int | None
     signing_key: str | None = None
-    """What it signs with, in hex; None for keys that may not."""
+    """The key that it signs tokens with, in hex; None: it may not sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StoredKey:
     id: str
     kind: Kind
     settings: Mapping[str, Any]
-    """As an entry of the configuration says them; those not given have their defaults."""
+    """As in an entry of the configuration; missing ones have their defaults."""
     note: str
     created_ms: int
     secrets: tuple[StoredSecret, ...]
@@ -54,9 +54,9 @@ class StoredKey:
     cut_ms: int | None = None
     last_used_ms: int | None = None
     entry: CallerKey | WorkerKey | None = None
-    """The same as the configuration's; None: this release cannot read it."""
-    proofs: tuple[Proof[Caller] | Proof[WorkerIdentity], ...] = ()
-    """Whom its secrets stand for; none where nobody may use it any more."""
+    """The entry of the configuration; None: the settings are invalid."""
+    credentials: tuple[Credential[Caller] | Credential[WorkerIdentity], ...] = ()
+    """The credentials of its secrets; none once it is revoked or unusable."""
     begun: tuple[tuple[str, str], ...] = ()
     """Its id and those of its secrets, as calls are known by them; none where what is under way is to end."""
 
@@ -100,7 +100,7 @@ def read_key(row: Mapping[str, Any], secrets: Iterable[StoredSecret]) -> StoredK
         row["cut"],
         row["last_used"],
         entry,
-        () if entry is None or row["revoked"] is not None else _proofs(entry, kept, row["expires"]),
+        () if entry is None or row["revoked"] is not None else _credentials(entry, kept, row["expires"]),
         () if kind != "caller" or row["cut"] is not None else _begun(key_id, kept),
     )
 
@@ -109,42 +109,46 @@ def _begun(key_id: str, secrets: Iterable[StoredSecret]) -> tuple[tuple[str, str
     return tuple((key_id, secret.sha256[:SECRET_ID_CHARS]) for secret in secrets)
 
 
-def _proofs(
+def _credentials(
     entry: CallerKey | WorkerKey, secrets: Iterable[StoredSecret], expires_ms: int | None
-) -> tuple[Proof[Caller] | Proof[WorkerIdentity], ...]:
-    found: list[Proof[Caller] | Proof[WorkerIdentity]] = []
+) -> tuple[Credential[Caller] | Credential[WorkerIdentity], ...]:
+    found: list[Credential[Caller] | Credential[WorkerIdentity]] = []
     for secret in secrets:
         sha256 = secret.sha256
         until_ms = min((time for time in (expires_ms, secret.until_ms) if time is not None), default=None)
         if isinstance(entry, CallerKey):
             signs = bytes.fromhex(secret.signing_key) if entry.signing and secret.signing_key else b""
-            found.append(Proof(sha256, caller_of(entry, sha256), until_ms, signs))
+            found.append(Credential(sha256, caller_of(entry, sha256), until_ms, signs))
         else:
-            found.append(Proof(sha256, worker_of(entry, sha256), until_ms))
+            found.append(Credential(sha256, worker_of(entry, sha256), until_ms))
     return tuple(found)
 
 
 def read_entry(kind: Kind, key_id: str, settings: Mapping[str, Any]) -> CallerKey | WorkerKey:
-    """What settings say, as the configuration's entry would. Raises ValidationError."""
-    said = msgspec.json.encode({**settings, "id": key_id, "sha256": "0" * 64})
-    return ENTRY[kind].model_validate_json(said, strict=True)
+    """Return settings as an entry of the configuration. Raise ValidationError."""
+    encoded = msgspec.json.encode({**settings, "id": key_id, "sha256": "0" * 64})
+    return ENTRY[kind].model_validate_json(encoded, strict=True)
 
 
 def stored_keys(keys: Collection[StoredKey]) -> StoredKeys:
-    """What the keys of the database come to."""
+    """Return the credentials of the database's keys."""
     callers: dict[str, Any] = {}
     workers: dict[str, Any] = {}
     begun: set[tuple[str, str]] = set()
     for key in keys:
         begun.update(key.begun)
-        proofs = callers if key.kind == "caller" else workers
-        for proof in key.proofs:
-            proofs[proof.sha256] = proof
-    by_id = {key.id: key.proofs for key in keys if key.proofs}
+        credentials = callers if key.kind == "caller" else workers
+        for credential in key.credentials:
+            credentials[credential.sha256] = credential
+    by_id = {key.id: key.credentials for key in keys if key.credentials}
     return StoredKeys(callers, workers, frozenset(begun), by_id, exist=bool(keys))
 
 
 def next_end(stored: StoredKeys, now_ms: float) -> float:
-    """When the next secret ends, ms; infinite: none does."""
-    ends = (proof.until_ms for proofs in (stored.callers, stored.workers) for proof in proofs.values())
+    """Return when the next secret expires, ms; infinite: none does."""
+    ends = (
+        credential.until_ms
+        for credentials in (stored.callers, stored.workers)
+        for credential in credentials.values()
+    )
     return min((end for end in ends if end is not None and end > now_ms), default=float("inf"))

@@ -302,7 +302,7 @@ class KeyChanged(KeyShown, kw_only=True):
     notes: Annotated[list[str], says("what an operator should know of what was done")]
 
 
-class KeyMade(KeyChanged, kw_only=True):
+class KeyCreated(KeyChanged, kw_only=True):
     secret: Annotated[str, says("told this once")]
 
 
@@ -457,7 +457,7 @@ class WebhookShown(Schema, kw_only=True):
     missed: Annotated[int, says("ends of which it tells nothing, as too many deliveries were owed")]
 
 
-class WebhookMade(WebhookShown, kw_only=True):
+class WebhookCreated(WebhookShown, kw_only=True):
     secret: Annotated[str, says("`whsec_…`, told this once")]
 
 
@@ -612,7 +612,7 @@ class RouteList(Schema, kw_only=True):
     chains: list[Chain]
 
 
-class Came(Schema, kw_only=True):
+class SettingSource(Schema, kw_only=True):
     """A value, and where it comes from."""
 
     value: Any
@@ -622,13 +622,13 @@ class Came(Schema, kw_only=True):
     by: Annotated[str | None, says("the key of the operator who changed it")]
 
 
-class Setting(Came, kw_only=True):
+class Setting(SettingSource, kw_only=True):
     name: str
     default: Any
     differs: Annotated[bool, says("from the default")]
     reloads: Annotated[bool, says("SIGHUP takes a change of it over; else it waits for a restart")]
-    otherwise: Came | None
-    after_restart: Came | None
+    otherwise: SettingSource | None
+    after_restart: SettingSource | None
 
 
 class ConfigurationFile(Schema, kw_only=True):

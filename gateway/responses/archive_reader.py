@@ -11,7 +11,7 @@ LARGE = 256 * 1024
 """From so many packed bytes on a part is unpacked in a thread."""
 
 
-class KeptReader:
+class ArchiveReader:
     """Reads a whole log, part by part, and is never ahead of whoever asks. See `hub.Reader`, as far as `serve` uses it."""
 
     feed = None

@@ -1,11 +1,10 @@
-"""What an open gateway refuses: one without keys trusts whoever reaches it, so only this machine's own may.
+"""The no-auth mode: a gateway without keys trusts every request, so it accepts only those of programs on this machine.
 
-Listening on loopback is not enough for that. A proxy on the same machine passes strangers on, and a web page
-that the user visits can send requests to loopback through the user's browser, also under a host name that
-resolves there.
+Listening on loopback is not enough for that. A proxy on the same machine forwards requests of strangers, and a web page that the
+user visits can send requests to loopback through the user's browser, also under a host name that resolves there.
 
-What it cannot tell from this machine's own programs: a proxy or tunnel that speaks HTTP/1.1, rewrites Host and
-adds no header of its own. Therefore `who_gets_in` says so at every start, and docs/proxies.md what to do.
+A proxy or tunnel that speaks HTTP/1.1, rewrites Host and adds no header of its own looks like a program on this machine.
+Therefore `who_gets_in` warns at every start, and docs/proxies.md says what to do.
 """
 
 import re
@@ -28,24 +27,24 @@ FORWARDING_HEADERS = frozenset(
         b"via",
     }
 )
-"""Headers by which a proxy gives itself away."""
+"""Headers that proxies add."""
 SPECIAL_HEADERS = FORWARDING_HEADERS | {b"origin", b"sec-fetch-site", b"x-fairlane-user", b"x-fairlane-tier"}
-"""Also those of web pages, and those by which a caller says who asks. Most requests have none of them."""
+"""Also those of web pages, and those that name user and tier. Most requests have none of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a database has of keys, as far as it says who gets in."""
+class KeyPresence:
+    """Which kinds of keys a database has."""
 
     exist: bool = False
-    """There is or was a key or a token: so callers need a key."""
+    """There is or was a key or a token, so callers need a key."""
     keys: bool = False
     """There is or was a key of a caller."""
     tokens: bool = False
-    """There is a worker token that is valid."""
+    """There is a valid worker token."""
 
 
-NOTHING_HELD = Held()
+NO_KEYS = KeyPresence()
 
 FORM = "multipart/form-data"
 TAKE_FORMS = frozenset(
@@ -60,12 +59,12 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
 
 def host_name(host_header: str | None) -> str | None:
-    """The name or address in a Host header, lower case and without port; None when it is no such thing."""
+    """Return the name or address in a Host header, in lower case and without port; None if it is invalid."""
     found = _HOST.fullmatch(host_header or "")
     return found[1].strip("[]").lower() if found else None
 
 
-def open_mode_refusal(
+def no_auth_rejection(
     host: str | None,
     origin: str | None,
     forwarded: bool,
@@ -79,13 +78,12 @@ def open_mode_refusal(
     path: str = "",
     site: str | None = None,
 ) -> str | None:
-    """Why an open gateway refuses a request, or None when it does not. Each sentence says what to do.
+    """Return why a request is rejected in no-auth mode, or None. Each sentence says what to do.
 
-    `forwarded`: any of FORWARDING_HEADERS is there. `old_http`: it is HTTP/1.0, which browsers and SDKs do not
-    speak, and some proxies do unless told otherwise. Checked in this order: 1 proxies, 2 host names, 3 web
-    pages (those of the gateway itself and of `allowed_origins` may call, none may be a worker), 4 bodies
-    that a web page may send unasked. A form, which is one of these, is taken where a call wants one: browsers say by `origin` or
-    `site` (`Sec-Fetch-Site`) that a page of another site sends it.
+    `forwarded`: one of FORWARDING_HEADERS is present. `old_http`: HTTP/1.0, which browsers and SDKs do not speak, and some
+    proxies do by default. Checked in this order: 1 proxies, 2 host names, 3 web pages (those of the gateway and of
+    `allowed_origins` may call, none may be a worker), 4 bodies that a web page can send without CORS. Calls that take a form
+    accept it: with `origin` or `site` (`Sec-Fetch-Site`), browsers report that a page of another site sends it.
     """
     # 1
     if forwarded:
@@ -114,14 +112,11 @@ def open_mode_refusal(
     return None
 
 
-def who_gets_in(settings: Settings, held: Held = NOTHING_HELD) -> list[str]:
-    """What an operator should know of who may use a gateway with these settings and such a database, one sentence each; [] when
-    only keys decide.
-
-    For `fairlane config check` and for the start.
-    """
-    if settings.keys or held.exist or not settings.loopback:
-        if settings.workers or held.tokens or settings.upstreams:
+def who_gets_in(settings: Settings, presence: KeyPresence = NO_KEYS) -> list[str]:
+    """Return warnings about access without keys, one sentence each; [] if only keys decide. For `fairlane config check` and the
+    start."""
+    if settings.keys or presence.exist or not settings.loopback:
+        if settings.workers or presence.tokens or settings.upstreams:
             return []
         if settings.loopback and not settings.keys:
             return [
@@ -131,10 +126,10 @@ def who_gets_in(settings: Settings, held: Held = NOTHING_HELD) -> list[str]:
             f"no worker tokens are configured: workers need the one that is made in {settings.data_dir} and printed at "
             "the first start (fairlane key create --worker --print makes one for the configuration)"
         ]
-    worker = "" if settings.workers else " and connect as a worker, which reads what others ask"
+    worker = "" if settings.workers else " and connect as a worker, which reads the requests of others"
     found = [
-        f"no keys are configured: every program on this machine may do what an admin may{worker}; and so may whoever a proxy "
-        "or tunnel here lets in, unless it says that it is one: configure keys first (fairlane key create admin=true --print)"
+        f"no keys are configured: every program on this machine may do what an admin may{worker}; so may every client of a proxy "
+        "or tunnel here that does not identify itself: configure keys first (fairlane key create admin=true --print)"
     ]
     if "*" in settings.cors_origins:
         found.append(

@@ -161,7 +161,7 @@ def _show(view: Body) -> bytes:
     return view.typed() if isinstance(view, MediaBodyView) else view.body()
 
 
-class Asking(NamedTuple):
+class ParsedCall(NamedTuple):
     """What a request asks for: a task, and how it is told."""
 
     task: TaskSpec
@@ -177,11 +177,11 @@ class Asking(NamedTuple):
     """The response that is to be kept of it; both are made when that is done."""
 
 
-async def answer(
+async def respond(
     tasks: Tasks,
     caller: Caller,
     request: Request,
-    read: Callable[[Tasks, Caller, Request], Awaitable[Asking]],
+    read: Callable[[Tasks, Caller, Request], Awaitable[ParsedCall]],
 ) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
     nothing of the body. Raises as `wait`, until something is shown."""

@@ -130,14 +130,14 @@ async def _actor(request: Framed) -> Actor:
 
 
 EXACT = Depends(_exact)
-TheActor = Annotated[Actor, Depends(_actor)]
-TheOperator = Annotated[Operator, Depends(_operator)]
-TheHealth = Annotated[Health, Depends(_health)]
-TheScrape = Annotated[Scrape, Depends(_scrape)]
-TheUsage = Annotated[UsageReports, Depends(_usage)]
-TheRequest = Annotated[Request, Depends(_request)]
-TheBody = Annotated[Body, Depends(_body)]
-TheCaller = Annotated[Caller, Depends(_caller)]
+ActorDep = Annotated[Actor, Depends(_actor)]
+OperatorDep = Annotated[Operator, Depends(_operator)]
+HealthDep = Annotated[Health, Depends(_health)]
+ScrapeDep = Annotated[Scrape, Depends(_scrape)]
+UsageDep = Annotated[UsageReports, Depends(_usage)]
+RequestDep = Annotated[Request, Depends(_request)]
+BodyDep = Annotated[Body, Depends(_body)]
+CallerDep = Annotated[Caller, Depends(_caller)]
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -151,11 +151,11 @@ def answer(body: Any, headers: Mapping[str, str] = NO_STORE, status: int = 200) 
 
 def components() -> dict[str, Any]:
     """Return the components of the document: the structs of schemas and answers, and the events of a task."""
-    from fairlane.gateway.api import answers, events, schemas  # noqa: PLC0415 - for the document alone
+    from fairlane.gateway.api import events, operator_schemas, schemas  # noqa: PLC0415 - for the document alone
 
     structs = [
         one
-        for module in (schemas, answers)
+        for module in (schemas, operator_schemas)
         for one in vars(module).values()
         if isinstance(one, type) and issubclass(one, Struct) and one.__module__ == module.__name__
     ]

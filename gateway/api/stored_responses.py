@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answering import TaskStream
+from fairlane.gateway.api.v1_tasks import TaskStream
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.errors import Headers, bad_request
