@@ -107,11 +107,11 @@ async def lazy_reader(talk: Talk, stream: bool, size: int) -> Any:
 async def test_a_client_that_reads_gets_everything_and_one_that_reads_nothing_is_cut_off(
     redis_url: str, tmp_path: Path, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "STALL_S", 0.5)
     size = 12_000 * KB
     async with talking(redis_url, tmp_path) as talk:
         async with lazy_reader(talk, stream, size) as caller:
             assert len(await asyncio.to_thread(caller.rest)) >= size
+        monkeypatch.setattr(http, "STALL_S", 0.5)
         async with lazy_reader(talk, stream, size) as caller:
             await until(lambda: not len(talk.served.gateway.calls), "the reader to be cut off")
             assert len(await asyncio.to_thread(caller.rest)) < size

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from structlog.testing import capture_logs
 from tests.integration.connections.keys import ADMIN, KEYS, WORKER, keys
 from tests.support.rawhttp import Caller, request
 from tests.support.serving import until
@@ -111,50 +110,6 @@ async def test_a_user_whom_the_body_names_locks_out_nobody_else_of_the_key(
         await until(lambda: counted() == {}, "nobody to be left")
 
 
-async def test_as_long_as_a_body_that_names_the_user_comes_its_call_counts_for_the_key(
-    shared_gateway: Start,
-) -> None:
-    async with (
-        shared_gateway(max_calls_per_caller=1, **KEYS) as talk,
-        talk.worker(WORKER) as worker,
-        talk.client("site") as http,
-    ):
-        calls = talk.served.gateway.calls
-        bodies = [json.dumps({**CHAT, "user": user}).encode() for user in ("mallory", "ann")]
-        first, second = [
-            request("POST", "/v1/chat/completions", {"Authorization": "Bearer site"}, body=body)
-            for body in bodies
-        ]
-        with Caller(talk.served.url) as mallory, Caller(talk.served.url) as ann:
-            mallory.send(first[:-1])
-            await until(lambda: list(calls._open) == [("site", "")], "the head to be read")
-            assert (await http.post("/v1/chat/completions", json={**CHAT, "user": "ann"})).status_code == 429
-            mallory.send(first[-1:])
-            await worker.take()
-            ann.send(second[:-1])
-            await until(lambda: list(calls._open) == [("site", "site/mallory"), ("site", "")], "the second")
-        await until(lambda: calls._open == {}, "nobody to be left")
-
-
-async def test_the_line_of_a_call_too_many_tells_the_user_whom_the_body_named(
-    redis_url: str, tmp_path: Path
-) -> None:
-    with capture_logs() as lines:
-        async with (
-            talking(redis_url, tmp_path, max_calls_per_caller=1, **KEYS) as talk,
-            talk.worker(WORKER),
-            talk.client("site") as http,
-        ):
-            talk.later(http.post("/v1/chat/completions", json={**CHAT, "user": "mallory"}))
-            calls = talk.served.gateway.calls
-            await until(lambda: ("site", "site/mallory") in calls._open, "the first call")
-            assert (
-                await http.post("/v1/chat/completions", json={**CHAT, "user": "mallory"})
-            ).status_code == 429
-    (line,) = [line for line in lines if line["event"] == "call refused"]
-    assert (line["key_id"], line["user"]) == ("site", "site/mallory")
-
-
 async def test_the_link_of_a_task_has_a_limit_of_its_own(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,54 +126,6 @@ async def test_the_link_of_a_task_has_a_limit_of_its_own(
         await until(lambda: len(talk.served.gateway.calls) == 0, "the readers to be gone")
         async with talk.events(url):
             pass
-
-
-async def test_who_reads_by_links_counts_for_the_owner_of_the_tasks(redis_url: str, tmp_path: Path) -> None:
-    async with (
-        talking(redis_url, tmp_path, max_calls_per_caller=3, **KEYS) as talk,
-        talk.worker(WORKER),
-        talk.client("ann") as ann,
-    ):
-        calls = talk.served.gateway.calls
-        one, other = [(await ann.post("/api/openai", json={"async": True})).json() for _ in range(2)]
-        async with talk.events(one["streamUrl"]), talk.events(one["streamUrl"]):
-            async with talk.events(other["streamUrl"]):
-                assert len(calls) == 3
-                assert await refusal(talk, other["streamUrl"]) == (429, "1", "TOO_MANY_CALLS")
-                assert (await ann.get(one["statusUrl"])).status_code == 200, (
-                    "readers do not hold up the owner"
-                )
-                assert len(calls) == 3
-                async with talk.client("bob") as bob:
-                    assert (await bob.get("/api/me")).status_code == 200
-            await until(lambda: len(calls) == 2, "one stream to be over")
-            async with talk.events(other["streamUrl"]):
-                assert (await refusal(talk, other["streamUrl"]))[0] == 429
-        await until(lambda: calls._open == {}, "nobody to be left")
-
-
-async def test_a_link_counts_for_the_user_whom_a_delegating_key_named(redis_url: str, tmp_path: Path) -> None:
-    async with (
-        talking(redis_url, tmp_path, max_calls_per_caller=1, **KEYS) as talk,
-        talk.worker(WORKER),
-        talk.client("bob", **{"X-Fairlane-User": "eve"}) as eve,
-        talk.client("bob", **{"X-Fairlane-User": "kim"}) as kim,
-    ):
-        eves, kims = [(await of.post("/api/openai", json={"async": True})).json() for of in (eve, kim)]
-        async with talk.events(eves["streamUrl"]):
-            assert (await refusal(talk, eves["streamUrl"]))[0] == 429
-            assert (await eve.get("/api/me")).status_code == 200
-            async with talk.events(kims["streamUrl"]):
-                pass
-        await until(lambda: talk.served.gateway.calls._open == {}, "nobody to be left")
-
-
-async def test_the_readers_of_links_of_an_open_gateway_count_too(redis_url: str, tmp_path: Path) -> None:
-    async with talking(redis_url, tmp_path, max_calls_per_caller=1) as talk, talk.worker():
-        url = (await talk.http.post("/api/openai", json={"async": True})).json()["streamUrl"]
-        async with talk.events(url):
-            assert await refusal(talk, url) == (429, "1", "TOO_MANY_CALLS")
-        await until(lambda: talk.served.gateway.calls._open == {}, "nobody to be left")
 
 
 @pytest.mark.parametrize("secret", ["", "another"])
@@ -337,10 +244,3 @@ async def test_a_raw_connection_may_go_on_with_another_key(redis_url: str, tmp_p
 async def text(response: httpx2.Response) -> str:
     """The rest of a stream."""
     return "".join([part async for part in response.aiter_text()])
-
-
-async def refusal(talk: Talk, url: str) -> tuple[int, str | None, str | None]:
-    """Status, Retry-After and code of the answer to who follows a link; no code where the stream begins."""
-    async with talk.http.stream("GET", url) as answer:
-        code = json.loads(await answer.aread())["code"] if answer.is_error else None
-        return answer.status_code, answer.headers.get("retry-after"), code

@@ -9,7 +9,6 @@ import pytest
 from tests.integration.http_worker.targets import LOOPS, Asked, answer, call, fails, payload, says, target
 from tests.support.serving import until
 
-from fairlane.workers.adapters.endpoints import client
 from fairlane.workers.adapters.endpoints.http import HttpAdapter
 
 pytestmark = pytest.mark.anyio
@@ -135,12 +134,6 @@ async def test_an_answer_at_its_limit_passes(adapter: HttpAdapter, size: int) ->
         assert "content-encoding" not in dict(told["headers"])
 
 
-async def test_a_head_of_a_large_file_is_no_large_answer(adapter: HttpAdapter) -> None:
-    async with target(says(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")) as server:
-        told = await call(adapter, payload(server.url(), "HEAD"))
-    assert told["headers"] == [["content-length", "99999999"]]
-
-
 # ---- broken ---------------------------------------------------------------------------------------------------------
 
 
@@ -168,20 +161,6 @@ async def test_what_is_no_whole_answer_is_a_failure(
             failed = await fails(adapter, payload(server.url(), method))
         assert failed.code == code, failed
         assert failed.retryable is (method == "GET" and code != "JSON_PARSE_FAILED")
-
-
-async def test_a_body_may_end_with_the_connection(adapter: HttpAdapter) -> None:
-    async with target(says(b"HTTP/1.0 200 OK\r\n\r\nhel", b"lo", then_close=True)) as server:
-        assert (await call(adapter, payload(server.url())))["body"] == "hello"
-
-
-async def test_nobody_is_there(adapter: HttpAdapter) -> None:
-    async with target(says()) as server:
-        pass
-    for method in ("GET", "POST"):
-        failed = await fails(adapter, payload(server.url(), method))
-        assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", method == "GET")
-        assert "refused" in failed.message
 
 
 # ---- slow -----------------------------------------------------------------------------------------------------------
@@ -215,33 +194,29 @@ async def interim(_: Asked, writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server_says", "code"),
+    ("server_says", "method", "code"),
     [
-        (silent, "FIRST_TOKEN_TIMEOUT"),
-        (drip, "TOTAL_TIMEOUT"),
-        (drip_head, "FIRST_TOKEN_TIMEOUT"),
-        (interim, "FIRST_TOKEN_TIMEOUT"),
+        (silent, "GET", "FIRST_TOKEN_TIMEOUT"),
+        (silent, "POST", "FIRST_TOKEN_TIMEOUT"),
+        (drip, "GET", "TOTAL_TIMEOUT"),
+        (drip_head, "GET", "FIRST_TOKEN_TIMEOUT"),
+        (interim, "GET", "FIRST_TOKEN_TIMEOUT"),
     ],
 )
-async def test_time_is_bounded_whatever_comes(adapter: HttpAdapter, server_says: object, code: str) -> None:
+async def test_a_slow_answer_ends_with_the_limit_it_missed(
+    adapter: HttpAdapter, server_says: object, method: str, code: str
+) -> None:
+    limit_ms = 1500  # long enough to connect, and to get a head, on a busy machine
     async with target(server_says) as server:  # type: ignore[arg-type]
-        for method in ("GET", "POST"):
-            late = await fails(adapter, payload(server.url(), method, rules={"timeoutMs": 150}))
-            assert (late.code, late.retryable) == (code, method == "GET")
-            assert "150 ms" in late.message
-        final = await fails(adapter, payload(server.url()), timeout_s=0.15)
-        assert (final.code, final.retryable) == ("TOTAL_TIMEOUT", False)
+        late = await fails(adapter, payload(server.url(), method, rules={"timeoutMs": limit_ms}))
+    assert (late.code, late.retryable) == (code, method == "GET")
+    assert f"{limit_ms} ms" in late.message
 
 
-async def test_who_takes_no_connection_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "CONNECT_S", 0.1)
-
-    async def never(_: str) -> list[str]:
-        await asyncio.sleep(60)
-        return []
-
-    late = await fails(HttpAdapter(resolve=never), payload("http://a.example/"))
-    assert (late.code, late.retryable) == ("CONNECT_TIMEOUT", True)
+async def test_no_retry_helps_where_the_time_of_the_task_is_over(adapter: HttpAdapter) -> None:
+    async with target(silent) as server:
+        late = await fails(adapter, payload(server.url()), timeout_s=0.15)
+    assert (late.code, late.retryable) == ("TOTAL_TIMEOUT", False)
 
 
 async def test_a_call_that_is_cancelled_ends_its_connection(adapter: HttpAdapter) -> None:

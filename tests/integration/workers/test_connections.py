@@ -6,7 +6,6 @@ import hashlib
 import json
 import socket
 import struct
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -36,7 +35,6 @@ from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
 from fairlane.gateway.process.server import make_server
-from fairlane.workers.server.registry import MAX_CONCURRENT_CONNECTIONS
 
 pytestmark = pytest.mark.anyio
 
@@ -300,15 +298,6 @@ async def tried_elsewhere(served: Served, callers: Callers, lost: RawWorker, how
         assert await answer.ok() == "elsewhere"
 
 
-async def test_a_connection_that_is_reset_harms_nobody(served: Served, callers: Callers) -> None:
-    async with (
-        bystander(served, callers),
-        Wire(served.ws) as wire,
-        worker_v2(wire.url, instance="lost") as worker,
-    ):
-        await tried_elsewhere(served, callers, worker, wire.cut)
-
-
 async def test_a_connection_that_is_reset_in_the_middle_of_a_frame_harms_nobody(
     served: Served, callers: Callers
 ) -> None:
@@ -363,41 +352,6 @@ async def test_a_version_1_peer_that_vanished_is_noticed_by_pings(
         [gone] = [line for line in lines if line["event"] == "worker gone"]
         assert (gone["log_level"], gone["code"], gone["tasks"]) == ("warning", 1011, 1)
         assert gone["reason"].startswith("no answer to a ping for 0.5 s")
-
-
-async def test_a_worker_that_ends_in_the_middle_of_a_task_is_a_warning_and_an_idle_one_is_not(
-    served: Served, callers: Callers
-) -> None:
-    with capture_logs() as lines:
-        async with worker_v2(served.ws, instance="idle"):
-            await until_workers(served, 1)
-        await until_workers(served, 0)
-        async with worker_v2(served.ws, instance="busy") as worker:
-            callers.ask()
-            await worker.expect("task")
-        await until_workers(served, 0)
-    gone = [line for line in lines if line["event"] == "worker gone"]
-    assert [(line["log_level"], line["tasks"]) for line in gone] == [("info", 0), ("warning", 1)]
-
-
-async def test_workers_that_come_and_go_in_a_loop_hide_nothing_in_the_log(
-    served: Served, callers: Callers
-) -> None:
-    times = MAX_CONCURRENT_CONNECTIONS + 100
-    with capture_logs() as lines:
-        for _ in range(times):
-            async with worker_v1(served.ws) as worker:
-                await worker.ws.send("nonsense")
-        await until_workers(served, 0)
-        async with worker_v2(served.ws) as busy:
-            callers.ask()
-            await busy.expect("task")
-        await until_workers(served, 0)
-    told = Counter(line["event"] for line in lines)
-    assert MAX_CONCURRENT_CONNECTIONS <= told["worker connected"] < times
-    assert 20 <= told["bad frame from worker"] < times
-    gone = [line["tasks"] for line in lines if line["event"] == "worker gone"]
-    assert (len(gone) < times, gone[-1]) == (True, 1), "one that had a task is told all the same"
 
 
 async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: Callers) -> None:

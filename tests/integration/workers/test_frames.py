@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.rawworkers import Callers, bystander, key, tune, until_workers, worker_v1, worker_v2
+from tests.support.rawworkers import Callers, bystander, tune, until_workers, worker_v1
 from tests.support.serving import DEADLINE_S, Served
 
 pytestmark = pytest.mark.anyio
@@ -133,78 +133,7 @@ async def test_a_text_that_is_not_utf8_closes_the_connection(served: Served, cal
 # ---- names ----------
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("models", ["m\0"]),
-        ("models", ["m", "line\nbreak"]),
-        ("models", ["x" * 201]),
-        ("models", [f"m{number}" for number in range(257)]),
-        ("name", "n\x1b[31m"),
-        ("name", "ends\n"),
-        ("instanceId", "i\x7f"),
-        ("taskTypes", ["t\x85"]),
-        ("taskTypes", ["t"] * 257),
-        ("protocols", [2] * 17),
-        ("sdk", {"name": "s\0", "version": "1"}),
-        ("tags", {"k\0": "v"}),
-        ("tags", {"k": "v\r"}),
-        ("tags", {f"k{number}": "v" for number in range(65)}),
-    ],
-    ids=lambda value: json.dumps(value)[:20],
-)
-@pytest.mark.shared
-async def test_names_hold_no_control_characters_and_are_not_too_many(
-    served: Served, field: str, value: Any
-) -> None:
-    async with worker_v2(served.ws, register=False) as worker:
-        fields = {"protocols": [2], "instanceId": "i", "name": "n", "models": ["m"], field: value}
-        await worker.send("register", **fields)
-        error = await worker.expect("error", code="INVALID_MESSAGE")
-        assert f"$.{field}" in error["message"]
-        assert "regex" not in error["message"]
-        assert await worker.closed() == 4400
-    assert len(served.gateway.dispatcher.pool) == 0
-
-
-@pytest.mark.shared
-async def test_a_stage_has_a_name_without_control_characters(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        answer = callers.ask()
-        task = await worker.expect("task")
-        stage = {"name": "one\0", "index": 1, "of": 2, "status": "begun"}
-        await worker.send("taskProgress", **key(task), stage=stage)
-        await worker.expect("error", code="INVALID_MESSAGE")
-        await worker.answer(task, 1, lastSeq=0)
-        assert await answer.ok() == 1
-
-
 # ---- tasks that a worker never had ----------
-
-
-@pytest.mark.shared
-async def test_frames_about_a_task_that_only_a_heartbeat_named_are_counted(
-    served: Served, callers: Callers
-) -> None:
-    stranger = {"taskId": "00000000-0000-8000-8000-00000000000a", "attempt": 1}
-    async with bystander(served, callers), worker_v2(served.ws) as worker:
-        await worker.send("heartbeat", running=[stranger])
-        await worker.expect("cancel", **stranger)
-        for seq in range(60):
-            await worker.send("taskChunk", **stranger, seq=seq + 1, deltas=[{"content": "x"}])
-        assert await worker.closed() == 4400
-
-
-@pytest.mark.shared
-async def test_the_answer_to_such_a_cancel_is_no_fault(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        for number in range(60):
-            stranger = {"taskId": f"00000000-0000-8000-8000-{number:012}", "attempt": 1}
-            await worker.send("heartbeat", running=[stranger])
-            await worker.expect("cancel", **stranger)
-            await worker.answer(stranger, None, lastSeq=0)
-            await worker.expect("resultAck", status="stale")
-        await worker.nothing_more()
 
 
 @pytest.mark.shared

@@ -15,8 +15,6 @@ from tests.support.processes import gateway_process
 from tests.support.rawworkers import Callers, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, until
 
-from fairlane.queues.scheduler import MAX_TAKEN
-
 pytestmark = pytest.mark.anyio
 
 MANY = 1600
@@ -166,26 +164,3 @@ async def test_a_model_is_offered_as_soon_as_its_worker_is_there(
             task = await worker.expect("task")
             await worker.answer(task, number, lastSeq=0)
             assert await answer.ok() == number
-
-
-async def test_a_worker_with_many_slots_is_filled_by_questions_of_bounded_size(
-    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wants: list[int] = []
-    scheduler = served.gateway.scheduler
-    take = scheduler.take
-
-    def counted(models: Any, want: int, *rest: Any) -> Any:
-        wants.append(want)
-        return take(models, want, *rest)
-
-    monkeypatch.setattr(scheduler, "take", counted)
-    async with worker_v2(served.ws, slots=1):
-        await callers.later()
-        tasks = 3 * MAX_TAKEN + 10
-        await asyncio.gather(*(callers.later(n=n) for n in range(tasks)))
-        wants.clear()
-        async with worker_v2(served.ws, slots=1024, instance="big") as big:
-            got = {(await big.expect("task"))["taskId"] for _ in range(tasks)}
-            assert len(got) == tasks
-    assert max(wants) == MAX_TAKEN

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import websockets
-from structlog.testing import capture_logs
 from tests.support.rawworkers import (
     NOBODY,
     Callers,
@@ -148,18 +147,6 @@ async def test_more_than_50_such_messages_in_a_minute_close_the_connection(
         assert await worker.closed() == 4400
 
 
-@pytest.mark.shared
-async def test_results_of_an_earlier_connection_do_not_count(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws, slots=64) as worker:
-        for number in range(1, 65):
-            await worker.send(
-                "taskResult", taskId=f"{NOBODY[:-2]}{number:02}", attempt=1, lastSeq=0, result=1
-            )
-        for _ in range(64):
-            await worker.expect("resultAck", status="unknown")
-        await still_works(worker, callers)
-
-
 # ---- sequence numbers ----------
 
 
@@ -179,22 +166,6 @@ async def test_a_gap_in_seq_fails_the_attempt_and_stops_the_worker(served: Serve
         await worker.expect("resultAck", status="stale")
         assert watch.text == "one"
         await still_works(worker, callers)
-
-
-async def test_frames_that_fail_their_tasks_one_after_the_other_leave_few_lines_in_the_log(
-    served: Served, callers: Callers
-) -> None:
-    async with worker_v2(served.ws) as worker:
-        with capture_logs() as logs:
-            for _ in range(60):
-                answer = callers.ask()
-                task = await worker.skip_to("task")
-                await worker.chunk(task, "two", 2)
-                await answer.error("PROTOCOL_ERROR")
-                await worker.answer(task, None, lastSeq=0)
-    told = [line for line in logs if line["event"] == "bad frame from worker"]
-    assert told[0]["code"] == "PROTOCOL_ERROR"
-    assert 20 <= len(told) <= 40  # twenty a minute
 
 
 @pytest.mark.shared
@@ -305,19 +276,6 @@ async def test_frames_that_fail_the_task_they_name_do_not_end_the_connection(
                 await worker.skip_to("resultAck")
         await worker.answer(other, "whole", lastSeq=0)
         assert await beside.ok() == "whole"
-
-
-@pytest.mark.shared
-async def test_such_frames_count_when_the_task_has_failed_already(served: Served, callers: Callers) -> None:
-    async with bystander(served, callers), worker_v2(served.ws) as worker:
-        answer = callers.ask()
-        task = await worker.expect("task")
-        frame = json.dumps({"type": "taskChunk", **key(task), "seq": 1, "deltas": [{"index": -1}]})
-        await worker.text(frame)
-        await answer.error("PROTOCOL_ERROR")
-        for _ in range(51):
-            await worker.text(frame)
-        assert await worker.closed() == 4400
 
 
 async def test_a_connection_that_is_being_closed_reads_nothing_more(served: Served, callers: Callers) -> None:

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import respx
 from tests.support.pool import OPS
-from tests.support.rawworkers import Callers, RawWorker, callers_of, key, until_workers, worker_v1, worker_v2
+from tests.support.rawworkers import Callers, RawWorker, callers_of, key, until_workers, worker_v2
 from tests.support.serving import Served, serving, until
 
 from fairlane.queues.rules import Value
@@ -216,52 +216,6 @@ async def test_a_replica_without_workers_wakes_the_other_when_the_instant_has_co
         assert min(after - before for before, after in itertools.pairwise(instants)) >= 50, instants
 
 
-async def test_a_timer_gives_its_task_to_the_least_recently_used_worker(
-    served: Served, callers: Callers
-) -> None:
-    await change(served, requests_per_minute=600)
-    async with (
-        worker_v2(served.ws, slots=2, instance="a") as a,
-        worker_v2(served.ws, slots=2, instance="b") as b,
-        worker_v1(served.ws) as c,
-    ):
-        await until_workers(served, 3)
-        for _ in range(6):
-            await callers.later()
-        for worker in (a, b, c, a, b, c):
-            task = await worker.skip_to("task")
-            await worker.answer(task, 1, lastSeq=0)
-
-
-async def test_a_worker_of_several_models_works_on_the_others_while_one_is_paced(
-    served: Served, callers: Callers
-) -> None:
-    await change(served, "paced", requests_per_minute=1)
-    async with worker_v2(served.ws, "paced", "free") as worker, Answering(worker):
-        await until_workers(served, 1)
-        await callers.ask("paced").ok()
-        waiting = await callers.later("paced")
-        for _ in range(3):
-            assert await callers.ask("free").ok() == "done"
-        assert (await callers.status(waiting))["status"] == "queued"
-
-
-async def test_a_waiting_task_of_a_paced_model_can_be_cancelled_and_the_next_one_goes(
-    served: Served, callers: Callers
-) -> None:
-    await change(served, requests_per_minute=120)
-    async with worker_v2(served.ws) as worker:
-        await until_workers(served, 1)
-        await callers.later()
-        first = await worker.expect("task")
-        cancelled, last = await callers.later(), await callers.later()
-        await worker.answer(first, 1, lastSeq=0)
-        await callers.client.post(f"/api/task/{cancelled}/cancel")
-        await callers.until_status(cancelled, "cancelled")
-        await worker.expect("resultAck")
-        await worker.expect("task", taskId=last)
-
-
 async def test_a_gateway_that_goes_forgets_its_timers(redis_url: str, tmp_path: Path) -> None:
     async with serving(redis_url, tmp_path) as served, callers_of(served) as callers:
         await change(served, requests_per_minute=1)
@@ -306,37 +260,6 @@ async def test_a_refusal_holds_the_model_on_every_replica(
         assert int(fields.get("tries", 0)) <= 1, "the refusal cost no try"
 
 
-async def test_a_refusal_after_a_while_costs_no_try_either(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        task_id = await callers.later()
-        for _ in range(3):
-            task = await worker.skip_to("task")
-            await worker.ack(task)
-
-            async def begun() -> bool:
-                return (await record(served, task_id)).get("begun") == "1"
-
-            await until(begun, "the store to know that the worker has begun")
-            await refuse(worker, task, 1)
-        await worker.answer(await worker.skip_to("task"), "at last", lastSeq=0)
-        assert (await callers.until_status(task_id, "completed"))["result"] == "at last"
-        fields = await record(served, task_id)
-        assert fields["attempt"] == "4"
-        assert int(fields.get("tries", 0)) <= 1, fields
-
-
-async def test_other_models_of_the_worker_go_on(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws, "limited", "free") as worker:
-        held = await callers.later("limited")
-        await refuse(worker, await worker.expect("task"), 300_000)
-        await worker.expect("resultAck")
-        for _ in range(3):
-            answer = callers.ask("free")
-            await worker.answer(await worker.skip_to("task"), "free", lastSeq=0)
-            assert await answer.ok() == "free"
-        assert (await callers.status(held))["status"] == "queued"
-
-
 async def test_another_worker_takes_over_where_one_server_is_overloaded(
     served: Served, callers: Callers
 ) -> None:
@@ -373,29 +296,6 @@ async def test_a_refusal_without_end_ends_the_task_after_a_thousand_attempts(
         assert body["error"] == "the provider is busy"
         assert len((await record(served, body["taskId"]))["history"]) <= 2000
         assert not served.gateway.dispatcher.attempts
-
-
-async def test_a_refusal_after_output_fails_the_task(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        watch = await callers.watch()
-        task = await worker.expect("task")
-        await worker.chunk(task, "half")
-        await watch.until_text("half")
-        await worker.answer(
-            task, None, lastSeq=1, error="busy", errorInfo={**REFUSED, "retryAfterMs": 60_000}
-        )
-        assert (await watch.until_event("error"))["code"] == "MODEL_TOO_BUSY"
-
-
-async def test_a_task_of_a_held_model_can_be_cancelled(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        watch = await callers.watch()
-        await refuse(worker, await worker.expect("task"), 60_000)
-        await worker.expect("resultAck")
-        await callers.until_status(watch.task_id, "queued")
-        await callers.client.post(f"/api/task/{watch.task_id}/cancel")
-        await watch.until_event("cancelled")
-        await worker.nothing_more()
 
 
 async def test_a_caller_who_waits_too_long_for_a_held_model_is_told(redis_url: str, tmp_path: Path) -> None:
@@ -440,25 +340,3 @@ async def test_a_provider_s_429_is_waited_out_and_the_caller_gets_the_answer(
 
 
 # ---- streams that are longer than was expected ----------
-
-
-async def test_a_running_stream_is_charged_beyond_its_estimate(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        serving(redis_url, tmp_path) as served,
-        callers_of(served) as callers,
-        worker_v2(served.ws) as worker,
-    ):
-        monkeypatch.setattr(served.gateway.dispatcher.upkeep, "_renew_s", 0.05)
-        watch = await callers.watch(messages=[], max_tokens=3)
-        task = await worker.expect("task")
-        await worker.ack(task)
-        estimate = float((await record(served, watch.task_id))["account"].split()[0])
-        deltas = [{"content": "a "}] * 500
-        await worker.send("taskChunk", **key(task), seq=1, deltas=deltas)
-
-        async def charged() -> bool:
-            return float((await record(served, watch.task_id))["account"].split()[0]) >= 1000 > estimate
-
-        await until(charged, "the stream to be charged for what it has sent")

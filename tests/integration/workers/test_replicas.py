@@ -12,7 +12,6 @@ from tests.support.rawworkers import Callers, after, callers_of, key, until_work
 from tests.support.serving import Served, serving, until
 
 from fairlane.gateway.connections.workers import OneWrite
-from fairlane.workers.server import slots
 
 pytestmark = pytest.mark.anyio
 
@@ -122,23 +121,6 @@ async def test_a_type_that_only_the_other_gateways_worker_takes_is_brought_there
         await only_a.nothing_more()
 
 
-async def test_a_task_that_neither_gateways_worker_supports_fails_before_long(
-    served: Served, second: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slots, "MISMATCH_REST_S", 0.1)
-    async with worker_v2(served.ws, instance="a") as a, worker_v2(second.ws, instance="b") as b:
-        await until_workers(second, 1)
-        answer = callers.ask()
-        for worker in (a, b):
-            task = await worker.expect("task")
-            await worker.send("taskReject", **key(task), reason="unsupported")
-        body = await answer.error("NO_WORKER")
-        assert body["error"] == "No connected worker can run this task"
-        record = await served.gateway.scheduler.position(body["taskId"])
-        assert record is not None
-        assert record.number("attempt") <= 12
-
-
 # ---- a gateway that goes ----------
 
 
@@ -165,22 +147,6 @@ async def test_draining_is_told_to_workers_and_running_tasks_finish(redis_url: s
         assert await old.closed() == 1012
         await draining
         assert not old.seen
-
-
-async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
-    served: Served, second: Served, callers: Callers, elsewhere: Callers
-) -> None:
-    async with (
-        worker_v2(served.ws, slots=2, instance="a") as worker,
-        worker_v2(second.ws, instance="b") as other,
-    ):
-        await until_workers(served, 1)
-        await until_workers(second, 1)
-        served.gateway.dispatcher.registry.drain()
-        answer = elsewhere.ask()
-        await other.answer(await other.expect("task"), "taken over", lastSeq=0)
-        assert await answer.ok() == "taken over"
-        await worker.nothing_more()
 
 
 async def test_sigterm_lets_running_streams_finish(redis_url: str, tmp_path: Path) -> None:

@@ -84,76 +84,11 @@ async def test_tasks_that_come_one_by_one_go_round(served: Served, callers: Call
         assert turns == [*"abcabca"]
 
 
-async def test_with_several_slots_they_go_round_too(served: Served, callers: Callers) -> None:
-    async with crew(served, a={"slots": 4}, b={"slots": 4}) as workers:
-        turns = []
-        for _ in range(6):
-            callers.ask()
-            turns.append((await workers.turn())[0])
-        assert turns == [*"ababab"]
-
-
-async def test_one_that_is_busy_is_passed_over_and_then_first(served: Served, callers: Callers) -> None:
-    async with crew(served, a={}, b={}, c={}) as workers:
-        first = callers.ask()
-        _, long = await workers.turn()  # a's
-        for expected in "bcb":
-            answer = callers.ask()
-            assert await workers.do(1) == [expected]
-            await answer.ok()
-        await workers.workers["a"].answer(long, 1, lastSeq=0)
-        await first.ok()  # its slot is free now
-        callers.ask()
-        callers.ask()
-        callers.ask()
-        assert await workers.do(3) == [*"acb"]
-
-
 async def test_the_task_that_comes_with_the_end_of_another_goes_round(narrow: Served) -> None:
     async with callers_of(narrow) as callers, crew(narrow, a={}, b={"slots": 2}, c={}) as workers:
         answers = [callers.ask(n=n) for n in range(7)]
         assert await workers.do(7) == [*"abcabca"]
         assert sorted([await answer.ok() for answer in answers]) == [*"aaabbcc"]
-
-
-async def test_a_worker_that_has_handed_its_turn_over_gets_tasks_of_its_other_models(narrow: Served) -> None:
-    async with callers_of(narrow) as callers, crew(narrow, a={"models": ["m", "own"]}, b={}) as workers:
-        for _ in range(3):
-            callers.ask("m")
-        name, task = await workers.turn()
-        assert name == "a"
-        await workers.workers["a"].answer(task, 1, lastSeq=0)
-        name, task = await workers.turn()
-        assert name == "b"  # it came with a's end
-        callers.ask("own")
-        name, own = await workers.turn()
-        assert (name, own["model"]) == ("a", "own")
-
-
-async def test_a_wake_up_goes_to_the_least_recently_used(
-    served: Served, callers: Callers, redis_url: str, tmp_path: Path
-) -> None:
-    async with (
-        serving(redis_url, tmp_path / "second") as second,
-        callers_of(second) as elsewhere,
-        crew(served, a={}, b={}, c={}) as workers,
-    ):
-        turns = []
-        for _ in range(5):
-            answer = elsewhere.ask()
-            turns += await workers.do(1)
-            await answer.ok()
-        assert turns == [*"abcab"]
-
-
-async def test_one_that_does_not_take_the_type_is_passed_over(served: Served, callers: Callers) -> None:
-    async with crew(served, a={"taskTypes": ["x"]}, b={}, c={"taskTypes": ["y"]}) as workers:
-        turns = []
-        for task_type in "xyzxyz":
-            answer = callers.run(task_type)
-            turns += await workers.do(1)
-            await answer.ok()
-        assert turns == [*"abbacb"]
 
 
 # ---- several models of one worker ----------

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.rawworkers import Callers, RawWorker, until_workers, worker_v1, worker_v2
+from tests.support.rawworkers import Callers, RawWorker, until_workers, worker_v2
 from tests.support.serving import DEADLINE_S, Served, until
 
 from fairlane.queues.tasks import State
@@ -107,19 +107,6 @@ async def test_after_a_rest_it_gets_one_task_and_is_well_again_when_that_is_done
         assert not any((await rows(callers)).values())
 
 
-async def test_a_version_1_worker_that_only_fails_gets_no_more_either(
-    served: Served, callers: Callers
-) -> None:
-    async with (
-        worker_v1(served.ws) as bad,
-        worker_v1(served.ws) as good,
-        serving_all(serve(bad, "I always fail"), serve(good)),
-    ):
-        answers = [callers.ask(n=n) for n in range(40)]
-        statuses = [(await answer.response()).status_code for answer in answers]
-        assert statuses.count(500) == tasks_seen(bad) == 3  # its errors are final
-
-
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "at another replica"])
 async def test_who_says_that_it_cannot_work_gets_nothing_while_another_is_well(
     served: Served, second: Served, callers: Callers, elsewhere: bool
@@ -152,15 +139,6 @@ async def test_where_nobody_else_is_well_it_works_on_so_that_callers_learn_why(
             for answer in answers:
                 assert (await answer.error("UPSTREAM_ERROR"))["error"] == "connection refused"
         assert tasks_seen(ill) == 24  # three tries each
-
-
-async def test_when_the_good_one_leaves_the_other_takes_over(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws, instance="ill", unhealthy="connection refused") as ill:
-        async with worker_v2(served.ws, instance="good"):
-            await ill.nothing_more()
-        answer = callers.ask()
-        await ill.answer(await ill.skip_to("task"), "after all", lastSeq=0)
-        assert await answer.ok() == "after all"
 
 
 # ---- with real upstreams ----
@@ -249,24 +227,3 @@ async def test_a_dead_upstream_takes_no_task_and_comes_back_by_itself(
     finally:
         await good.close()
         await dead.close()
-
-
-async def test_an_upstream_that_dies_is_found_out_by_its_first_failure(
-    served: Served, callers: Callers
-) -> None:
-    upstream = Upstream()
-    await upstream.open()
-    async with adapted(served, "alone", upstream.port):
-        await until_workers(served, 1)
-        await callers.ask(messages=[]).ok()
-        await upstream.close()
-        failed = await callers.ask(messages=[]).error("UPSTREAM_ERROR")
-        assert failed["error"].startswith("The upstream cannot be reached")
-
-        async def told() -> bool:
-            return "cannot be reached" in ((await names(callers))["alone"] or "")
-
-        await until(told, "the operators to be told")
-        await upstream.open()
-        await callers.ask(messages=[]).ok()  # it works on, and a task that is done is proof
-        await upstream.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.support.rawworkers import Callers, RawWorker, bystander, tune, until_workers, worker_v1, worker_v2
+from tests.support.rawworkers import Callers, RawWorker, bystander, tune, until_workers, worker_v1
 from tests.support.serving import Served
 from websockets.asyncio.client import connect
 
@@ -145,37 +145,6 @@ async def test_a_task_too_large_for_version_1_is_not_sent_and_says_so(
 
 
 @pytest.mark.shared
-async def test_a_task_too_large_for_version_1_goes_to_a_version_2_worker(
-    served: Served, callers: Callers
-) -> None:
-    async with worker_v1(served.ws) as small, worker_v2(served.ws, "*") as large:
-        await until_workers(served, 2)
-        for _ in range(2):  # whichever is asked first
-            answer = callers.ask(text="x" * (1 << 20))
-            task = await large.skip_to("task")
-            await large.answer(task, "done", lastSeq=0)
-            assert await answer.ok() == "done"
-        assert not small.seen
-
-
-@pytest.mark.shared
-async def test_a_task_too_large_for_version_1_waits_for_the_busy_version_2_worker(
-    served: Served, callers: Callers
-) -> None:
-    async with worker_v2(served.ws, "*") as large:
-        first = callers.ask()
-        task = await large.expect("task")
-        await large.ack(task)
-        async with worker_v1(served.ws):
-            await until_workers(served, 2)
-            answer = callers.ask(text="x" * (1 << 20))
-            await large.answer(task, 1)
-            assert await first.ok() == 1
-            await large.answer(await large.skip_to("task"), 2)
-            assert await answer.ok() == 2
-
-
-@pytest.mark.shared
 async def test_an_idle_socket_becomes_a_version_2_worker_by_registering(
     served: Served, callers: Callers
 ) -> None:
@@ -230,16 +199,6 @@ async def test_half_an_emoji_without_the_other_becomes_a_replacement_character(
         await worker.answer(task)
         await watch.until_event("done")
         assert watch.text == "a\ufffdb\ufffdcd\ufffd"
-
-
-@pytest.mark.shared
-async def test_half_an_emoji_in_a_result_becomes_a_replacement_character(
-    served: Served, callers: Callers
-) -> None:
-    async with worker_v1(served.ws) as worker:
-        answer = callers.ask()
-        await worker.answer(await worker.recv(), {"a": "x\ud83d", "b": "\\ud83d", "c": "😀"})
-        assert await answer.ok() == {"a": "x\ufffd", "b": "\\ud83d", "c": "😀"}
 
 
 @pytest.mark.parametrize(

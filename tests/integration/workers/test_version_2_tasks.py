@@ -1,13 +1,12 @@
 """Version 2: what a worker says about its tasks, and what becomes of them."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.rawworkers import Callers, RawWorker, after, bystander, key, tune, until_workers, worker_v2
+from tests.support.rawworkers import Callers, after, bystander, key, tune, until_workers, worker_v2
 from tests.support.serving import Served
 
 from fairlane.workers import protocol
@@ -135,17 +134,6 @@ async def test_a_rejected_task_goes_to_another_worker_and_costs_no_try(
 
 
 @pytest.mark.shared
-async def test_a_full_worker_gets_the_task_again_when_it_said_so(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        answer = callers.ask()
-        for _ in range(4):  # more often than there are tries
-            task = await worker.expect("task")
-            await worker.send("taskReject", **key(task), reason="capacity", retryAfterMs=1)
-        await worker.answer(await worker.expect("task", attempt=after(task)), "at last", lastSeq=0)
-        assert await answer.ok() == "at last"
-
-
-@pytest.mark.shared
 async def test_a_bad_payload_fails_the_task(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
@@ -235,19 +223,6 @@ async def test_the_only_worker_tries_again_itself_three_times_at_most(
             await worker.expect("resultAck", status="accepted")
         assert (await answer.error("MODEL_TOO_BUSY"))["error"] == "busy 3"
         await worker.nothing_more()
-
-
-async def test_when_the_tries_are_used_up_readers_are_told_that_it_is_final(
-    served: Served, callers: Callers
-) -> None:
-    async with worker_v2(served.ws) as worker:
-        watch = await callers.watch()
-        for _ in range(3):
-            task = await worker.expect("task")
-            await worker.answer(task, None, lastSeq=0, error="busy", errorInfo=BUSY)
-            await worker.expect("resultAck", status="accepted")
-        failed = await watch.until_event("error")
-        assert (failed["code"], failed["retryable"]) == ("MODEL_TOO_BUSY", False)
 
 
 async def test_a_failure_after_output_is_final_even_if_it_may_pass(served: Served, callers: Callers) -> None:
@@ -357,21 +332,6 @@ async def test_a_cancel_reaches_the_worker_and_its_answer_frees_the_slot(
         assert ack["status"] == "stale"
 
 
-async def test_what_is_written_after_a_cancel_is_charged_too(served: Served, callers: Callers) -> None:
-    async with worker_v2(served.ws) as worker:
-        task_id = await callers.later()
-        task = await worker.expect("task")
-        await worker.chunk(task, "a")
-        await callers.client.post(f"/api/task/{task_id}/cancel")
-        await worker.expect("cancel", reason="client", **key(task))
-        for seq in range(2, 102):
-            await worker.chunk(task, "b", seq)
-        await worker.answer(task, None, lastSeq=101)
-        await worker.expect("resultAck", status="stale")
-        survey = await served.gateway.surveyor.survey()
-        assert 2 * 101 <= sum(queue.tokens_charged for queue in survey.queues) <= 2 * 101 + 20
-
-
 @pytest.mark.shared
 async def test_a_caller_who_leaves_reaches_the_worker(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
@@ -415,19 +375,6 @@ async def test_a_models_limits_on_silence_end_the_task_and_stop_the_worker(
         assert await answer.ok() == 1
 
 
-async def test_the_silence_limit_begins_with_the_first_output(served: Served, callers: Callers) -> None:
-    tune(served, output_limits={"m": OutputLimits(None, 1)})
-    async with worker_v2(served.ws) as worker:
-        answer = callers.ask()
-        task = await worker.expect("task")
-        await worker.ack(task)
-        await served.gateway.scheduler.sweep()
-        served.gateway.dispatcher.upkeep.check_limits()
-        await worker.nothing_more(task)
-        await worker.answer(task, 1, lastSeq=0)
-        assert await answer.ok() == 1
-
-
 # ---- slots and models ----------
 
 
@@ -464,32 +411,6 @@ async def test_a_wildcard_serves_every_model(served: Served, callers: Callers) -
             assert task["model"] == model
             await worker.answer(task, 1, lastSeq=0)
             assert await answer.ok() == 1
-
-
-@pytest.mark.shared
-async def test_the_least_recently_used_worker_is_next(served: Served, callers: Callers) -> None:
-    async with (
-        worker_v2(served.ws, instance="a") as first,
-        worker_v2(served.ws, instance="b") as second,
-        worker_v2(served.ws, instance="c") as third,
-    ):
-        await until_workers(served, 3)
-        served_by: list[RawWorker] = []
-        for _ in range(6):
-            answer = callers.ask()
-            waiting = {asyncio.create_task(w.skip_to("task")): w for w in (first, second, third)}
-            done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for other in rest:
-                other.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
-            task = done.pop()
-            worker = waiting[task]
-            await worker.answer(task.result(), 1, lastSeq=0)
-            assert await answer.ok() == 1
-            await worker.expect("resultAck")
-            served_by.append(worker)
-        assert len(set(served_by[:3])) == 3
-        assert served_by[3:] == served_by[:3]
 
 
 async def test_registering_again_changes_models_slots_and_task_types(
@@ -535,24 +456,3 @@ async def test_a_type_that_nobody_takes_fails_with_a_sentence(served: Served, ca
         answer = callers.ask()
         await worker.answer(await worker.expect("task"), 1, lastSeq=0)
         assert await answer.ok() == 1
-
-
-async def test_a_task_waits_for_the_busy_worker_that_takes_its_type(served: Served, callers: Callers) -> None:
-    async with (
-        worker_v2(served.ws, instance="a", taskTypes=["a"]) as only_a,
-        worker_v2(served.ws, instance="b", taskTypes=["b"]) as only_b,
-    ):
-        await until_workers(served, 2)
-        first = callers.run("b")
-        task = await only_b.expect("task")
-        second = callers.run("b", timeout=12_000)
-        await only_a.nothing_more()
-        await only_b.answer(task, 1, lastSeq=0)
-        assert await first.ok() == 1
-        await only_b.answer(await only_b.skip_to("task"), 2, lastSeq=0)
-        assert await second.ok() == 2
-        assert not any(frame["type"] == "task" for frame in only_a.seen)
-
-
-def test_frames_in_these_tests_are_written_as_python_writes_them() -> None:
-    assert json.dumps("\ud83d") == '"\\ud83d"'

@@ -7,11 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.typing import Subprotocol
 
 from fairlane.workers.adapters.openai import OpenAIAdapter
-from fairlane.workers.protocol import SUBPROTOCOL
 from fairlane.workers.sdk import Context, GatewayRefusedError, Task, Worker
 from fairlane.workers.testing import FakeGateway
 
@@ -59,25 +56,6 @@ async def test_a_lost_connection_cancels_its_tasks_and_is_replaced(gateway: Fake
     assert [m["attempt"] for m in gateway.from_workers("taskResult")] == [2]
 
 
-async def test_an_unacknowledged_result_is_sent_again_after_a_reconnect(gateway: FakeGateway) -> None:
-    worker, release, _ = waiting_worker(gateway)
-    release.set()
-    gateway.acks.clear()
-    async with serving(worker) as running:
-        given = await gateway.give("x", {}, model="m")
-        await given.outcome()
-        given.link.drop()
-        await gateway.until(lambda: len(gateway.from_workers("taskResult")) == 2)
-        gateway.acks.set()
-        await running.stop()
-    first, second = gateway.from_workers("taskResult")
-    assert first == second
-    connections = [f.connection for f in gateway.frames if f.message["type"] == "taskResult"]
-    assert connections == [1, 2]
-    statuses = [f.message["status"] for f in gateway.frames if f.message["type"] == "resultAck"]
-    assert "duplicate" in statuses
-
-
 async def test_draining_finishes_tasks_waits_for_acknowledgements_and_closes_in_good_order(
     gateway: FakeGateway,
 ) -> None:
@@ -114,19 +92,6 @@ async def test_a_drain_that_takes_too_long_cancels_and_says_that_a_retry_helps(g
     assert ends == ["shutdown"]
 
 
-async def test_abort_cancels_what_a_drain_waits_for(gateway: FakeGateway) -> None:
-    worker, _, ends = waiting_worker(gateway, drain_ms=60_000)
-    async with serving(worker) as running:
-        given = await gateway.give("x", {}, model="m")
-        async with asyncio.timeout(DEADLINE_S):
-            await given.acknowledged.wait()
-        running.stopping.set()
-        await gateway.until(lambda: given.link.draining)
-        running.aborting.set()
-        await running.ended()
-    assert ends == ["shutdown"]
-
-
 async def test_a_gateway_that_goes_is_replaced_before_its_connection_ends(gateway: FakeGateway) -> None:
     worker, release, ends = waiting_worker(gateway, slots=2)
     async with serving(worker) as running:
@@ -148,19 +113,6 @@ async def test_a_gateway_that_goes_is_replaced_before_its_connection_ends(gatewa
         assert len(gateway.links) == 1
         await running.stop()
     assert ends == ["finished", "finished"]
-
-
-async def test_a_grace_that_is_over_ends_the_old_connection(gateway: FakeGateway) -> None:
-    worker, _, ends = waiting_worker(gateway)
-    async with serving(worker):
-        given = await gateway.give("x", {}, model="m")
-        async with asyncio.timeout(DEADLINE_S):
-            await given.acknowledged.wait()
-        await given.link.drain(reconnect=True, grace_ms=20)
-        with pytest.raises(ConnectionError):
-            await given.outcome()
-        await gateway.worker("m")
-    assert ends == ["disconnected"]
 
 
 async def test_a_worker_that_an_operator_takes_out_finishes_and_does_not_come_back(
@@ -198,14 +150,6 @@ async def test_the_token_is_shown_and_a_wrong_one_is_fatal() -> None:
             assert "wrong" not in str(caught.value)
 
 
-async def test_a_forbidden_worker_does_not_come_back(gateway: FakeGateway) -> None:
-    gateway.refusals.append((403, {}))
-    worker, _, _ = waiting_worker(gateway)
-    async with serving(worker) as running:
-        with pytest.raises(GatewayRefusedError, match="403"):
-            await running.ended()
-
-
 @pytest.mark.parametrize("code", [4401, 4426])
 async def test_a_fatal_close_code_ends_the_worker_with_advice(gateway: FakeGateway, code: int) -> None:
     worker, _, _ = waiting_worker(gateway)
@@ -214,27 +158,6 @@ async def test_a_fatal_close_code_ends_the_worker_with_advice(gateway: FakeGatew
         await link.close(code, "because")
         with pytest.raises(GatewayRefusedError, match=f"{code}.*because"):
             await running.ended()
-
-
-async def test_a_worker_that_is_not_even_registered_does_not_come_back() -> None:
-    async def refuse(socket: ServerConnection) -> None:
-        await socket.close(4400, "because")
-
-    async with serve(refuse, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
-        worker = Worker(gateway=f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/ws")
-        worker.handler(models=["m"])(lambda task, context: None)
-        async with serving(worker) as running:
-            with pytest.raises(GatewayRefusedError, match=r"4400.*because"):
-                await running.ended()
-
-
-@pytest.mark.parametrize("code", [1000, 1012, 4400, 4408, 4409, 4429])
-async def test_after_other_close_codes_the_worker_comes_back(gateway: FakeGateway, code: int) -> None:
-    worker, _, _ = waiting_worker(gateway)
-    async with serving(worker):
-        link = await gateway.worker("m")
-        await link.close(code)
-        await gateway.until(lambda: any(other is not link for other in gateway.links))
 
 
 async def test_a_busy_gateway_is_asked_again_not_before_it_wants(
@@ -288,16 +211,6 @@ async def test_cancelling_serve_leaves_nothing_running(gateway: FakeGateway) -> 
     await gateway.until(lambda: not gateway.links)
     names = {task.get_name() for task in asyncio.all_tasks() - before}
     assert not any("fairlane" in name for name in names)
-
-
-async def test_a_message_from_the_future_is_ignored(gateway: FakeGateway) -> None:
-    worker, release, _ = waiting_worker(gateway)
-    release.set()
-    async with serving(worker):
-        link = await gateway.worker("m")
-        await link.send({"type": "somethingNew", "x": 1})
-        await link.send({"type": "error", "code": "x", "message": "careful"})
-        assert (await gateway.run("x", {}, model="m")).result == "done"
 
 
 async def test_what_an_upstream_tells_of_its_models_is_told_to_the_gateway(gateway: FakeGateway) -> None:

@@ -1,7 +1,6 @@
 """Tasks on a connected worker: streams, results, failures, cancels, slots, backpressure."""
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +10,6 @@ import msgspec
 import pytest
 
 from fairlane.workers.sdk import Context, Delta, Result, Stage, Task, TaskError, Usage, Worker
-from fairlane.workers.sdk.session.output import MAX_WAITING_DELTAS
 from fairlane.workers.testing import FakeGateway
 
 from .sdk_bench import DEADLINE_S, serving
@@ -81,21 +79,6 @@ async def test_the_first_token_does_not_wait_for_the_second(gateway: FakeGateway
         assert given.so_far.text == "first"
         seen.set()
         assert (await given.outcome()).text == "firstsecond"
-
-
-async def test_tokens_that_are_ready_together_share_frames(gateway: FakeGateway) -> None:
-    worker = Worker(gateway=gateway.url)
-
-    @worker.handler(models=["m"])
-    async def burst(task: Task, context: Context) -> AsyncIterator[str]:
-        for number in range(1000):
-            yield f"{number} "
-
-    async with serving(worker):
-        outcome = await gateway.run("x", {}, model="m", stream=True)
-    assert outcome.text == "".join(f"{number} " for number in range(1000))
-    assert len(outcome.deltas) == 1000
-    assert len(outcome.chunks) <= 1000 / MAX_WAITING_DELTAS * 2
 
 
 async def test_a_gateway_that_does_not_read_suspends_the_handler(gateway: FakeGateway) -> None:
@@ -187,20 +170,6 @@ async def test_a_result_that_is_not_json_fails_its_task_and_no_other(
     assert len(gateway.from_workers("register")) == 1
 
 
-@pytest.mark.parametrize("item", [3, None, "\ud800", "x" * 70_000])
-async def test_an_item_that_cannot_be_sent_fails_its_task(item: Any) -> None:
-    async with FakeGateway(max_message_bytes=65_536) as gateway:
-        worker = Worker(gateway=gateway.url)
-
-        @worker.handler(models=["m"])
-        async def bad(task: Task, context: Context) -> AsyncIterator[Any]:
-            yield item
-
-        async with serving(worker):
-            assert (await gateway.run("x", {}, model="m", stream=True)).error
-        assert len(gateway.from_workers("register")) == 1
-
-
 async def test_progress_reaches_the_gateway_in_order(gateway: FakeGateway) -> None:
     worker = Worker(gateway=gateway.url)
 
@@ -240,24 +209,6 @@ async def test_a_handler_says_once_that_its_request_has_left_and_only_if_asked(g
         assert (await asked.outcome()).sent
         assert not (await other.outcome()).sent
     assert len(gateway.from_workers("taskSent")) == 1
-
-
-async def test_a_plain_function_says_from_its_thread_that_its_request_has_left(gateway: FakeGateway) -> None:
-    worker = Worker(gateway=gateway.url)
-    release = threading.Event()
-
-    @worker.handler(models=["m"])
-    def calls(task: Task, context: Context) -> str:
-        context.sent()
-        release.wait(10)
-        return "done"
-
-    async with serving(worker):
-        given = await gateway.give("x", {}, model="m", tell_sent=True)
-        async with asyncio.timeout(10):
-            await given.sent.wait()
-        release.set()
-        assert (await given.outcome()).result == "done"
 
 
 async def test_cancel_raises_in_the_handler_and_is_answered(gateway: FakeGateway) -> None:
@@ -310,28 +261,6 @@ async def test_a_handler_that_ignores_its_cancel_is_answered_for_and_keeps_its_s
         await gateway.until(lambda: gateway.from_workers("register")[-1].get("slots") == 2)
 
 
-async def test_a_generator_that_swallows_its_cancel_ends_at_its_next_yield(gateway: FakeGateway) -> None:
-    worker = Worker(gateway=gateway.url)
-    closed = asyncio.Event()
-
-    @worker.handler(models=["m"])
-    async def deaf(task: Task, context: Context) -> AsyncIterator[str]:
-        try:
-            while True:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.001)
-                yield "x"
-        finally:
-            closed.set()
-
-    async with serving(worker):
-        given = await gateway.give("x", {}, model="m", stream=True)
-        async with asyncio.timeout(DEADLINE_S):
-            await given.first_output.wait()
-        assert (await gateway.cancel(given, grace_ms=60_000)).error
-        assert closed.is_set()
-
-
 async def test_a_plain_function_can_see_that_it_is_cancelled(gateway: FakeGateway) -> None:
     worker = Worker(gateway=gateway.url)
     seen: list[bool] = []
@@ -349,64 +278,6 @@ async def test_a_plain_function_can_see_that_it_is_cancelled(gateway: FakeGatewa
             await given.acknowledged.wait()
         await gateway.cancel(given)
         assert seen == [True]
-
-
-async def test_slots_bound_what_runs_at_a_time(gateway: FakeGateway) -> None:
-    worker = Worker(gateway=gateway.url, slots=3)
-    running = 0
-    most = 0
-
-    @worker.handler(models=["m"])
-    async def count(task: Task, context: Context) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.005)
-        running -= 1
-
-    async with serving(worker):
-        outcomes = await asyncio.gather(*(gateway.run("x", {}, model="m") for _ in range(12)))
-    assert most == 3
-    assert all(outcome.error is None for outcome in outcomes)
-
-
-async def test_a_task_beyond_the_slots_or_for_another_model_is_rejected(gateway: FakeGateway) -> None:
-    worker = Worker(gateway=gateway.url)
-
-    @worker.handler(models=["m"], task_types=["x"])
-    async def wait(task: Task, context: Context) -> None:
-        await context.cancelled
-
-    async with serving(worker):
-        link = await gateway.worker("m")
-        await gateway.give("x", {}, model="m", link=link)
-        for model, type, reason in (
-            ("m", "x", "capacity"),
-            ("other", "x", "unsupported"),
-            ("m", "y", "unsupported"),
-        ):
-            given = await gateway.give(type, {}, model=model, link=link)
-            assert (await given.outcome()).rejected == reason
-
-
-async def test_the_heartbeat_lists_what_runs() -> None:
-    async with FakeGateway(heartbeat_ms=50) as gateway:
-        worker = Worker(gateway=gateway.url)
-
-        @worker.handler(models=["m"])
-        async def wait(task: Task, context: Context) -> None:
-            await context.cancelled
-
-        async with serving(worker):
-            given = await gateway.give("x", {}, model="m", attempt=2)
-            expected = [{"taskId": given.task_id, "attempt": 2}]
-            await gateway.until(
-                lambda: any(beat.get("running") == expected for beat in gateway.from_workers("heartbeat"))
-            )
-            await gateway.cancel(given)
-            count = len(gateway.from_workers("heartbeat"))
-            await gateway.until(lambda: len(gateway.from_workers("heartbeat")) > count)
-            assert "running" not in gateway.from_workers("heartbeat")[-1]
 
 
 async def test_hooks_prepare_and_release_the_state(gateway: FakeGateway) -> None:
@@ -467,18 +338,3 @@ async def test_what_the_gateway_could_not_read_fails_its_task_and_is_not_sent(
         assert outcome.error_info is not None
         assert outcome.error_info["code"] == "WORKER_ERROR"
     assert len(gateway.from_workers("register")) == 1
-
-
-async def test_a_failure_that_the_gateway_could_not_read_becomes_one_that_it_can(
-    gateway: FakeGateway,
-) -> None:
-    worker = Worker(gateway=gateway.url)
-
-    @worker.handler(models=["m"])
-    async def odd(task: Task, context: Context) -> None:
-        raise TaskError("X" * 201, "a code that is too long")
-
-    async with serving(worker):
-        outcome = await gateway.run("openaiLike", {}, model="m")
-        assert outcome.error_info is not None
-        assert outcome.error_info["code"] == "WORKER_ERROR"

@@ -181,9 +181,6 @@ def chunk(attempt: Attempt, seq: int, text: str) -> Any:
     return from_worker.decode(msgspec.json.encode({"type": "taskChunk", **frame}))
 
 
-BUSY = {"error": "busy", "errorInfo": {"code": "MODEL_TOO_BUSY", "retryable": True}}
-
-
 async def test_the_slot_is_taken_until_the_store_has_the_end() -> None:
     stage = Stage()
     worker = stage.worker()
@@ -224,15 +221,6 @@ async def test_a_task_is_silent_since_its_worker_last_gave_a_sign_of_it() -> Non
     assert silent() == (1000, 1)
     attempt.result(result(attempt, lastSeq=1))
     assert silent() == (None, None), "it has answered"
-
-
-@pytest.mark.parametrize(("length", "kept"), [(200, True), (201, False)])
-async def test_a_long_finish_reason_is_not_that_of_the_whole_answer(length: int, kept: bool) -> None:
-    stage = Stage()
-    attempt = await stage.started(stage.worker())
-    attempt.result(result(attempt, {"content": "a", "finish_reason": "x" * length}))
-    assert attempt.end is not None
-    assert (b'"finishReason":"xxx' in attempt.end.fragment) is kept
 
 
 async def test_the_next_task_comes_with_the_end_of_the_last() -> None:
@@ -277,23 +265,6 @@ async def test_a_task_that_was_not_acknowledged_has_not_begun() -> None:
     assert (more["cause"], more["begun"]) == ("lost", False)
 
 
-async def test_a_retryable_failure_goes_back_only_without_output() -> None:
-    stage = Stage()
-    attempt = await stage.started(stage.worker())
-    attempt.result(result(attempt, None, **BUSY))
-    _, more = await stage.store.answer("requeue", Ended("queued"))
-    assert (more["cause"], more["begun"], more["end"].code) == ("failed", True, "MODEL_TOO_BUSY")
-    assert stage.sent["w"][-1]["status"] == "accepted"
-
-    stage = Stage()
-    attempt = await stage.started(stage.worker())
-    attempt.chunk(chunk(attempt, 1, "seen"))
-    attempt.result(result(attempt, None, lastSeq=1, **BUSY))
-    await stage.store.answer("append", [("ok", 0)])
-    args, _ = await stage.store.answer("finish", finished("ok"))
-    assert (args[3].state, args[3].code) == ("failed", "MODEL_TOO_BUSY")
-
-
 @pytest.mark.parametrize(
     ("info", "hold_ms"),
     [
@@ -311,32 +282,6 @@ async def test_a_retryable_failure_goes_back_only_without_output() -> None:
 def test_a_provider_holds_its_model_by_saying_when_to_come_again(info: dict[str, Any], hold_ms: int) -> None:
     known = msgspec.convert({"code": "MODEL_TOO_BUSY", "retryable": True, **info}, ErrorInfo)
     assert provider_hold_ms(known) == hold_ms
-
-
-async def test_a_provider_that_refuses_costs_no_try_and_no_rest_of_the_worker() -> None:
-    stage = Stage()
-    worker = stage.worker()
-    attempt = await stage.started(worker)
-    attempt.acknowledged()
-    info = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429, "retryAfterMs": 5000}
-    attempt.result(result(attempt, None, error="slow down", errorInfo=info))
-    assert worker.free(stage.dispatcher.pool.time()) == 1
-    _, more = await stage.store.answer("requeue", Ended("queued", later=(("m", 5000),)))
-    assert (more["cause"], more["begun"], more["hold_ms"]) == ("declined", False, 5000)
-    assert more["end"].code == "MODEL_TOO_BUSY"
-    assert stage.sent["w"][-1]["status"] == "accepted"
-    assert "t1" not in worker.avoided
-
-
-async def test_an_overloaded_server_rests_its_worker_alone() -> None:
-    stage = Stage()
-    worker = stage.worker()
-    attempt = await stage.started(worker)
-    info = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 503, "retryAfterMs": 5000}
-    attempt.result(result(attempt, None, error="overloaded", errorInfo=info))
-    assert worker.free(stage.dispatcher.pool.time()) == 0
-    _, more = await stage.store.answer("requeue", Ended("queued"))
-    assert (more["cause"], more["begun"], more["hold_ms"]) == ("failed", True, 0)
 
 
 # ---- windows ----------
@@ -402,25 +347,6 @@ async def test_output_so_far_is_the_number_of_deltas() -> None:
     assert attempt.output_tokens == 3
 
 
-@pytest.mark.parametrize("reason", ["capacity", "draining"])
-async def test_a_rejection_is_no_try_and_keeps_the_worker_free_of_tasks(reason: Any) -> None:
-    stage = Stage()
-    worker = stage.worker(slots=2)
-    attempt = await stage.started(worker)
-    attempt.reject(TaskReject("t1", 1, reason))
-    assert worker.free(stage.dispatcher.pool.time()) == 0
-    _, more = await stage.store.answer("requeue", Ended("queued"))
-    assert (more["cause"], more["begun"]) == ("declined", False)
-
-
-async def test_a_rejection_after_the_beginning_is_ignored() -> None:
-    stage = Stage()
-    attempt = await stage.started(stage.worker())
-    attempt.acknowledged()
-    attempt.reject(TaskReject("t1", 1, "capacity"))
-    assert attempt.phase is Phase.RUNNING
-
-
 @pytest.mark.parametrize("how", ["it goes", "its result cannot be read"])
 @pytest.mark.parametrize("chunks", [0, 3])
 async def test_what_a_stopped_task_wrote_is_counted_though_its_worker_does_not_say(
@@ -483,21 +409,6 @@ async def test_who_does_not_stop_is_given_up_before_the_sweep_ends_the_task(grac
     assert left_s > min(RENEW_S + TICK_S, grace_ms / 5000), "it may have heard of it by a renewal alone"
 
 
-async def test_a_stopped_task_holds_its_slot_until_the_worker_answers() -> None:
-    stage = Stage()
-    worker = stage.worker()
-    attempt = await stage.started(worker)
-    attempt.stop("client")
-    assert stage.sent["w"][-1] == {
-        "type": "cancel", "taskId": "t1", "attempt": 1, "reason": "client", "graceMs": 5000,
-    }  # fmt: skip
-    assert (attempt.phase, worker.free(0)) == (Phase.STOPPING, 0)
-    attempt.result(result(attempt))
-    await stage.store.answer("finish", finished("late"))
-    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
-    assert stage.sent["w"][-1]["status"] == "stale"
-
-
 async def test_an_answer_that_overtakes_the_stores_frees_the_slot_too() -> None:
     stage = Stage()
     worker = stage.worker()
@@ -544,29 +455,6 @@ async def superseded(stage: Stage, worker: Worker, task: Grant | None = None) ->
     return await stage.started(worker, task or grant("t1", 2))
 
 
-async def test_a_new_grant_of_a_task_stops_the_attempt_that_is_still_here() -> None:
-    stage = Stage()
-    worker = stage.worker(slots=3)
-    first = await stage.started(worker)
-    first.acknowledged()
-    second = await superseded(stage, worker)
-    assert [(f["type"], f["attempt"]) for f in stage.sent["w"]] == [
-        ("task", first.key[1]),
-        ("cancel", first.key[1]),
-        ("task", second.key[1]),
-    ]
-    assert (first.phase, second.phase) == (Phase.STOPPING, Phase.SENT)
-    assert (held_by(worker), worker.free(1e9)) == (["t1", "t1"], 1)
-    assert len(stage.dispatcher.attempts) == 2
-    assert stage.dispatcher.attempts.newest("t1") is second
-
-    first.result(result(first))
-    await stage.store.answer("finish", finished("stale"))
-    assert stage.sent["w"][-1]["status"] == "stale"
-    assert (held_by(worker), worker.free(1e9)) == (["t1"], 2)
-    assert second.phase is Phase.SENT
-
-
 async def test_the_end_of_a_superseded_attempt_is_not_the_end_of_the_next() -> None:
     """The result of the first was on its way to the store when the task was granted anew."""
     stage = Stage()
@@ -605,50 +493,7 @@ async def test_news_of_an_old_attempts_end_does_not_stop_the_new_one() -> None:
     await stage.dispatcher.close()
 
 
-async def test_of_two_attempts_a_lost_worker_ends_both() -> None:
-    stage = Stage()
-    worker = stage.worker(slots=2)
-    await stage.started(worker)
-    await superseded(stage, worker)
-    stage.dispatcher.registry.disconnected(worker)
-    await stage.store.answer("finish", finished("stale"))
-    _, more = await stage.store.answer("requeue", Ended("queued"))
-    assert more["cause"] == "lost"
-    assert not stage.dispatcher.attempts
-
-
-async def test_a_version_1_worker_that_could_not_tell_them_apart_gives_the_task_back() -> None:
-    stage = Stage()
-    worker = stage.worker(version=1)
-    first = await stage.started(worker)
-    worker.slots = 2  # as if a slot had been reserved before
-    stage.dispatcher.slots.fill(worker)
-    await stage.store.answer("take", [grant("t1", 2)])
-    await stage.store.answer("requeue", Ended("queued"))
-    assert (first.phase, held_by(worker)) == (Phase.STOPPING, ["t1"])
-    assert [frame["type"] for frame in stage.sent["w"]] == ["task"]
-
-
 # ---- output that cannot be written ----------
-
-
-async def test_output_beyond_the_limit_ends_the_task_and_keeps_the_slot_until_the_worker_stops() -> None:
-    stage = Stage()
-    stage.dispatcher.settings.max_output_bytes = 5000
-    worker = stage.worker()
-    attempt = await stage.started(worker)
-    attempt.chunk(chunk(attempt, 1, "x" * 4000))
-    await stage.store.answer("append", [("ok", 0)])
-    attempt.chunk(chunk(attempt, 2, "x" * 4000))
-    args, _ = await stage.store.answer("finish", finished("ok"))
-    _, _, events, end = args
-    assert (end.state, end.code, events) == ("failed", "OUTPUT_TOO_LARGE", [])
-    assert (end.want, end.keep_ms) == (0, 60_000)
-    assert stage.sent["w"][-1]["type"] == "cancel"
-    assert (attempt.phase, worker.free(1e9)) == (Phase.STOPPING, 0)
-    attempt.result(result(attempt))
-    await stage.store.answer("finish", finished("late"))
-    assert worker.free(1e9) == 1
 
 
 async def test_an_end_that_the_store_refuses_for_good_frees_the_slot_here() -> None:
@@ -699,17 +544,6 @@ async def test_the_store_that_lost_interest_stops_the_worker() -> None:
     await stage.store.answer("append", [("stale", 0)])
     assert stage.sent["w"][-1]["type"] == "cancel"
     assert attempt.phase is Phase.STOPPING
-
-
-async def test_output_is_counted_when_the_worker_says_nothing_of_usage() -> None:
-    stage = Stage()
-    attempt = await stage.started(stage.worker())
-    for seq in range(1, 4):
-        attempt.chunk(chunk(attempt, seq, "x"))
-    attempt.result(result(attempt, None, lastSeq=3))
-    await stage.store.answer("append", [("ok", 0)])
-    args, _ = await stage.store.answer("finish", finished("ok"))
-    assert args[3].used == Used(0, 3, estimated=True)
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "lost", "completed"])
@@ -818,14 +652,6 @@ async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
     args, _ = await stage.store.answer("take", Taken([], (("m", 60_000),)))
     assert args[:2] == (["m"], 0)
     assert len(stage.dispatcher.slots._timers) == 1
-
-
-async def test_closing_forgets_the_timers() -> None:
-    stage = Stage()
-    stage.worker()
-    await stage.store.answer("take", Taken([], (("m", 60_000),)))
-    await stage.dispatcher.close()
-    assert len(stage.dispatcher.slots._timers) == 0
 
 
 async def test_a_wake_up_that_overtakes_the_answer_to_a_result_is_not_lost() -> None:
@@ -1031,25 +857,6 @@ async def test_a_worker_for_which_ten_tasks_in_a_row_fail_is_told_once() -> None
         ended(worker, "m", State.COMPLETED, "", "")
     assert [line["event"] for line in logs[2:]] == ["worker completes tasks again", "worker is well again"]
     assert (worker.ailment, worker.cap) == ("", None)
-
-
-async def test_workers_that_are_ill_and_well_in_turn_have_few_lines() -> None:
-    stage = Stage()
-    workers = [stage.worker(f"w{number}") for number in range(50)]
-    with capture_logs() as logs:
-        for worker in workers:
-            stage.dispatcher.health.says(worker, "no upstream")
-            stage.dispatcher.health.says(worker, "")
-    assert 20 <= len(logs) < 50
-    assert not any(worker.ailment for worker in workers)
-
-
-async def test_what_ails_a_worker_is_one_printable_line() -> None:
-    stage = Stage()
-    worker = stage.worker()
-    for _ in range(3):
-        stage.dispatcher.health.ended(worker, "m", State.FAILED, "UPSTREAM_ERROR", "red\x1b\x1b" + "x" * 999)
-    assert worker.ailment == "red  " + "x" * 75
 
 
 @pytest.mark.parametrize(
