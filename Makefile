@@ -1,8 +1,8 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs what every change must pass, `make nightly`
 # all tests on all servers, `make fuzz` the long random ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
 # (KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=),
-# `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=, ENDPOINT=1: of calls and
-# permits), `make check` the format, lint, types, words and sizes.
+# `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=),
+# `make check` the format, lint, types, words and sizes.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -68,10 +68,10 @@ hostile: install-dev
 
 drill: install-dev
 	sh tests/install-tools
-	$(BIN)/python -m tests.drill $(if $(CALLS),--calls $(CALLS))
+	FAIRLANE_CALLS=$(or $(CALLS),400) $(BIN)/python -m pytest -s --nightly tests/drill
 
 windows: install-dev
-	$(BIN)/python -m tests.windows $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ENDPOINT),--endpoint)
+	FAIRLANE_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s --nightly tests/windows
 
 check: install-dev
 	$(BIN)/ruff format --check .

@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import itertools
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import openai
@@ -15,8 +13,6 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tests.support.serving import NO_TLS
 
 LONGEST_S = 60.0
-ENDED_EARLY = frozenset({429, 503})
-"""Statuses of refusals: nothing was run."""
 SCHEMA: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {
@@ -32,22 +28,12 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-class End(StrEnum):
-    """What became of a call."""
-
-    ANSWERED = "answered"
-    REFUSED = "refused"
-    FAILED = "failed"
-
-
 @dataclass(frozen=True)
 class Call:
-    """One that is over. `first_s`: of a stream, until its first text."""
+    """A call that has ended. `why` it has no right answer; empty if it has one."""
 
-    end: End
     provider: str = ""
     model: str = ""
-    first_s: float | None = None
     why: str = ""
 
 
@@ -87,41 +73,39 @@ class Callers:
             body["response_format"] = SCHEMA
         try:
             if streams and number // len(self._clients) % 2:
-                text, told, first_s = await self._stream(client, body)
+                text, told = await self._stream(client, body)
             else:
                 answer = await client.chat.completions.create(**body)
-                text, told, first_s = str(answer.choices[0].message.content), answer.model, None
+                text, told = str(answer.choices[0].message.content), answer.model
         except openai.APIStatusError as error:
-            end = End.REFUSED if error.status_code in ENDED_EARLY else End.FAILED
-            return Call(end, why=f"{error.status_code} {error.code}")
+            return Call(why=f"{error.status_code} {error.code}")
         except openai.APIError as error:
-            return Call(End.FAILED, why=f"{type(error).__name__}: {error}"[:200])
-        return _read(text, told, said, first_s)
+            return Call(why=f"{type(error).__name__}: {error}"[:200])
+        return _read(text, told, said)
 
-    async def _stream(self, client: AsyncOpenAI, body: dict[str, Any]) -> tuple[str, str, float | None]:
-        begun, first_s, text, told = time.monotonic(), None, "", ""
+    async def _stream(self, client: AsyncOpenAI, body: dict[str, Any]) -> tuple[str, str]:
+        text, told = "", ""
         async with await client.chat.completions.create(stream=True, **body) as stream:
             async for chunk in stream:
                 told = chunk.model
                 if chunk.choices and chunk.choices[0].delta.content:
-                    first_s = first_s or time.monotonic() - begun
                     text += chunk.choices[0].delta.content
-        return text, told, first_s
+        return text, told
 
     async def close(self) -> None:
         for client in self._clients:
             await client.close()
 
 
-def _read(text: str, told: str, said: str, first_s: float | None) -> Call:
-    """An answer is good that one provider gave, whole, to what was said."""
+def _read(text: str, told: str, said: str) -> Call:
+    """Judge an answer: right is the whole answer of one provider to this message."""
     try:
         answer = json.loads(text)
         if answer == {"by": answer["by"], "said": said}:
-            return Call(End.ANSWERED, answer["by"], told, first_s)
+            return Call(answer["by"], told)
     except (ValueError, TypeError, KeyError):
-        pass  # it is told below
-    return Call(End.FAILED, why=f"a wrong answer to {said!r}: {text[:200]!r}")
+        pass
+    return Call(why=f"a wrong answer to {said!r}: {text[:200]!r}")
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import redis
 from tests.drill.faults import BEHIND, FALLBACK, FAULTS, PAIR, PRIMARY, TWINS
 from tests.drill.provider import Provider, providers
 from tests.integration.native.keys import key, secret
@@ -28,8 +27,6 @@ SLOTS = 32
 GRANTED = 1_000_000
 PRICES = {PRIMARY: Decimal(1), PAIR: Decimal(1), TWINS: Decimal(1), FALLBACK: Decimal("0.25")}
 """Credits of an answer."""
-STUCK, SPARE, OTHER, SITE = "stuck", "stand-in", "other", "site"
-"""Models of the backlog, and the key of those who wait."""
 SETTLE_S = 60.0
 
 
@@ -55,14 +52,9 @@ class Adapter(OpenAIAdapter):
 class Stage:
     """What is there."""
 
-    def __init__(
-        self, gateways: list[GatewayProcess], of: dict[str, Provider], store: "redis.Redis", limit_ms: int
-    ) -> None:
+    def __init__(self, gateways: list[GatewayProcess], of: dict[str, Provider]) -> None:
         self.gateways = gateways
         self.providers = of
-        self.store = store
-        self.limit_ms = limit_ms
-        """How long any of the models may take to its first output."""
         self.operators = [
             http_client(gateway.url, headers=bearer(secret("ops")), timeout=60) for gateway in gateways
         ]
@@ -78,12 +70,6 @@ class Stage:
         assert answer.status_code == 200, answer.text
         body: dict[str, Any] = json.loads(answer.text, parse_float=Decimal)
         return body
-
-    async def force(self, model: str, upstream: str, breaker: str) -> None:
-        """As an operator does."""
-        said = {"upstream": upstream, "breaker": breaker}
-        answer = await self.operators[0].patch(f"/api/admin/models/{model}", json=said)
-        assert answer.status_code == 200, answer.text
 
     async def troubles(self, model: str) -> list[str]:
         """What is not as it should be of a model's workers and their upstreams."""
@@ -140,31 +126,19 @@ def _upstreams(state: dict[str, Any], model: str) -> list[dict[str, Any]]:
 
 def settings(first_output_ms: int, open_ms: int) -> dict[str, Any]:
     """Of both gateways."""
-    each = {"first_output_ms": first_output_ms, "breaker_open_ms": open_ms}
+    each = {"first_output_ms": first_output_ms, "breaker_open_ms": open_ms, "fallback_after_ms": 0}
     quota = {"of": "key"}
     return {
-        "keys": [
-            key("ops", admin=True),
-            key(SITE, delegating=True),
-            *(key(fault.name, quota=quota, tier="paid") for fault in FAULTS),
-        ],
+        "keys": [key("ops", admin=True), *(key(fault.name, quota=quota, tier="paid") for fault in FAULTS)],
         "workers": [{"id": "drill", "sha256": digest(WORKER_TOKEN)}],
         "prices": [
             {"model": model, "input": 0, "output": 0, "request": str(price)}
             for model, price in PRICES.items()
         ],
-        "models": {
-            **dict.fromkeys(BEHIND, each),
-            STUCK: {"fallbacks": [SPARE], "fallback_after_ms": 0},
-            SPARE: {},
-            OTHER: {},
-        },
+        "models": dict.fromkeys(BEHIND, each),
         "routes": {
-            route(model): {"model": model, "fallbacks": [FALLBACK], "fallback_after_ms": 0}
-            for model in BEHIND
-            if model != FALLBACK
+            route(model): {"model": model, "fallbacks": [FALLBACK]} for model in BEHIND if model != FALLBACK
         },
-        "max_queue_length": 50_000,
         "drain_ms": 0,
     }
 
@@ -176,21 +150,16 @@ async def stage(folder: Path, *, first_output_ms: int, open_ms: int) -> AsyncIte
     said = settings(first_output_ms, open_ms)
     said["database_url"] = f"sqlite:///{folder}/shared/{FILE}"
     with running_server() as server:
-        store = server.client()
         gateways = [GatewayProcess(_made(folder / name), server.url, **said) for name in ("a", "b")]
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                for gateway in gateways:
-                    stack.push_async_callback(gateway.stop)
-                    await gateway.start()
-                names = {name for behind in BEHIND.values() for name in behind}
-                of = await stack.enter_async_context(providers(*names))
-                scene = Stage(gateways, of, store, first_output_ms)
-                stack.push_async_callback(scene.close)
-                await stack.enter_async_context(_workers(scene))
-                yield scene
-        finally:
-            store.close()
+        async with contextlib.AsyncExitStack() as stack:
+            for gateway in gateways:
+                stack.push_async_callback(gateway.stop)
+                await gateway.start()
+            names = {name for behind in BEHIND.values() for name in behind}
+            scene = Stage(gateways, await stack.enter_async_context(providers(*names)))
+            stack.push_async_callback(scene.close)
+            await stack.enter_async_context(_workers(scene))
+            yield scene
 
 
 def _made(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A worker, as a process of its own, that asks the target for each task and says when its request has left."""
+"""A worker as a process: sends a request to the target for each task, and reports when the request left."""
 
 import asyncio
 import signal
@@ -12,14 +12,14 @@ SLOTS = 250
 
 
 class Target:
-    """Connections to it, one for each task under way."""
+    """Connections to the target, one for each running task."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._free: list[Line] = []
 
     async def ask(self, user: str, context: Context) -> str:
-        """What it answers."""
+        """Return its answer."""
         line = self._free.pop() if self._free else await Line.open(self._port)
         await line.send(post("/call", b"", user))
         context.sent()
@@ -29,7 +29,7 @@ class Target:
 
 
 def make_worker(gateway: str, model: str, port: int) -> Worker:
-    """At this gateway, for this model."""
+    """Return a worker for this gateway and model."""
     worker = Worker("asks-the-target", gateway=gateway, slots=SLOTS)
     target = Target(port)
 
