@@ -64,7 +64,7 @@ chains: install-dev
 
 hostile: install-dev
 	sh tests/install-tools
-	$(BIN)/python -m tests.hostile --requests $(or $(REQUESTS),200000) $(if $(SEED),--seed $(SEED))
+	FAIRLANE_REQUESTS=$(or $(REQUESTS),200000) FAIRLANE_SEED=$(or $(SEED),9) $(BIN)/python -m pytest -s --nightly tests/hostile
 
 drill: install-dev
 	sh tests/install-tools

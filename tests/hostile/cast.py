@@ -22,6 +22,11 @@ WORKING = (STREAMING, SLOW, PLAIN, RAW)
 LAB_QUEUES = ("lab_stream", "lab_batch", "lab_vision")
 """Queues that nobody uses, so that an attacker with an admin's key may change them."""
 
+NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
+NOBODYS_FILE = "file-01a1fc1b02328009a4a9bfa34c29bda8"
+NO_BATCH = f"batch_{'0' * 32}"
+"""Valid ids of a task, a file and a batch that do not exist."""
+
 RESULT_TTL_MS = 10_000
 """Long enough for a slow machine to read a result, short enough to see it go."""
 LONGEST_MS = 10_000

@@ -145,7 +145,7 @@ def _judge(connection: _Connection, plan: Plan, part: Part, number: int, in_time
     # after a damaged HEAD nobody knows where an answer ends
     by_head = not plan.methods and any(b"HEAD " in data for data in plan.writes)
     for answer in reader.answers:
-        part.answered(plan.kind, answer.status, answer.code() if answer.status >= 500 else "")
+        part.answered(answer.status, answer.code() if answer.status >= 500 else "")
         if wrong := fault_of(answer, framed=not by_head):
             fault(wrong, answer.body)
         if plan.wants is not None and answer.status not in plan.wants:

@@ -4,8 +4,7 @@ import copy
 import functools
 from typing import Any, cast
 
-from tests.hostile.cast import LAB, LAB_QUEUES, STREAMING, WORKING
-from tests.hostile.corpus import NO_BATCH, NOBODYS, NOBODYS_FILE
+from tests.hostile.cast import LAB, LAB_QUEUES, NO_BATCH, NOBODYS, NOBODYS_FILE, STREAMING, WORKING
 
 from fairlane.gateway.app import App
 

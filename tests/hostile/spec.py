@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -18,8 +17,6 @@ class Spec(msgspec.Struct):
     seconds: float
     sockets: int = 100
     """At most so many at once."""
-    only: int | None = None
-    """Do connection (or request) of this number, and nothing else."""
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -29,11 +26,9 @@ def main(name: str, attack: Callable[[Spec, Part], Awaitable[None]]) -> None:
     """The body of an attacker's process: a specification as its argument, its report as the last line of its output."""
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
     part = Part(name)
-    began = time.monotonic()
 
     async def run() -> None:
         await attack(spec, part)
 
     asyncio.run(run())
-    part.seconds = time.monotonic() - began
     sys.stdout.buffer.write(msgspec.json.encode(part) + b"\n")

@@ -121,13 +121,6 @@ class Stage:
                 errors[event] += 1
         return tracebacks, errors
 
-    def stalls(self) -> list[dict[str, int]]:
-        """What its log says of standstills of its loop."""
-        lines = (
-            json.loads(line) for line in self.gateway.log.splitlines() if "the event loop stood still" in line
-        )
-        return [{name: line[name] for name in ("late_ms", "computing_ms")} for line in lines]
-
 
 @contextlib.asynccontextmanager
 async def stage(folder: Path) -> AsyncIterator[Stage]:
@@ -139,7 +132,10 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         try:
             await gateway.start()
             pace = ["--ttft-ms", "10", "--tokens-per-second", "500", "--tokens", "16"]
-            for kind, model, more in (("echo", cast.STREAMING, []), ("simulate", cast.SLOW, pace)):
+            for kind, model, more in (
+                ("start", cast.STREAMING, ["--provider", "echo"]),
+                ("simulate", cast.SLOW, pace),
+            ):
                 children.append(await _worker(gateway.url, kind, model, more, folder))
             await until(lambda: _offered(gateway.url), "the workers to be known", 40)
             yield Stage(gateway, store)

@@ -15,7 +15,6 @@ from tests.hostile.cast import (
     GOOD,
     GOOD_WORKER,
     OTHER_GOOD,
-    PLAIN,
     PLAIN_WORKER,
     RAW,
     SLOW,
@@ -173,14 +172,7 @@ class Callers:
 
     def start(self) -> None:
         ways: tuple[Callable[[httpx2.AsyncClient], Awaitable[str]], ...]
-        ways = (
-            self._sync,
-            self._chat_stream,
-            self._native_stream,
-            self._later,
-            self._version_1,
-            self._raw_stream,
-        )
+        ways = (self._sync, self._chat_stream, self._native_stream, self._later)
         for number, way in enumerate(ways):
             key = (GOOD, OTHER_GOOD)[number % 2]
             self._tasks.append(asyncio.create_task(self._again(way, key)))
@@ -237,14 +229,6 @@ class Callers:
         said = answer.json()["choices"][0]["message"]["content"]
         return "" if said == text else f"asked {text!r}, was told {said!r}"
 
-    async def _version_1(self, http: httpx2.AsyncClient) -> str:
-        text = self._text()
-        body = {"model": PLAIN, "messages": [{"role": "user", "content": text}]}
-        answer = await http.post("/api/openai", json=body)
-        if answer.status_code != 200:
-            return f"{answer.status_code} {answer.text}"
-        return "" if answer.json() == {"content": text} else f"asked {text!r}, was told {answer.text!r}"
-
     async def _chat_stream(self, http: httpx2.AsyncClient) -> str:
         text, said, whole = self._text(), "", False
         body = {"model": STREAMING, "stream": True, "messages": [{"role": "user", "content": text}]}
@@ -258,18 +242,6 @@ class Callers:
                     for choice in json.loads(line[6:])["choices"]:
                         said += choice["delta"].get("content") or ""
         return "" if whole and said == text else f"asked {text!r}, read {said!r}, whole: {whole}"
-
-    async def _raw_stream(self, http: httpx2.AsyncClient) -> str:
-        """Streamed word by word, or at once by the worker of version 1 that takes any model."""
-        text = self._text()
-        body = {"model": RAW, "stream": True, "messages": [{"role": "user", "content": text}]}
-        async with http.stream("POST", "/api/openai", json=body) as answer:
-            events, _ = await _read(answer, 1000)
-        name, last = events[-1] if events else ("nothing", {})
-        if name != "done":
-            return f"ended with {name} {last}"
-        said = _joined(events) or str(last["result"]["content"])
-        return "" if said.rstrip() == text else f"asked {text!r}, read {said!r}"
 
     async def _native_stream(self, http: httpx2.AsyncClient) -> str:
         """Read a little, leave, come back, read the rest: together it is the result."""

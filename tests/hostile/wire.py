@@ -82,14 +82,10 @@ async def attack(spec: Spec, part: Part) -> None:
 
     try:
         await asyncio.sleep(REFRESH_S)
-        if spec.only is not None:
-            await carry_out(spec.port, plan(spec.seed, spec.only, known), part, spec.only)
-        else:
-            await asyncio.gather(*(attacker() for _ in range(spec.sockets)))
+        await asyncio.gather(*(attacker() for _ in range(spec.sockets)))
     finally:
         learner.cancel()
         await asyncio.gather(learner, return_exceptions=True)
-    part.notes["connections"] = number
 
 
 if __name__ == "__main__":

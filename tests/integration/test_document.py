@@ -22,8 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from tests.hostile import cast
-from tests.hostile.cast import LAB, WORKING, secret
-from tests.hostile.corpus import NOBODYS
+from tests.hostile.cast import LAB, NOBODYS, WORKING, secret
 from tests.hostile.document import narrowed, whole
 from tests.support.talk import Talk, talking
 
