@@ -268,8 +268,8 @@ async def running(
                     # a Redis that is slow on a loaded machine is measured, and does not end the run
                     environ={
                         "FAIRLANE_LOG_LEVEL": "warning",
-                        "FAIRLANE_DRAIN_MS": "0",
-                        "FAIRLANE_TUNING__REDIS_TIMEOUT_MS": "5000",
+                        "FAIRLANE_DRAIN": "0",
+                        "FAIRLANE_TUNING__REDIS_TIMEOUT": "5s",
                         **settings,
                     },
                     lines=False,

@@ -14,7 +14,7 @@ from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.routing.overrides import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
-from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced
+from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced, external_name
 from fairlane.gateway.settings.provenance import Origins
 from fairlane.queues.overrides import Override
 from fairlane.queues.survey.survey import RefusedReload
@@ -280,8 +280,10 @@ def changes(before: Settings, after: Settings) -> dict[str, list[str]]:
             f"{name}_added": sorted(now.keys() - both),
             f"{name}_changed": sorted(entry for entry in both if was[entry] != now[entry]),
         }
-    found["settings_changed"] = [name for name in differ if name in RELOADED and name not in _NAMED]
-    found["needs_restart"] = [name for name in differ if name not in RELOADED]
+    found["settings_changed"] = [
+        external_name(name) for name in differ if name in RELOADED and name not in _NAMED
+    ]
+    found["needs_restart"] = [external_name(name) for name in differ if name not in RELOADED]
     if before.files.storage != after.files.storage:
         found["needs_restart"].append("files.storage")
     return {what: names for what, names in found.items() if names}

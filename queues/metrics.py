@@ -143,7 +143,7 @@ RESPONSE_BYTES_STORED = Metric("fairlane_response_bytes_stored_total", (), "Byte
 BREAKER_CHANGES = Metric(
     "fairlane_breaker_changes_total", ("model", "upstream", "became"), "Circuit breakers that opened or closed, and probes")
 RESULTS_DROPPED = Metric(
-    "fairlane_results_dropped_total", (), "Results dropped early, as all took more than max_retained_bytes", ("",))
+    "fairlane_results_dropped_total", (), "Results dropped early, as all took more than max_retained_size", ("",))
 RECORDS_WRITTEN = Metric("fairlane_records_written_total", (), "Records written to the SQL database")
 BALANCES_CORRECTED = Metric("fairlane_balances_corrected_total", (), "Balances in Redis that differed from the ledger", ("",))
 CREDITS_CORRECTED = Metric("fairlane_credits_corrected_total", (), "Credits by which they differed, up or down", ("",))

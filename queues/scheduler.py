@@ -170,7 +170,7 @@ class Scheduler:
     def _log_dropped(self, number: int) -> None:
         self._dropped.log(
             log.warning,
-            "ended tasks take more than max_retained_bytes: those that ended first are dropped before their time",
+            "ended tasks take more than max_retained_size: those that ended first are dropped before their time",
             dropped=number,
             max_retained_bytes=self.limits.max_retained_bytes,
         )

@@ -176,7 +176,7 @@ class EndpointLine(Schema, kw_only=True):
     why: str | None
     slots: Annotated[int, says("C: requests that may be under way at once")]
     mean_ms: Annotated[float | None, says("T: how long a request takes")]
-    measured: Annotated[bool, says("T is measured, and not guessed (`mean_ms`)")]
+    measured: Annotated[bool, says("T is measured, and not guessed (`mean`)")]
     per_second: Annotated[float | None, says("Q = C / T, or what its narrowest window lets through")]
     paused: bool
 

@@ -62,7 +62,7 @@ class Column:
         value: Any = row
         for name in self._path:
             value = value.get(name) if isinstance(value, Mapping) else None
-        setting = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self._path[-1])
+        setting = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self._path[-1]).removesuffix("_ms")
         overridden = {setting, self.title} & set(row.get("overrides", ()))
         return self._format(value) + ("*" if overridden else "")
 

@@ -21,7 +21,7 @@ DATABASE_GAUGES = (
     ),
     StoreGauge("fairlane_files", (), "Files, also those that arrive or are still to be removed"),
     StoreGauge("fairlane_files_bytes", (), "Bytes that they take, or are set aside for them"),
-    StoreGauge("fairlane_files_limit_bytes", (), "Bytes that they may take (files.max_bytes)"),
+    StoreGauge("fairlane_files_limit_bytes", (), "Bytes that they may take (files.max_size)"),
     StoreGauge("fairlane_responses_held", (), "Responses that are kept; counted every ten minutes"),
     StoreGauge("fairlane_responses_held_bytes", (), "Bytes of them"),
 )

@@ -12,6 +12,7 @@ from fairlane.gateway.records import refusals
 from fairlane.gateway.records.audit import Values, WantedActs, read_page
 from fairlane.gateway.records.refusals import WantedRefusals
 from fairlane.gateway.records.slots import ReportSlots
+from fairlane.gateway.settings import external
 from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
 from fairlane.queues.rules import Kind, decode, settings_of
@@ -96,8 +97,10 @@ def as_shown(target: str, stored: Values) -> Values:
     """Settings are told as Redis keeps them, others as they are shown."""
     word = target.partition(" ")[0]
     kind: Kind | None = "queue" if word == "queue" else "model" if word == "model" else None
+    if isinstance(values := stored.get("values"), Mapping):  # of an override
+        return {**stored, "values": external(values)}
     if kind is None:
         return stored
     known = settings_of(kind)
     held = in_force(kind, {name: decode(kind, name, text) for name, text in stored.items() if name in known})
-    return {name: held.get(name, value) for name, value in stored.items()}
+    return external({name: held.get(name, value) for name, value in stored.items()})

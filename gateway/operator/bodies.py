@@ -7,7 +7,7 @@ import msgspec
 from pydantic import BaseModel, Field, ValidationError
 
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.settings import part_of, suggestion
+from fairlane.gateway.settings import external_name, part_of, suggestion
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -28,7 +28,7 @@ def optional(settings: type[BaseModel], names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         info = settings.model_fields[name]
         kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-        fields[name] = (kept | None, Field(None, description=info.description))
+        fields[external_name(name)] = (kept | None, Field(None, description=info.description))
     return fields
 
 

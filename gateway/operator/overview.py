@@ -6,7 +6,7 @@ from typing import Any
 from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.operator.settings import in_force
-from fairlane.gateway.settings import QueueSettings
+from fairlane.gateway.settings import QueueSettings, external
 from fairlane.queues.chains import read_stage
 from fairlane.queues.failures import category_of
 from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
@@ -34,7 +34,7 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
         "reserved": settings["reserved"],
         "admission": settings["admission"],
         "paused": settings["paused"],
-        "overrides": queue.settings.overrides,
+        "overrides": external(queue.settings.overrides),
         "running": queue.running,
         "oldestWaitMs": queue.oldest_wait_ms,
         "share": queue.share,
@@ -158,7 +158,7 @@ def model_row(
         "workers": model.workers,
         "slots": model.slots,
         "unserved": model.unserved,
-        "overrides": model.settings.overrides,
+        "overrides": external(model.settings.overrides),
         "blocked": model.blocked,
         "configured": model.configured,
         "upstreams": [

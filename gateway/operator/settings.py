@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.calls.task_builder import check_model_name
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS
-from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion
+from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, external_name, suggestion
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
 
@@ -57,7 +58,7 @@ def described(kind: Kind) -> dict[str, dict[str, Any]]:
     """What each setting is for, in a sentence, and what it may be, as the settings themselves say. None: no such bound."""
     properties = ENTRY[kind].model_json_schema()["properties"]
     found = {}
-    for name in changeable(kind):
+    for name in map(external_name, changeable(kind)):
         told = properties[name]
         form = told["anyOf"][0] if "anyOf" in told else told
         sentence = _FIRST_SENTENCE.match(told["description"])
@@ -90,8 +91,8 @@ def no_queue(settings: Settings, name: str) -> ApiError:
 
 
 def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, Any]) -> Values:
-    """Return the values that a PATCH sets; None removes a change. Raise ApiError(400) with all that is wrong."""
-    known = changeable(kind)
+    """Return the values that a PATCH sets, as the scheduler takes them; None removes an override. Raise ApiError(400)."""
+    known = {external_name(name): name for name in changeable(kind)}
     values = dict(fields)
     paused = values.pop(PAUSED, None)
     problems = [(field, _unknown(kind, field)) for field in values if field not in known]
@@ -99,8 +100,11 @@ def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, 
         problems.append((PAUSED, f"paused should be true or false; got {_shown(paused)}"))
     entry = settings.queues[name] if kind == "queue" else settings.model(name)
     given = {field: value for field, value in values.items() if value is not None and field in known}
+    valid: BaseModel = entry
     try:
-        ENTRY[kind].model_validate(entry.model_dump() | given, strict=True)
+        valid = ENTRY[kind].model_validate_json(
+            msgspec.json.encode(entry.model_dump(mode="json") | given), strict=True
+        )
     except ValidationError as error:
         problems += [(str(detail["loc"][0]), _sentence(detail)) for detail in error.errors(include_url=False)]
     if problems:
@@ -109,15 +113,21 @@ def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, 
         )
         refusal.fields = {field[:64]: sentence for field, sentence in problems}
         raise refusal
-    return dict(fields)
+    read: Values = {
+        known[field]: None if value is None else getattr(valid, known[field])
+        for field, value in values.items()
+    }
+    return read | ({PAUSED: paused} if PAUSED in fields else {})
 
 
 def _unknown(kind: Kind, field: str) -> str:
     if kind == "model" and field in MODEL_SETTINGS:
         return f"{field} is set with `fairlane override create model NAME {field}=VALUE` (POST /api/admin/overrides)"
-    if field in ENTRY[kind].model_fields:
+    if field in map(external_name, ENTRY[kind].model_fields):
         return f"{field} can only be changed in the configuration"
-    return f"{field[:64]!r} is no setting of a {kind}" + suggestion(field, settings_of(kind))
+    return f"{field[:64]!r} is no setting of a {kind}" + suggestion(
+        field, map(external_name, settings_of(kind))
+    )
 
 
 def _sentence(detail: Mapping[str, Any]) -> str:

@@ -18,8 +18,8 @@ from fairlane import __version__
 from fairlane.gateway.current import RELOADED, Current
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
-from fairlane.gateway.settings import Settings
-from fairlane.gateway.settings.flatten import Leaf, flatten
+from fairlane.gateway.settings import Settings, external, external_name, external_value
+from fairlane.gateway.settings.flatten import Leaf, defaults, flatten
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
@@ -152,14 +152,7 @@ def _waiting(leaf: Leaf, own: Own) -> Came:
 def _default(name: str) -> Any:
     """Of a setting of a queue or model that this configuration does not list."""
     kind: Kind = "queue" if name.startswith("queues.") else "model"
-    field = ENTRY[kind].model_fields.get(name.rpartition(".")[2])
-    return (
-        False
-        if name.endswith(f".{PAUSED}")
-        else None
-        if field is None or field.is_required()
-        else field.default
-    )
+    return False if name.endswith(f".{PAUSED}") else defaults(ENTRY[kind]).get(name.rpartition(".")[2])
 
 
 # ---- layers ----------
@@ -181,7 +174,10 @@ def of_store(settings: Settings, ruling: Ruling) -> Layer:
         theirs = ruling.configured.get(place)
         if mine.get(place) != theirs:
             layer[name_of(*place)] = Came(
-                theirs, "replica", ruling.in_force.replica, ruling.in_force.modified_ms
+                external_value(place[2], theirs),
+                "replica",
+                ruling.in_force.replica,
+                ruling.in_force.modified_ms,
             )
     return dict(sorted(layer.items()))
 
@@ -191,7 +187,7 @@ def of_overrides(overrides: Iterable[Override]) -> Layer:
     layer: dict[str, Came] = {}
     for one in overrides:
         share = f", for {one.percent} % of the tasks" if one.percent < ALL else ""
-        for name, value in one.values.items():
+        for name, value in external(one.values).items():
             layer[f"{one.target}s.{one.name}.{name}"] = Came(
                 value, "changed", f"override {one.id}{share}", one.created_ms, one.created_by or None
             )
@@ -200,7 +196,7 @@ def of_overrides(overrides: Iterable[Override]) -> Layer:
 
 def name_of(kind: str, name: str, setting: str) -> str:
     """The name of a setting of a queue or model in this view."""
-    return f"{kind}s.{name}.{setting}"
+    return f"{kind}s.{name}.{external_name(setting)}"
 
 
 # ---- answer ----------

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.accounts.callers import Caller
@@ -19,9 +20,9 @@ from fairlane.gateway.settings import (
 )
 from fairlane.queues.overrides import ALL, Override
 
-ROUTE_SETTINGS = (*("model", "mode", "stream", "template", "fallbacks", "timeout_ms", "max_output_tokens"),)
+ROUTE_SETTINGS = (*("model", "mode", "stream", "template", "fallbacks", "timeout", "max_output_tokens"),)
 """What can be overridden of a route's rule. Its price, and what counts as the same task, only the configuration sets."""
-MODEL_SETTINGS = ("fallbacks", "fallback_after_ms", "first_output_ms", "silence_ms")
+MODEL_SETTINGS = ("fallbacks", "fallback_after", "first_output", "silence")
 """What replicas apply of a model; the scheduler's scripts apply the rest."""
 
 Part = TypeVar("Part", bound=BaseModel)
@@ -60,7 +61,7 @@ def overridden(settings: Settings, override: Override) -> Settings:
             return settings
         if "fallbacks" in said:
             said["fallbacks"] = said["fallbacks"] or []
-        model = _valid(ModelSettings, settings.model(name).model_dump() | said)
+        model = _valid(ModelSettings, settings.model(name).model_dump(mode="json") | said)
         after = settings.model_copy(update={"models": {**settings.models, name: model}})
     before = set(unusable_routes(_alone(settings, override)))
     if wrong := [sentence for sentence in unusable_routes(_alone(after, override)) if sentence not in before]:
@@ -114,7 +115,7 @@ def _alone(settings: Settings, override: Override) -> Settings:
 
 def _valid(part: type[Part], said: Mapping[str, Any]) -> Part:
     try:
-        return part.model_validate(said, strict=True)
+        return part.model_validate_json(msgspec.json.encode(said), strict=True)
     except ValidationError as error:
         raise InvalidOverride([_problem(detail) for detail in error.errors(include_url=False)]) from None
 

@@ -39,6 +39,7 @@ from fairlane.gateway.settings.routing import (
     TemplateSettings,
 )
 from fairlane.gateway.settings.sources import Problem, suggestion
+from fairlane.gateway.settings.units import external, external_name, external_value
 
 __all__ = [
     "DEFAULT_QUEUES",
@@ -71,6 +72,9 @@ __all__ = [
     "UpstreamSettings",
     "WebhookSettings",
     "WorkerKey",
+    "external",
+    "external_name",
+    "external_value",
     "hide_password",
     "load_settings",
     "notes",

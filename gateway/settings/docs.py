@@ -10,9 +10,10 @@ from pydantic_core import PydanticUndefined
 
 from fairlane.gateway.settings.chains import ChainSettings
 from fairlane.gateway.settings.model import Settings, hide_password
-from fairlane.gateway.settings.parts import UNITS, Rates, part_of
+from fairlane.gateway.settings.parts import Rates, part_of
 from fairlane.gateway.settings.routing import TemplateSettings
 from fairlane.gateway.settings.sources import NESTED, SEED_NAMES, SINGLE, env_name
+from fairlane.gateway.settings.units import Amount, external_name, text_of
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")
 """Settings that are shown without user, password and query."""
@@ -53,6 +54,13 @@ _SECTIONS = {
         *("endpoints", "responses", "webhooks", "files", "batches"),
     ),
 }
+_INTRODUCTION = """\
+Names are those of `fairlane.yaml`; a dot stands for a level of it. A variable sets the same value: `FAIRLANE_TASK_TIMEOUT=90s`.
+
+- **Durations** are a whole number and a unit: `500ms`, `30s`, `5m`, `12h`, `7d`. A number without a unit is an error, except 0.
+- **Sizes** have the units `B`, `KiB`, `MiB` and `GiB`; a number without a unit is bytes.
+- **Variables without the prefix** `FAIRLANE_` take a plain number in the unit of their name: `TASK_TIMEOUT_MS=90000`,
+  `STREAM_TTL_SECONDS=300`. An invalid value there is ignored with a warning."""
 _NOT_SET = re.compile(r"Not set(?:, or 0)?: (.+?)\.(?=\s|$)")
 """The sentence of a description that says what holds by default."""
 
@@ -102,9 +110,8 @@ def settings_table() -> str:
     """Return the reference of all settings as Markdown: a section per group, with name, variables, default and meaning."""
     seeds: dict[str, list[str]] = {}
     for seed in SEED_NAMES:
-        unit = " (seconds)" if seed.scale == 1000 else ""
-        seeds.setdefault(seed.setting, []).append(f"`{seed.variable}`{unit}")
-    lines = ["# All settings"]
+        seeds.setdefault(seed.setting, []).append(f"`{seed.variable}`")
+    lines = ["# All settings", "", _INTRODUCTION]
     for title, names in _SECTIONS.items():
         rows: list[tuple[str, str, str, str]] = []
         for name in names:
@@ -118,7 +125,7 @@ def settings_table() -> str:
                 )
             else:
                 variables = ", ".join([f"`{env_name(name)}`", *seeds.get(name, [])])
-                rows.append(_row(name, variables, field))
+                rows.append(_row(external_name(name), variables, field))
         if rows:
             lines += [*_heading(title, None), *_table(rows)]
     return "\n".join(lines) + "\n"
@@ -144,7 +151,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
         else:
             shown.add(part)
             fields |= {f"{name}.{inner}": entry for inner, entry in part.model_fields.items()}
-    return list(fields.items())
+    return [(external_name(name), field) for name, field in fields.items()]
 
 
 def _nested_env(group: str, part: str) -> str:
@@ -157,32 +164,24 @@ def _nested_env(group: str, part: str) -> str:
 
 def _row(name: str, variables: str, field: FieldInfo) -> tuple[str, str, str, str]:
     text = " ".join((field.description or "").split())
-    default = _default(name, field)
+    default = _default(field)
     if default == "not set" and (said := _NOT_SET.search(text)):
         default, text = said[1], text[: said.start()] + text[said.end() :]
     return f"`{name}`", variables, default, text.strip()
 
 
-def _default(name: str, field: FieldInfo) -> str:
+def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined or value in (None, "") or isinstance(value, BaseModel):
         return "not set"
+    if amount := next((entry for entry in field.metadata if isinstance(entry, Amount)), None):
+        limits = f" ({amount.range})" if amount.most < _BEYOND_ANY_USE else ""
+        return f"`{text_of(amount.unit, value)}`{limits}"
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"{_with_unit(name, value)}{_limits(field)}"
+        return f"{value}{_limits(field)}"
     return f"`{value}`" if isinstance(value, str) else shown(value)
-
-
-def _with_unit(name: str, value: int) -> str:
-    """Return a duration or size as it may be written in the file: `30s`, `16MiB`."""
-    units = UNITS.get(name.rpartition("_")[2].rpartition(".")[2], {})
-    unit = max(
-        (unit for unit, size in units.items() if value and value % size == 0),
-        key=units.__getitem__,
-        default="",
-    )
-    return f"`{value // units[unit]}{unit}`" if unit else str(value)
 
 
 def _limits(field: FieldInfo) -> str:

@@ -15,9 +15,6 @@ from fairlane.gateway.endpoints.headers import (
     passing_name,
 )
 from fairlane.gateway.settings.parts import (
-    MIB,
-    MINUTE_MS,
-    SECOND_MS,
     Count,
     Identifier,
     ModelSettings,
@@ -26,6 +23,7 @@ from fairlane.gateway.settings.parts import (
     SettingsPart,
     Windows,
 )
+from fairlane.gateway.settings.units import MIB, MINUTE_MS, SECOND_MS, Amount
 from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
@@ -70,7 +68,7 @@ class EndpointSettings(SettingsPart):
     mean_ms: Ms | None = None
     """How long a request takes, T, as long as none was measured: a first guess for estimates. Not set: nothing is guessed."""
 
-    timeout_ms: Annotated[int, Field(ge=100, le=10 * MINUTE_MS)] = 30 * SECOND_MS
+    timeout_ms: Annotated[int, Amount("ms", 100, 10 * MINUTE_MS)] = 30 * SECOND_MS
     """Milliseconds that a request may take, from the connection to the last byte of its answer."""
 
     retries: Annotated[int, Field(ge=0, le=5)] = 0
@@ -78,10 +76,10 @@ class EndpointSettings(SettingsPart):
     no harm when they come twice (GET, HEAD, OPTIONS, PUT, DELETE); through the queue, so each try counts in the windows.
     """
 
-    max_response_bytes: Annotated[int, Field(ge=1, le=MAX_RESPONSE_BYTES)] = MIB
+    max_response_bytes: Annotated[int, Amount("bytes", 1, MAX_RESPONSE_BYTES)] = MIB
     """Bytes that the body of an answer may have, as it is when it is decompressed; a longer one fails the task."""
 
-    max_body_bytes: Annotated[int, Field(ge=0, le=16 * MIB)] = MIB
+    max_body_bytes: Annotated[int, Amount("bytes", 0, 16 * MIB)] = MIB
     """Bytes that the body of a request may have; a longer one is refused with 413."""
 
     allow_private: Networks = Field(default=[])
@@ -99,7 +97,7 @@ class EndpointSettings(SettingsPart):
     """Tiers whose callers may use it. None: all."""
 
     archive: Literal["off", "results", "requests"] = "results"
-    """What the SQL database keeps of such a task for `archive_ttl_ms`, for polls when Redis has forgotten it: nothing, its
+    """What the SQL database keeps of such a task for `archive_ttl`, for polls when Redis has forgotten it: nothing, its
     result, or its request as well.
     """
 

@@ -7,7 +7,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import field_validator
 
-from fairlane.gateway.settings.parts import HOUR_MS, MIB, Bytes, Ms, SettingsPart
+from fairlane.gateway.settings.parts import Bytes, Ms, SettingsPart
+from fairlane.gateway.settings.units import DAY_MS, MIB
 
 DIRECTORY = "files"
 """In the data directory, where no storage is named."""
@@ -109,9 +110,9 @@ class FilesSettings(SettingsPart):
     507 as well.
     """
 
-    ttl_ms: Ms | None = 30 * 24 * HOUR_MS
+    ttl_ms: Ms | None = 30 * DAY_MS
     """Milliseconds that a file is kept, from its creation: `expires_after` may only make it less. One that a batch reads stays
-    until the batch's window is over and a day more, so `batches.max_window_ms` and a day longer at most. 30 days, as OpenAI keeps
+    until the batch's window is over and a day more, so `batches.max_window` and a day longer at most. 30 days, as OpenAI keeps
     files of batches. `null`: until its caller deletes it.
     """
 

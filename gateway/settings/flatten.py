@@ -10,6 +10,7 @@ from fairlane.gateway.settings.docs import URLS, chain_text, template_text
 from fairlane.gateway.settings.model import DEFAULT_QUEUES, Settings, hide_password
 from fairlane.gateway.settings.parts import QueueSettings, part_of
 from fairlane.gateway.settings.provenance import Loc
+from fairlane.gateway.settings.units import external_name
 
 SECRETS = frozenset({"stream_token_secret", "sha256", "signing_key"})
 """Of which is told only that they are set."""
@@ -30,11 +31,11 @@ class Leaf(NamedTuple):
 def flatten(settings: Settings, only: Collection[str] = Settings.model_fields) -> Iterator[Leaf]:
     """All settings, in the order of their reference, or those of `only` some top-level ones. Of a template and a
     chain there is one: what it is, without its texts."""
-    said, usual = settings.model_dump(mode="json", include=set(only)), _usual(Settings)
-    for name, part, by_name in _shape(Settings):
-        if name not in said:
+    said, usual = settings.model_dump(mode="json", include=set(only)), defaults(Settings)
+    for name, label, part, by_name in _shape(Settings):
+        if label not in said:
             continue
-        value = said[name]
+        value = said[label]
         if name == "templates":
             for key, entry in settings.templates.items():
                 yield Leaf((name, key), f"{name}.{key}", template_text(key, entry), None)
@@ -42,35 +43,35 @@ def flatten(settings: Settings, only: Collection[str] = Settings.model_fields) -
             for key, chain in settings.chains.items():
                 yield Leaf((name, key), f"{name}.{key}", chain_text(chain), None)
         elif part is None:
-            yield _leaf((name,), name, value, usual.get(name))
+            yield _leaf((name,), label, value, usual.get(label))
         elif isinstance(value, dict) and not by_name:
-            yield from _within(part, value, _usual(part), (name,), name)
+            yield from _within(part, value, defaults(part), (name,), label)
         elif isinstance(value, dict):
             for key, entry in value.items():
-                defaults = _usual(part)
+                usual = defaults(part)
                 if part is QueueSettings and key in DEFAULT_QUEUES:
-                    defaults = DEFAULT_QUEUES[key].model_dump(mode="json")
-                yield from _within(part, entry, defaults, (name, key), f"{name}.{key}")
+                    usual = DEFAULT_QUEUES[key].model_dump(mode="json")
+                yield from _within(part, entry, usual, (name, key), f"{name}.{key}")
         else:
             for at, entry in enumerate(value):
-                label = f"{name}.{entry['id']}" if "id" in entry else f"{name}[{at}]"
-                yield from _within(part, entry, _usual(part), (name, at), label)
+                called = f"{name}.{entry['id']}" if "id" in entry else f"{name}[{at}]"
+                yield from _within(part, entry, defaults(part), (name, at), called)
 
 
 def _within(
     model: type[BaseModel], said: Mapping[str, Any], usual: Mapping[str, Any], loc: Loc, label: str
 ) -> Iterator[Leaf]:
-    for name, part, by_name in _shape(model):
+    for name, written, part, by_name in _shape(model):
         if name == "id":  # of which the label is made
             continue
-        value, place, called = said[name], (*loc, name), f"{label}.{name}"
+        value, place, called = said[written], (*loc, name), f"{label}.{written}"
         if part is None or value is None:
-            yield _leaf(place, called, value, usual.get(name))
+            yield _leaf(place, called, value, usual.get(written))
         elif by_name:
             for key, entry in value.items():
-                yield from _within(part, entry, _usual(part), (*place, key), f"{called}.{key}")
+                yield from _within(part, entry, defaults(part), (*place, key), f"{called}.{key}")
         else:
-            yield from _within(part, value, usual.get(name) or _usual(part), place, called)
+            yield from _within(part, value, usual.get(written) or defaults(part), place, called)
 
 
 def _leaf(loc: Loc, name: str, value: Any, default: Any) -> Leaf:
@@ -84,13 +85,15 @@ def _leaf(loc: Loc, name: str, value: Any, default: Any) -> Leaf:
 
 
 @functools.cache
-def _shape(model: type[BaseModel]) -> list[tuple[str, type[BaseModel] | None, bool]]:
-    """The fields of a group, each with the group that it holds, if any, and whether it holds many of it, by name."""
-    fields = model.model_fields.items()
-    return [(name, part_of(field), get_origin(field.annotation) is dict) for name, field in fields]
+def _shape(model: type[BaseModel]) -> list[tuple[str, str, type[BaseModel] | None, bool]]:
+    """The fields of a group, each with its name in files, the group that it holds, if any, and whether it holds many, by name."""
+    return [
+        (name, external_name(name), part_of(field), get_origin(field.annotation) is dict)
+        for name, field in model.model_fields.items()
+    ]
 
 
 @functools.cache
-def _usual(model: type[BaseModel]) -> Mapping[str, Any]:
+def defaults(model: type[BaseModel]) -> Mapping[str, Any]:
     """The defaults of a group; what is required has none."""
     return model.model_construct().model_dump(mode="json", warnings=False)

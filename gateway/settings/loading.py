@@ -13,6 +13,7 @@ from fairlane.gateway.settings.parts import part_of
 from fairlane.gateway.settings.provenance import Loc, Origin, Origins
 from fairlane.gateway.settings.sources import (
     DEFAULT_FILE,
+    NAMES,
     Ignored,
     Problem,
     Source,
@@ -23,6 +24,7 @@ from fairlane.gateway.settings.sources import (
     read_seed_names,
     suggestion,
 )
+from fairlane.gateway.settings.units import WRITTEN, external_name, external_value
 
 _SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers", "upstreams", "endpoints"}
 """Settings whose values no message repeats."""
@@ -61,8 +63,10 @@ def load_settings(
     settings, findings = _build([flags, own, seeds, file])
     at_fault = _seeds_at_fault(findings, [flags, own], seeds)
     if at_fault:  # a variable that contradicts another setting is treated like one that is no number
-        ignored += [Ignored(chosen[name], str(seeds.tree[name]), why) for name, why in at_fault.items()]
-        seeds = replace(seeds, tree={k: v for k, v in seeds.tree.items() if k not in at_fault})
+        ignored += [
+            Ignored(chosen[name], environ[chosen[name].variable], why) for name, why in at_fault.items()
+        ]
+        seeds = replace(seeds, tree={k: v for k, v in seeds.tree.items() if NAMES[k] not in at_fault})
         settings, findings = _build([flags, own, seeds, file])
 
     problems = [*file.problems, *own.problems]
@@ -75,11 +79,13 @@ def load_settings(
     times, path = settings.times, str(config or DEFAULT_FILE)
     if file.modified_ms is not None:
         times = Times(min(file.modified_ms, times.read_ms), times.read_ms)
-    origins: dict[str, Origin] = {str(name): Origin("file", path) for name in file.tree}
+    origins = {NAMES[name]: Origin("file", path) for name in file.tree}
     origins |= {
-        name: Origin("environment", source.place((name,))) for source in (seeds, own) for name in source.tree
+        NAMES[name]: Origin("environment", source.place((name,)))
+        for source in (seeds, own)
+        for name in source.tree
     }
-    origins |= {name: Origin("flag", flags.place((name,))) for name in flags.tree}
+    origins |= {NAMES[name]: Origin("flag", flags.place((name,))) for name in flags.tree}
     settings.came(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
     return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
 
@@ -101,7 +107,7 @@ def _build(sources: list[Source]) -> tuple[Settings | None, list[_Finding]]:
     for source in reversed(sources):
         merged = _merge(merged, source.tree)
     try:
-        return Settings.model_validate(merged), []
+        return Settings.model_validate(merged, by_alias=True, by_name=False, context=WRITTEN), []
     except ValidationError as problem:
         return None, _findings(problem)
 
@@ -138,7 +144,7 @@ def _known_beside(loc: Loc) -> list[str]:
     model: type[BaseModel] = Settings
     for name in loc[:-1][:1] + loc[2:-1]:  # (the second names an entry)
         model = (part_of(model.model_fields[str(name)]) if str(name) in model.model_fields else None) or model
-    return list(model.model_fields)
+    return [external_name(name) for name in model.model_fields]
 
 
 def _got(loc: Loc, value: Any) -> str:
@@ -160,7 +166,7 @@ def _place(finding: _Finding, sources: list[Source]) -> str:
 def _seeds_at_fault(findings: list[_Finding], above: list[Source], seeds: Source) -> dict[str, str]:
     """The fields of contradictions that a variable without prefix has set, and nothing above it."""
     return {
-        str(loc[0]): finding.message
+        NAMES[str(loc[0])]: finding.message
         for finding in findings
         for loc in finding.locs
         if seeds.depth(loc) and not any(source.depth(loc) for source in above)
@@ -169,6 +175,7 @@ def _seeds_at_fault(findings: list[_Finding], above: list[Source], seeds: Source
 
 def _warning(entry: Ignored, settings: Settings) -> str:
     setting = entry.seed.setting
-    in_force = getattr(settings, setting)
-    shown = "not set" if in_force is None else in_force
-    return f"{entry.seed.variable}={repr(entry.text)[:80]} is ignored ({entry.why}); {setting} is {shown}"
+    value = external_value(setting, getattr(settings, setting))
+    shown = "not set" if value is None else value
+    name = external_name(setting)
+    return f"{entry.seed.variable}={repr(entry.text)[:80]} is ignored ({entry.why}); {name} is {shown}"

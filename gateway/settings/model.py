@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
@@ -25,16 +25,14 @@ from fairlane.gateway.settings.chains import ChainSettings, wrong_in
 from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.parts import (
-    HOUR_MS,
     MAX_SLOTS_OF_A_WORKER,
-    MIB,
-    MINUTE_MS,
+    MODEL_CONFIG,
     MODES,
-    SECOND_MS,
     BatchSettings,
     Bytes,
     CallerKey,
     Count,
+    Days,
     Identifier,
     KeyLimits,
     KeyQuota,
@@ -52,6 +50,7 @@ from fairlane.gateway.settings.parts import (
 )
 from fairlane.gateway.settings.provenance import Loc, Origins
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
+from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS, Amount, text_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.keys import ENDPOINT, is_reserved
 
@@ -97,7 +96,7 @@ class Settings(BaseModel):
     use `load_settings` for errors that name the place to correct.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = MODEL_CONFIG
 
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on. Loopback, because without keys the gateway is open to whoever reaches it."""
@@ -123,7 +122,7 @@ class Settings(BaseModel):
 
     task_timeout_ms: Ms = MINUTE_MS
     """Milliseconds from submission to the end for a native sync call that gives no `timeout`. 60 s, as HTTP
-    clients and proxies rarely wait longer; on `/v1` it is `max_task_timeout_ms`.
+    clients and proxies rarely wait longer; on `/v1` it is `max_task_timeout`.
     """
 
     min_task_timeout_ms: Ms = 5 * SECOND_MS
@@ -142,7 +141,7 @@ class Settings(BaseModel):
     """
 
     max_queue_wait_ms: Ms | None = None
-    """Milliseconds a task may wait, for queues that set no `max_wait_ms`. Not set: only the task's own
+    """Milliseconds a task may wait, for queues that set no `max_wait`. Not set: only the task's own
     timeout ends its waiting.
     """
 
@@ -158,7 +157,7 @@ class Settings(BaseModel):
     metrics; who asks for one is told that it has expired. Too little: results are gone before they are read.
     """
 
-    usage_retention_days: int = Field(default=400, ge=1, le=36_500)
+    usage_retention_days: Days = 400
     """Days that usage records are kept in the SQL database, one row per task (some 500 bytes with its indexes), and
     their sums per day. 400 is a year and a month, to compare with. Sums per hour are kept for three days.
     """
@@ -166,12 +165,12 @@ class Settings(BaseModel):
     budget_timezone: str = "UTC"
     """The time zone in which the budgets of keys (`quota`) begin their days and months: a name such as `Europe/Berlin`."""
 
-    ledger_retention_days: int = Field(default=1100, ge=1, le=36_500)
+    ledger_retention_days: Days = 1100
     """Days that the SQL database keeps what each task cost those who have a quota (the ledger), and what was used of their
     budgets. 1100 are three years. Grants, and what there is to pay with, are kept for good.
     """
 
-    audit_retention_days: int = Field(default=1100, ge=1, le=36_500)
+    audit_retention_days: Days = 1100
     """Days that the SQL database keeps what operators did (the audit log). 1100 are three years. Few rows, of some 500 bytes."""
 
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
@@ -201,9 +200,9 @@ class Settings(BaseModel):
     archive_ttl_ms: Ms = 72 * HOUR_MS
     """Milliseconds that the archive keeps them, from their end. Until the database has them, Redis keeps them as long."""
 
-    idempotency_ttl_ms: int = Field(default=24 * HOUR_MS, ge=0, le=7 * 24 * HOUR_MS)
+    idempotency_ttl_ms: Annotated[int, Amount("ms", 0, 7 * DAY_MS)] = DAY_MS
     """Milliseconds from its submission that a task is known by its `Idempotency-Key`; in any case until a minute behind its end.
-    Its result and event log are kept as long, in memory, within `max_retained_bytes`. 0: such keys are not looked at, and each
+    Its result and event log are kept as long, in memory, within `max_retained_size`. 0: such keys are not looked at, and each
     call is a new task. Too little: who comes again later pays for a second answer.
     """
 
@@ -213,14 +212,14 @@ class Settings(BaseModel):
     """
 
     worker_timeout_ms: Ms | None = None
-    """Milliseconds a task may run once a worker has it. Not set: `max_task_timeout_ms`."""
+    """Milliseconds a task may run once a worker has it. Not set: `max_task_timeout`."""
 
     lease_ms: Ms = 15 * SECOND_MS
     """Milliseconds until the slot of a lost replica is free again; renewed three times within it. Longer
     survives longer stalls, shorter frees slots sooner. At least 3 s.
     """
 
-    stream_flush_interval_ms: int = Field(default=40, ge=0, le=1000)
+    stream_flush_interval_ms: Annotated[int, Amount("ms", 0, SECOND_MS)] = 40
     """Chunks that arrive within this many milliseconds are joined into one event; 0 joins nothing. 40 is
     below what a reader notices and cuts the writes to Redis.
     """
@@ -253,7 +252,7 @@ class Settings(BaseModel):
     pages read the tasks of one user.
     """
 
-    max_output_bytes: int = Field(default=16 * MIB, ge=MIB, le=1024 * MIB)
+    max_output_bytes: Annotated[int, Amount("bytes", MIB, 1024 * MIB)] = 16 * MIB
     """Bytes that the output of one task may take in its event log: chunks with what is written around them
     (some 120 bytes for up to `stream_flush_size` chunks), stages, usage, the result. A task that would exceed
     it fails with `OUTPUT_TOO_LARGE` and its worker is told to stop. 16 MiB is more than any text that a model
@@ -511,7 +510,11 @@ class Settings(BaseModel):
         for name, entry in value.items():
             entry = {} if entry is None else entry
             default = DEFAULT_QUEUES.get(name)
-            merged[name] = {**default.model_dump(), **entry} if default and isinstance(entry, dict) else entry
+            merged[name] = (
+                {**default.model_dump(exclude_unset=True), **entry}
+                if default and isinstance(entry, dict)
+                else entry
+            )
         return merged
 
     @field_validator("prices", "keys", "workers", "cors_origins", "allowed_hosts", mode="before")
@@ -538,13 +541,13 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
     s = settings
     if s.min_task_timeout_ms > s.max_task_timeout_ms:
         refuse(
-            f"min_task_timeout_ms ({s.min_task_timeout_ms}) is above "
-            f"max_task_timeout_ms ({s.max_task_timeout_ms})",
-            ("min_task_timeout_ms",),
-            ("max_task_timeout_ms",),
+            f"min_task_timeout ({text_of('ms', s.min_task_timeout_ms)}) is above "
+            f"max_task_timeout ({text_of('ms', s.max_task_timeout_ms)})",
+            ("min_task_timeout",),
+            ("max_task_timeout",),
         )
     if s.tuning.grant_ack_ms > s.lease_ms:
-        refuse(f"lease_ms ({s.lease_ms}) must be {s.tuning.grant_ack_ms} at least", ("lease_ms",))
+        refuse(f"lease must be at least {text_of('ms', s.tuning.grant_ack_ms)}", ("lease",))
     _check_queues(settings, refuse)
     _check_routes(settings, refuse)
     _check_templates(settings, refuse)
@@ -731,7 +734,7 @@ def notes(settings: Settings) -> list[str]:
             )
         if queue.admission == "adaptive" and settings.queue_max_wait_ms(name) is None:
             found.append(
-                f"queues.{name}.admission is adaptive without a max_wait_ms or max_queue_wait_ms: a task is refused "
+                f"queues.{name}.admission is adaptive without a max_wait or max_queue_wait: a task is refused "
                 "only when the predicted wait exceeds its caller's own deadline"
             )
     unpriced = Unpriced(settings, settings.times.read_ms)

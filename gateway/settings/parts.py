@@ -23,43 +23,21 @@ from pydantic.fields import FieldInfo
 from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
+from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS, Amount, external_name
 from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.providers import PROVIDERS
 
-KIB = 1024
-MIB = 1024 * KIB
-SECOND_MS = 1000
-MINUTE_MS = 60 * SECOND_MS
-HOUR_MS = 60 * MINUTE_MS
-
 Mode = Literal["stream", "batch", "vision"]
 MODES: tuple[Mode, ...] = ("stream", "batch", "vision")
 
-UNITS: dict[str, dict[str, int]] = {
-    "ms": {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": 24 * HOUR_MS},
-    "bytes": {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB},
-}
-
-
-def _amount(kind: str) -> BeforeValidator:
-    """Return a validator that reads `30s` as 30000 ms, or `16MiB` as bytes; other values are left to the field."""
-    units = UNITS[kind]
-    written = re.compile(rf"(\d{{1,15}}) ?({'|'.join(units)})")
-
-    def read(value: Any) -> Any:
-        found = written.fullmatch(value.strip()) if isinstance(value, str) else None
-        return int(found[1]) * units[found[2]] if found else value
-
-    return BeforeValidator(read)
-
-
-Ms = Annotated[int, Field(ge=1, le=366 * 24 * HOUR_MS), _amount("ms")]
-MsOrZero = Annotated[int, Field(ge=0, le=366 * 24 * HOUR_MS), _amount("ms")]
+Ms = Annotated[int, Amount("ms", 1, 366 * DAY_MS)]
+MsOrZero = Annotated[int, Amount("ms", 0, 366 * DAY_MS)]
+Days = Annotated[int, Amount("days", 1, 36_500)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=10_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-Bytes = Annotated[int, Field(ge=1, le=1 << 46), _amount("bytes")]
+Bytes = Annotated[int, Amount("bytes", 1, 1 << 46)]
 Weight = Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 UserFrom = Annotated[str, Field(pattern=r"^(body\.user|[A-Za-z][A-Za-z0-9-]{0,99})?$")]
@@ -129,10 +107,22 @@ Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_told_instan
 """Given as ISO 8601, held in ms since 1970."""
 
 
+MODEL_CONFIG = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    use_attribute_docstrings=True,
+    alias_generator=external_name,
+    validate_by_name=True,
+    validate_by_alias=True,
+    serialize_by_alias=True,
+)
+"""Code names a setting with its unit, as in `Settings(task_timeout=90s)`; files, JSON and errors use `external_name`."""
+
+
 class SettingsPart(BaseModel):
     """A group of settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = MODEL_CONFIG
 
 
 def part_of(field: FieldInfo) -> type[BaseModel] | None:
@@ -191,7 +181,7 @@ class ModelSettings(SettingsPart):
     are half of what ended in that time. Then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
     """
 
-    breaker_open_ms: Annotated[int, Field(ge=100, le=3_600_000)] | None = None
+    breaker_open_ms: Annotated[int, Amount("ms", 100, HOUR_MS)] | None = None
     """Milliseconds for which a breaker is open at first; then a few tasks probe the upstream, and after each probe that fails
     it is open for twice as long, up to a minute. Not set: 5000.
     """
@@ -205,7 +195,7 @@ class ModelSettings(SettingsPart):
     """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
 
     adaptive_timeouts: bool = False
-    """Whether `first_output_ms` and `silence_ms` tighten, down to a quarter, while the model's queue makes new tasks wait for 2
+    """Whether `first_output` and `silence` tighten, down to a quarter, while the model's queue makes new tasks wait for 2
     to 20 s, so that slots come back sooner. They relax as the queue drains, and stay above what answers take.
     """
 
@@ -237,7 +227,7 @@ class QueueSettings(SettingsPart):
     """Tasks that may wait here, over all models; as `max_queue_length`, which holds where this is not set."""
 
     max_wait_ms: Ms | None = None
-    """Milliseconds a task may wait here. Not set: `max_queue_wait_ms`."""
+    """Milliseconds a task may wait here. Not set: `max_queue_wait`."""
 
     max_running: Count | None = None
     """Tasks of this queue that may run at once, over all models and replicas; further ones wait even when
@@ -252,7 +242,7 @@ class QueueSettings(SettingsPart):
     admission: Literal["fixed", "adaptive"] = "fixed"
     """When a task is refused at once instead of queued. `fixed`: when `max_length` tasks wait, or its caller's
     time would be over even after the shortest wait that is to be expected. `adaptive`:
-    when the predicted wait exceeds `max_wait_ms` (or `max_queue_wait_ms`) or the caller's own deadline,
+    when the predicted wait exceeds `max_wait` (or `max_queue_wait`) or the caller's own deadline,
     whichever comes first; how many may wait then follows from how fast the queue drains. Fixed, because a
     prediction needs tasks that have run. Without any maximum wait, `adaptive` goes by the caller's own
     deadline alone; and as long as nothing has drained lately, by `max_length`.
@@ -574,7 +564,7 @@ class BatchSettings(SettingsPart):
     in `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
     """
 
-    max_window_ms: Ms = 7 * 24 * HOUR_MS
+    max_window_ms: Ms = 7 * DAY_MS
     """The longest `completion_window` in milliseconds. What was not carried out within its window is not: the batch expires."""
 
 
@@ -587,7 +577,7 @@ class ResponseSettings(SettingsPart):
     need it (`store: true`, `background`, `previous_response_id`) are refused (400).
     """
 
-    ttl_ms: Ms = 30 * 24 * HOUR_MS
+    ttl_ms: Ms = 30 * DAY_MS
     """Milliseconds from its submission that a response is kept, and with it what others go on from. It holds for those that come
     from now on. Too little: conversations that rest for longer cannot be gone on with.
     """
@@ -626,10 +616,10 @@ class TuningSettings(SettingsPart):
     """Records of ended tasks that may wait in Redis for the SQL database, some 300 bytes each; then no task is accepted."""
 
     max_idempotency_keys: Count = 1_000_000
-    """New idempotency keys of one user within `idempotency_ttl_ms`, some 250 bytes of Redis each."""
+    """New idempotency keys of one user within `idempotency_ttl`, some 250 bytes of Redis each."""
 
     grant_ack_ms: Ms = 3 * SECOND_MS
-    """How long a grant holds until its first renewal; above `redis_timeout_ms`, or one lost reply grants a task twice."""
+    """How long a grant holds until its first renewal; above `redis_timeout`, or one lost reply grants a task twice."""
 
     max_connections: Count | None = None
     """Connections of one process. None: the limit of open files less 64, at most 50,000."""

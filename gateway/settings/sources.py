@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from fairlane.gateway.settings.model import Settings
 from fairlane.gateway.settings.parts import part_of
 from fairlane.gateway.settings.provenance import Loc
+from fairlane.gateway.settings.units import WRITTEN, external_name
 
 ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")
@@ -30,32 +31,34 @@ OTHER_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SeedName:
-    """A variable without prefix that sets `setting`; `scale` turns its unit into ours."""
+    """A variable without prefix that sets `setting`; `unit`: that of its plain number."""
 
     variable: str
     setting: str
-    scale: int = 1
+    unit: Literal["", "ms", "s"] = ""
 
 
 SEED_NAMES = (
-    SeedName("TASK_TIMEOUT_MS", "task_timeout_ms"),
-    SeedName("MIN_TASK_TIMEOUT_MS", "min_task_timeout_ms"),
-    SeedName("MAX_TASK_TIMEOUT_MS", "max_task_timeout_ms"),
+    SeedName("TASK_TIMEOUT_MS", "task_timeout_ms", "ms"),
+    SeedName("MIN_TASK_TIMEOUT_MS", "min_task_timeout_ms", "ms"),
+    SeedName("MAX_TASK_TIMEOUT_MS", "max_task_timeout_ms", "ms"),
     SeedName("MAX_QUEUE_LENGTH", "max_queue_length"),
     SeedName("QUEUE_MAX_SIZE", "max_queue_length"),
-    SeedName("MAX_QUEUE_WAIT_MS", "max_queue_wait_ms"),
-    SeedName("TASK_RESULT_TTL_MS", "task_result_ttl_ms"),
-    SeedName("STREAM_TTL_SECONDS", "task_result_ttl_ms", scale=1000),
-    SeedName("PENDING_TTL_MS", "pending_ttl_ms"),
-    SeedName("WORKER_TIMEOUT_MS", "worker_timeout_ms"),
-    SeedName("CONCURRENCY_LOCK_TIMEOUT_MS", "lease_ms"),
-    SeedName("STREAM_FLUSH_INTERVAL_MS", "stream_flush_interval_ms"),
+    SeedName("MAX_QUEUE_WAIT_MS", "max_queue_wait_ms", "ms"),
+    SeedName("TASK_RESULT_TTL_MS", "task_result_ttl_ms", "ms"),
+    SeedName("STREAM_TTL_SECONDS", "task_result_ttl_ms", "s"),
+    SeedName("PENDING_TTL_MS", "pending_ttl_ms", "ms"),
+    SeedName("WORKER_TIMEOUT_MS", "worker_timeout_ms", "ms"),
+    SeedName("CONCURRENCY_LOCK_TIMEOUT_MS", "lease_ms", "ms"),
+    SeedName("STREAM_FLUSH_INTERVAL_MS", "stream_flush_interval_ms", "ms"),
     SeedName("STREAM_FLUSH_SIZE", "stream_flush_size"),
     SeedName("LLM_DEBUG", "llm_debug"),
     SeedName("OTEL_EXPORTER_OTLP_ENDPOINT", "otlp_endpoint"),
 )
 """Where two set the same thing, the first one counts."""
 
+NAMES: Mapping[str, str] = {external_name(name): name for name in Settings.model_fields}
+"""The top-level settings: what code calls each, by the name in files."""
 _GROUPS = {name: field for name, field in Settings.model_fields.items() if part_of(field)}
 SINGLE = frozenset(name for name, field in _GROUPS.items() if part_of(field) is field.annotation)
 """Groups of which there is one, and not several with names."""
@@ -199,8 +202,8 @@ def read_own_names(environ: Mapping[str, str], file: Source) -> Source:
             continue
         path = variable.removeprefix(ENV_PREFIX).lower().split("__")
         name = path[0]
-        if name not in Settings.model_fields:
-            hint = suggestion(name, Settings.model_fields, env_name)
+        if name not in NAMES:
+            hint = suggestion(name, NAMES, env_name)
             problems.append(Problem(variable, "unknown setting" + hint))
         elif (
             len(path) != (3 if name in NESTED else 2 if name in SINGLE else 1)
@@ -249,8 +252,8 @@ def _variable_of(loc: Loc, variables: Mapping[Loc, str]) -> str:
 
 
 def env_name(setting: str) -> str:
-    """The variable of a top-level setting."""
-    return ENV_PREFIX + setting.upper()
+    """Return the variable of a top-level setting, by its name in files or in code."""
+    return ENV_PREFIX + external_name(setting).upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +276,13 @@ def read_seed_names(environ: Mapping[str, str]) -> tuple[dict[str, SeedName], So
             continue
         adapter = TypeAdapter[Any](Settings.model_fields[seed.setting].rebuild_annotation())
         try:
-            in_unit = seed.variable.endswith(("_MS", "_SECONDS"))  # of the variable, and no other
-            value = adapter.validate_python(int(text) * seed.scale if in_unit else text)
+            value = f"{int(text)}{seed.unit}" if seed.unit else text
+            adapter.validate_python(value, context=WRITTEN)
         except ValidationError as problem:
             ignored.append(Ignored(seed, text, problem.errors()[0]["msg"]))
         except ValueError:
             ignored.append(Ignored(seed, text, "Input should be a whole number"))
         else:
             chosen[seed.setting] = seed
-            tree[seed.setting] = value
-    return chosen, Source(tree, lambda loc: chosen[str(loc[0])].variable), ignored
+            tree[external_name(seed.setting)] = value
+    return chosen, Source(tree, lambda loc: chosen[NAMES[str(loc[0])]].variable), ignored

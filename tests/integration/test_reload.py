@@ -129,7 +129,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
         await until(lambda: hashes(1), "all to have the same keys")
         assert "differ" not in await status(other)
         several(here, "ops", "new", "app")
-        more = "models: {m: {concurrency: 3}}\nmax_calls_per_caller: 7\ndrain_ms: 1\n"
+        more = "models: {m: {concurrency: 3}}\nmax_calls_per_caller: 7\ndrain: 1ms\n"
         here.write_text(here.read_text().replace("{id: app,", "{id: app, weight: 2,") + more)
         one.signal(signal.SIGHUP)
         await until(lambda: hashes(2), "one to have other keys")
@@ -143,7 +143,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
             "keys_changed": ["app"],
             "models_added": ["m"],
             "settings_changed": ["max_calls_per_caller"],
-            "needs_restart": ["drain_ms"],
+            "needs_restart": ["drain"],
             "level": "warning",
         }
         told = [{name: about for name, about in line.items() if name in expected} for line in read]

@@ -21,12 +21,22 @@ from tests.support.serving import http_client, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from fairlane.gateway.settings import TuningSettings
+from fairlane.gateway.settings import TuningSettings, external, external_name
 
 START_S = 40.0
 NO_PROXIES = {"NO_PROXY": "*", "no_proxy": "*"}
 """For what a process calls on this machine."""
 CHILD_S = 60.0
+TUNING = frozenset(map(external_name, TuningSettings.model_fields))
+
+
+def written(settings: Any) -> Any:
+    """Return settings, with the names that code has, as files have them."""
+    if isinstance(settings, list):
+        return [written(entry) for entry in settings]
+    if not isinstance(settings, dict):
+        return settings
+    return {name: written(value) for name, value in external(settings).items()}
 
 
 class GatewayProcess:
@@ -48,11 +58,11 @@ class GatewayProcess:
         self._command += ["--redis-url", redis_url] if redis_url else []
         self._environ = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLANE_")}
         in_file: dict[str, Any] = {}
-        for name, value in settings.items():
+        for name, value in written(settings).items():
             if isinstance(value, dict | list):
                 in_file[name] = value
             else:
-                place = f"TUNING__{name}" if name in TuningSettings.model_fields else name
+                place = f"TUNING__{name}" if name in TUNING else name
                 self._environ[f"FAIRLANE_{place.upper()}"] = str(value)
         if in_file:
             with (folder / "fairlane.yaml").open("x", encoding="utf-8") as file:

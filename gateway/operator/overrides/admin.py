@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NoReturn
 
 import structlog
@@ -13,7 +14,7 @@ from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.settings import check_name, described, in_force, no_queue, read_change
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS, ROUTE_SETTINGS, InvalidOverride, overridden
-from fairlane.gateway.settings import notes
+from fairlane.gateway.settings import external, external_name, external_value, notes
 from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
 from fairlane.queues.overrides import ALL, Override, OverrideStore, Rejected, Target, new_override_id
@@ -89,12 +90,12 @@ class OverrideAdmin:
             until_ms=asked.until or 0,
             id=new_override_id(),
         )
-        warnings = await self._check(override)
+        override, warnings = await self._check(override)
         created = await self._store.create(override, actor, check=check)
         if isinstance(created, Rejected):
             _reject(created, override)
         if not check:
-            await self._changed("override created", created, actor, values=dict(created.values))
+            await self._changed("override created", created, actor, values=external(created.values))
         return {**self._shown(created), "warnings": warnings}
 
     async def update(self, override_id: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
@@ -134,7 +135,13 @@ class OverrideAdmin:
             if change is None:
                 raise no_queue(settings, name)
             before, after = in_force(kind, change.before), in_force(kind, change.after)
-            changed = {field: {"before": before[field], "after": after[field]} for field in values}
+            changed = {
+                external_name(field): {
+                    when: external_value(field, values[field])
+                    for when, values in (("before", before), ("after", after))
+                }
+                for field in values
+            }
             split = {
                 when: {field: pair[when] for field, pair in changed.items()} for when in ("before", "after")
             }
@@ -144,8 +151,8 @@ class OverrideAdmin:
         settled = await scheduler.effective(kind, name)
         return {
             kind: name,
-            "values": in_force(kind, settled.values),
-            "overrides": settled.overrides,
+            "values": external(in_force(kind, settled.values)),
+            "overrides": external(settled.overrides),
             "changed": changed,
             "settings": described(kind),
         }
@@ -176,8 +183,9 @@ class OverrideAdmin:
                 return override
         raise _not_found(override_id)
 
-    async def _check(self, override: Override) -> list[str]:
-        """Return warnings about an override. Raise ApiError(400, 404) if the configuration would not accept its values."""
+    async def _check(self, override: Override) -> tuple[Override, list[str]]:
+        """Return an override with its values as the store takes them, and warnings. Raise ApiError(400, 404) if the configuration
+        would not accept the values."""
         _check_percent(override, override.percent)
         settings, kind = self._current.settings, override.target
         if kind != "route":
@@ -189,7 +197,9 @@ class OverrideAdmin:
                     f"{empty[0][:64]} must have a value: to restore what is configured, roll back", empty[0]
                 )
             if scheduled:
-                read_change(settings, kind, override.name, scheduled)
+                read = read_change(settings, kind, override.name, scheduled)
+                kept = {name: value for name, value in override.values.items() if name in known}
+                override = replace(override, values={**kept, **read})
         try:
             after = overridden(settings, override)
         except InvalidOverride as error:
@@ -198,14 +208,14 @@ class OverrideAdmin:
             refusal.fields = {name or "values": sentence for name, sentence in error.problems}
             raise refusal from None
         before = set(notes(settings))
-        return [note for note in notes(after) if note not in before]
+        return override, [note for note in notes(after) if note not in before]
 
     def _shown(self, override: Override) -> dict[str, Any]:
         return {
             "id": override.id,
             "target": override.target,
             "name": override.name,
-            "values": dict(override.values),
+            "values": external(override.values),
             "percent": override.percent,
             "until": override.until_ms or None,
             "status": override.status,

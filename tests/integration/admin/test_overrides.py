@@ -108,7 +108,7 @@ async def test_a_share_takes_effect_step_by_step_on_all_replicas(gateway: Start)
 async def test_limits_of_models_and_queues_end_by_themselves_and_a_reload_leaves_them(gateway: Start) -> None:
     async with gateway(**ROUTES) as talk:
         until_ms = int(time.time() * 1000) + 1500
-        body = {"target": "model", "name": "a", "values": {"concurrency": 2, "first_output_ms": 70}}
+        body = {"target": "model", "name": "a", "values": {"concurrency": 2, "first_output": "70ms"}}
         await create(talk, {**body, "until": until_ms})
         await create(talk, {"target": "queue", "name": "free_batch", "values": {"paused": True}})
         current = talk.served.gateway.current
@@ -128,7 +128,7 @@ async def test_limits_of_models_and_queues_end_by_themselves_and_a_reload_leaves
 
 async def test_a_models_silence_limit_holds_for_its_tasks(gateway: Start) -> None:
     async with gateway() as talk, talk.worker2(["m"], slots=2) as worker:
-        await create(talk, {"target": "model", "name": "m", "values": {"first_output_ms": 50}})
+        await create(talk, {"target": "model", "name": "m", "values": {"first_output": "50ms"}})
         task_id = await talk.submit(model="m")
         await worker.take()
         assert (await talk.reaches(task_id, "failed"))["code"] == "FIRST_TOKEN_TIMEOUT"

@@ -77,7 +77,7 @@ async def test_a_change_is_answered_with_what_holds_now(here: Talk, there: Talk)
     assert second["values"] == {
         "weight": 8,
         "max_length": 1000,
-        "max_wait_ms": None,
+        "max_wait": None,
         "max_running": 3,
         "reserved": 2,
         "admission": "fixed",

@@ -92,21 +92,21 @@ async def slow_and_adaptive(gateway: Start, **queue: Any) -> AsyncIterator[Talk]
 async def test_adaptive_admission_refuses_what_would_wait_longer_than_the_queue_allows(
     gateway: Start,
 ) -> None:
-    async with slow_and_adaptive(gateway, max_wait_ms=1000) as talk:
+    async with slow_and_adaptive(gateway, max_wait="1s") as talk:
         refused = await post(talk)
         assert (refused.status_code, refused.json()["code"]) == (503, "WAIT_TOO_LONG")
         sentence = refused.json()["error"]
         assert sentence.startswith("The predicted wait of ")
         assert sentence.endswith(" s is longer than the 1.0 s allowed")
         assert retry_s(refused) >= 1
-        await change(talk, "queue", "free_batch", max_wait_ms=60_000)
+        await change(talk, "queue", "free_batch", max_wait="1m")
         assert (await post(talk)).status_code == 202
 
 
 async def test_adaptive_admission_refuses_what_would_outlast_its_callers_own_deadline(gateway: Start) -> None:
-    async with slow_and_adaptive(gateway, max_wait_ms=600_000) as talk:
+    async with slow_and_adaptive(gateway, max_wait="10m") as talk:
         assert (await post(talk)).status_code == 202
-        await change(talk, "queue", "free_batch", max_wait_ms=None)
+        await change(talk, "queue", "free_batch", max_wait=None)
         talk.served.gateway.current.settings = talk.served.gateway.current.settings.model_copy(
             update={"min_task_timeout_ms": 1000}
         )
@@ -117,7 +117,7 @@ async def test_adaptive_admission_refuses_what_would_outlast_its_callers_own_dea
 
 
 async def test_fixed_admission_takes_them_and_their_wait_ends_later(gateway: Start) -> None:
-    async with slow_and_adaptive(gateway, max_wait_ms=1000) as talk:
+    async with slow_and_adaptive(gateway, max_wait="1s") as talk:
         await change(talk, "queue", "free_batch", admission="fixed")
         answer = await post(talk)
         assert answer.status_code == 202

@@ -122,7 +122,7 @@ async def test_a_reload_tells_since_when_and_what_waits_for_a_restart(
     sha = hashlib.sha256(secret("ops").encode()).hexdigest()
     keys = f'keys: [{{id: ops, admin: true, sha256: "{sha}"}}]\n'
     file = tmp_path / "fairlane.yaml"
-    file.write_text(keys + "max_queue_length: 50\ndrain_ms: 2000\n")
+    file.write_text(keys + "max_queue_length: 50\ndrain: 2s\n")
     async with gateway_process(tmp_path, redis_url, processes=processes) as gateway:
         async with http_client(gateway.url) as http:
             length, workers = await row(http, "max_queue_length"), await row(http, "workers.first.sha256")
@@ -131,16 +131,16 @@ async def test_a_reload_tells_since_when_and_what_waits_for_a_restart(
             assert (workers["value"], workers["source"]) == ("(set)", "generated")
             assert (await row(http, "port"))["source"] in ("flag", "environment")
             assert (await told(http))["file"]["path"] == str(file)
-        file.write_text(keys + "max_queue_length: 60\ndrain_ms: 3000\n")
+        file.write_text(keys + "max_queue_length: 60\ndrain: 3s\n")
         gateway.signal(signal.SIGHUP)
         await until(
             lambda: gateway.log.count("keys and limits read again") == processes,
             "the reload of every process",
         )
         async with http_client(gateway.url) as http:
-            again, drain = await row(http, "max_queue_length"), await row(http, "drain_ms")
+            again, drain = await row(http, "max_queue_length"), await row(http, "drain")
             assert (again["value"], again["since"] > length["since"]) == (60, True)
-            assert (drain["value"], drain["reloads"], drain["afterRestart"]["value"]) == (2000, False, 3000)
+            assert (drain["value"], drain["reloads"], drain["afterRestart"]["value"]) == ("2s", False, "3s")
             file.write_text("port: no\n")
             gateway.signal(signal.SIGHUP)
 

@@ -186,7 +186,7 @@ async def test_what_is_set_for_the_target_reaches_the_worker_and_nobody_else(gat
         ({"name": "x", "url": PATTERN, "methods": ["POST"], "retries": 1}, "idempotent"),
         ({"name": "x", "url": PATTERN, "tiers": ["gold"]}, "no queue has the tier"),
         ({"name": "x", "url": PATTERN, "allow_private": ["everything"]}, "networks"),
-        ({"name": "x", "url": PATTERN, "max_response_bytes": 1 << 30}, "max_response_bytes"),
+        ({"name": "x", "url": PATTERN, "max_response_size": 1 << 30}, "max_response_size"),
         ({"name": "x", "url": PATTERN, "concurency": 1}, "did you mean concurrency"),
         ({"name": "taken", "url": PATTERN}, "has the same url"),
     ],
@@ -250,7 +250,7 @@ async def test_waiting_tasks_of_an_endpoint_that_changes_go_by_what_holds_then(h
             await submit(here),
             await submit(here, target_url="https://images.example.com/v1/other"),
         )
-        pattern = {"url": URL, "timeout_ms": 5000}
+        pattern = {"url": URL, "timeout": "5s"}
         assert (await here.http.patch(f"{ENDPOINTS}/image", json=pattern)).status_code == 200
         await worker.answer(first, response("1"))
         second = await worker.take()

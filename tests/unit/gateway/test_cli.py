@@ -166,14 +166,12 @@ def test_worker_commands_do_not_import_the_server() -> None:
 
 def test_check_shows_settings_in_force_without_secrets() -> None:
     Path("fairlane.yaml").write_text("port: 81\nredis_url: redis://:hunter2@db/0\n")
-    answer = fairlane("config", "check", FAIRLANE_LEASE_MS="20000", TASK_TIMEOUT_MS="x")
+    answer = fairlane("config", "check", FAIRLANE_LEASE="20s", TASK_TIMEOUT_MS="x")
     assert answer.exit_code == 0
     assert re.search(r"^port +81", answer.stdout, re.MULTILINE)
-    assert re.search(r"^lease_ms +20000 +15000 +FAIRLANE_LEASE_MS", answer.stdout, re.MULTILINE)
-    assert "drain_ms" not in answer.stdout, "it has its default"
-    assert re.search(
-        r"^drain_ms +30000 +30000 +default", fairlane("config", "check", "--all").stdout, re.MULTILINE
-    )
+    assert re.search(r"^lease +20s +15s +FAIRLANE_LEASE", answer.stdout, re.MULTILINE)
+    assert "drain" not in answer.stdout, "it has its default"
+    assert re.search(r"^drain +30s +30s +default", fairlane("config", "check", "--all").stdout, re.MULTILINE)
     assert "hunter2" not in answer.output
     assert "TASK_TIMEOUT_MS='x' is ignored" in answer.stderr
 
@@ -194,7 +192,7 @@ def test_check_prints_the_reference_as_markdown() -> None:
 
 
 def test_check_names_all_mistakes_and_exits_with_2() -> None:
-    Path("fairlane.yaml").write_text("prot: 81\nlease_ms: soon\n")
+    Path("fairlane.yaml").write_text("prot: 81\nlease: soon\n")
     answer = process("config", "check")
     assert answer.returncode == 2
     assert answer.stdout == ""

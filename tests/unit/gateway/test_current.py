@@ -51,10 +51,10 @@ def test_what_changed_is_named_and_what_waits_for_a_restart() -> None:
         "models_changed": ["m"],
         "queues_changed": ["free_batch"],
         "settings_changed": ["max_queue_length"],
-        "needs_restart": ["redis_url", "drain_ms"],
+        "needs_restart": ["redis_url", "drain"],
     }
     assert (current.settings.max_queue_length, current.settings.drain_ms) == (7, before.drain_ms)
-    assert current.replace(after) == {"needs_restart": ["redis_url", "drain_ms"]}, "still"
+    assert current.replace(after) == {"needs_restart": ["redis_url", "drain"]}, "still"
     assert current.replace(before).get("needs_restart") is None
     assert current.replace(before) == {}
 

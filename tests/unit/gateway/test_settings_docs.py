@@ -13,6 +13,7 @@ from fairlane.gateway.settings import (
     TemplateMessage,
     TemplateSettings,
     WorkerKey,
+    external_name,
     part_of,
 )
 from fairlane.gateway.settings.docs import settings_table
@@ -48,15 +49,14 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
             *("upstreams", "endpoints", *SINGLE),
         ):
             for inner in (f".{part}" for part in _parts_of(name)) if name in SINGLE else ("",):
-                variable = env_name(name) + inner.upper().replace(".", "__")
-                assert f"| `{name}{inner}` | `{variable}`" in table
+                variable = env_name(name + inner.replace(".", "__"))
+                assert f"| `{external_name(name + inner)}` | `{variable}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
-    assert "| `files.max_file_bytes` | `FAIRLANE_FILES__MAX_FILE_BYTES` | `512MiB` |" in table
+    assert "| `files.max_file_size` | `FAIRLANE_FILES__MAX_FILE_SIZE` | `512MiB` |" in table
     assert "`queues.<name>.weight`" in table
-    assert "| `40ms` (0 to 1000) |" in table
+    assert "| `40ms` (0 to 1s) |" in table
     assert "| `redis_url` | `FAIRLANE_REDIS_URL` | the gateway runs a private one" in table
-    assert "`STREAM_TTL_SECONDS` (seconds)" in table
     assert "Undefined" not in table
 
 

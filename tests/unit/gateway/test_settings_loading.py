@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.settings import Settings, SettingsError, load_settings
+from fairlane.gateway.settings import Settings, SettingsError, external_name, external_value, load_settings
 from fairlane.gateway.settings.sources import SEED_NAMES
 
 
@@ -42,7 +42,7 @@ def test_nothing_given_means_defaults() -> None:
 
 
 def test_flag_beats_variable_beats_file_beats_default() -> None:
-    text = "port: 1\nprocesses: 2\nlease_ms: 20000\n"
+    text = "port: 1\nprocesses: 2\nlease: 20s\n"
     environ = {"FAIRLANE_PORT": "3", "FAIRLANE_PROCESSES": "4"}
     settings = load(text, environ, {"port": 5, "processes": None})
     assert (settings.port, settings.processes, settings.lease_ms) == (5, 4, 20_000)
@@ -50,7 +50,7 @@ def test_flag_beats_variable_beats_file_beats_default() -> None:
 
 def test_own_name_beats_the_name_without_prefix_beats_the_file() -> None:
     environ = {"TASK_TIMEOUT_MS": "7000", "MAX_QUEUE_LENGTH": "70", "FAIRLANE_MAX_QUEUE_LENGTH": "80"}
-    settings = load("task_timeout_ms: 9000\n", environ)
+    settings = load("task_timeout: 9s\n", environ)
     assert (settings.task_timeout_ms, settings.max_queue_length) == (7000, 80)
 
 
@@ -69,7 +69,7 @@ def test_example_of_the_documentation_loads() -> None:
 models:
   deepseek-chat: {{concurrency: 8, cost: tokens}}
 queues:
-  paid_stream: {{weight: 8, max_length: 1000, max_wait_ms: 30000}}
+  paid_stream: {{weight: 8, max_length: 1000, max_wait: 30s}}
 keys:
   - {{id: acme, tier: paid, sha256: "{sha}"}}
   - {{id: site, delegating: true, sha256: "{sha[::-1]}"}}
@@ -101,7 +101,7 @@ def test_nested_variables_reach_queues_and_models() -> None:
 
 
 def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
-    queue = {"MAX_LENGTH": 9, "MAX_WAIT_MS": 8, "MAX_RUNNING": 7, "RESERVED": 3, "ADMISSION": "adaptive"}
+    queue = {"MAX_LENGTH": 9, "MAX_WAIT": "8ms", "MAX_RUNNING": 7, "RESERVED": 3, "ADMISSION": "adaptive"}
     model = {
         "CONCURRENCY": 6,
         "COST": "slot_seconds",
@@ -109,14 +109,14 @@ def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
         "TOKENS_PER_MINUTE": 100_000_000,
         "MAX_RUNNING_PER_USER": 2,
         "MAX_WAITING_PER_USER": 20,
-        "FALLBACK_AFTER_MS": 5000,
+        "FALLBACK_AFTER": "5s",
     }
     environ = {f"FAIRLANE_QUEUES__PAID_STREAM__{name}": str(value) for name, value in queue.items()}
     environ |= {f"FAIRLANE_MODELS__M__{name}": str(value) for name, value in model.items()}
     settings = load(None, environ)
-    shown = settings.queues["paid_stream"].model_dump()
+    shown = settings.queues["paid_stream"].model_dump(mode="json")
     assert {name.upper(): value for name, value in shown.items() if name.upper() in queue} == queue
-    shown = settings.models["m"].model_dump(exclude_defaults=True)
+    shown = settings.models["m"].model_dump(mode="json", exclude_defaults=True)
     assert {name.upper(): value for name, value in shown.items()} == model
     environ = {f"FAIRLANE_MODELS__{name}__CONCURRENCY": "1" for name in "BC"}
     environ["FAIRLANE_MODELS__M__FALLBACKS"] = "b, c"
@@ -124,18 +124,16 @@ def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
 
 
 def test_a_group_of_which_there_is_one_is_set_by_file_and_variables() -> None:
-    text = "responses: {ttl_ms: 5000, max_bytes_per_caller: 7}\n"
-    environ = {"FAIRLANE_RESPONSES__STORE": "false", "FAIRLANE_RESPONSES__TTL_MS": "7000"}
+    text = "responses: {ttl: 5s, max_size_per_caller: 7}\n"
+    environ = {"FAIRLANE_RESPONSES__STORE": "false", "FAIRLANE_RESPONSES__TTL": "7s"}
     responses = load(text, environ).responses
     assert (responses.store, responses.ttl_ms, responses.max_bytes_per_caller) == (False, 7000, 7)
     assert load(None, {"FAIRLANE_RESPONSES__STORE": "false"}).responses.store is False
     assert problems("responses: {stor: true}\n") == [
         "fairlane.yaml: responses.stor: unknown setting; did you mean store?"
     ]
-    assert problems(None, {"FAIRLANE_RESPONSES__TTL_MS": "soon"})[0].startswith(
-        "FAIRLANE_RESPONSES__TTL_MS: "
-    )
-    assert "set responses in the file" in problems(None, {"FAIRLANE_RESPONSES__TTL_MS__X": "1"})[0]
+    assert problems(None, {"FAIRLANE_RESPONSES__TTL": "soon"})[0].startswith("FAIRLANE_RESPONSES__TTL: ")
+    assert "set responses in the file" in problems(None, {"FAIRLANE_RESPONSES__TTL__X": "1"})[0]
 
 
 def test_lists_are_written_with_commas() -> None:
@@ -176,7 +174,7 @@ models:
 keys:
   - {id: a, sha256: "12", teir: paid}
 """
-    environ = {"FAIRLANE_LEASE_MS": "soon", "FAIRLANE_MAX_QUEUE": "3"}
+    environ = {"FAIRLANE_LEASE": "soon", "FAIRLANE_MAX_QUEUE": "3"}
     found = problems(text, environ, port="http")
     for place, message in [
         ("fairlane.yaml: prot", "unknown setting; did you mean port?"),
@@ -185,7 +183,7 @@ keys:
         ("fairlane.yaml: models.m.cost", "'tokens', 'requests' or 'slot_seconds'; got 'euros'"),
         ("fairlane.yaml: keys[0].teir", "unknown setting; did you mean tier?"),
         ("fairlane.yaml: keys[0].sha256", "match pattern"),
-        ("FAIRLANE_LEASE_MS", "valid integer"),
+        ("FAIRLANE_LEASE", "should be a duration such as 500ms"),
         ("FAIRLANE_MAX_QUEUE", "unknown setting; did you mean FAIRLANE_MAX_QUEUE"),
         ("--port", "valid integer"),
     ]:
@@ -210,10 +208,10 @@ def test_nested_variable_is_named_when_it_is_wrong() -> None:
 
 
 def test_contradiction_names_all_places_that_caused_it() -> None:
-    found = problems("max_task_timeout_ms: 1000\n", {"FAIRLANE_MIN_TASK_TIMEOUT_MS": "2000"})
+    found = problems("max_task_timeout: 1s\n", {"FAIRLANE_MIN_TASK_TIMEOUT": "2s"})
     assert found == [
-        "FAIRLANE_MIN_TASK_TIMEOUT_MS, fairlane.yaml: max_task_timeout_ms: "
-        "min_task_timeout_ms (2000) is above max_task_timeout_ms (1000)"
+        "FAIRLANE_MIN_TASK_TIMEOUT, fairlane.yaml: max_task_timeout: "
+        "min_task_timeout (2s) is above max_task_timeout (1s)"
     ]
 
 
@@ -227,12 +225,12 @@ def test_contradiction_names_all_places_that_caused_it() -> None:
         ),
         (
             "queues: {paid_stream: {admission: adaptive}}",
-            "queues.paid_stream.admission is adaptive without a max_wait_ms or max_queue_wait_ms: "
+            "queues.paid_stream.admission is adaptive without a max_wait or max_queue_wait: "
             "a task is refused only when the predicted wait exceeds its caller's own deadline",
         ),
         ("queues: {paid_stream: {reserved: 2}}\nmodels: {m: {concurrency: 3}}", None),
-        ("max_queue_wait_ms: 9000\nqueues: {paid_stream: {admission: adaptive}}", None),
-        ("queues: {paid_stream: {admission: adaptive, max_wait_ms: 9000}}", None),
+        ("max_queue_wait: 9s\nqueues: {paid_stream: {admission: adaptive}}", None),
+        ("queues: {paid_stream: {admission: adaptive, max_wait: 9s}}", None),
     ],
 )
 def test_what_may_not_do_what_was_meant_is_noted_and_works(text: str, note: str | None) -> None:
@@ -270,22 +268,24 @@ def test_messages_do_not_repeat_secrets() -> None:
 def test_invalid_value_of_a_name_without_prefix_warns_and_falls_back(seed: Any) -> None:
     settings, warnings = load_settings(None, {}, {seed.variable: "abc"})
     assert settings == Settings()
-    default = getattr(Settings(), seed.setting)
+    default = external_value(seed.setting, getattr(Settings(), seed.setting))
     [warning] = warnings
     assert f"{seed.variable}='abc' is ignored" in warning
-    assert warning.endswith(f"{seed.setting} is {'not set' if default is None else default}")
+    assert warning.endswith(f"{external_name(seed.setting)} is {'not set' if default is None else default}")
 
 
 @pytest.mark.parametrize("seed", SEED_NAMES, ids=lambda seed: seed.variable)
 def test_valid_value_of_a_name_without_prefix_is_used(seed: Any) -> None:
-    text = "true" if seed.setting == "llm_debug" else "100" if seed.scale == 1 else "90"
+    text = "true" if seed.setting == "llm_debug" else "90" if seed.unit == "s" else "100"
     if seed.variable == "CONCURRENCY_LOCK_TIMEOUT_MS" or seed.variable == "MAX_TASK_TIMEOUT_MS":
         text = "30000"
     if seed.setting == "otlp_endpoint":
         text = "http://collector:4318"
     settings, warnings = load_settings(None, {}, {seed.variable: text})
     assert warnings == []
-    wanted = {"true": True, "http://collector:4318": text}.get(text) or int(text) * seed.scale
+    wanted = {"true": True, "http://collector:4318": text}.get(text) or int(text) * (
+        1000 if seed.unit == "s" else 1
+    )
     assert getattr(settings, seed.setting) == wanted
 
 
@@ -304,10 +304,10 @@ def test_first_of_two_names_for_the_same_setting_counts() -> None:
 
 
 def test_invalid_name_without_prefix_falls_back_to_the_file_before_the_default() -> None:
-    Path("fairlane.yaml").write_text("task_timeout_ms: 9000\n")
+    Path("fairlane.yaml").write_text("task_timeout: 9s\n")
     settings, warnings = load_settings(None, {}, {"TASK_TIMEOUT_MS": "x"})
     assert settings.task_timeout_ms == 9000
-    assert warnings[0].endswith("task_timeout_ms is 9000")
+    assert warnings[0].endswith("task_timeout is 9s")
 
 
 def test_name_without_prefix_that_contradicts_another_setting_warns_and_falls_back() -> None:

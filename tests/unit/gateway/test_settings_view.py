@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from fairlane.gateway.current import Current
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.operator.settings_view import Came, Own, Row, differences, of_overrides, of_store, view
-from fairlane.gateway.settings import Settings, load_settings
+from fairlane.gateway.settings import Settings, external_name, load_settings
 from fairlane.gateway.settings.flatten import flatten
 from fairlane.gateway.settings.provenance import Origin
 from fairlane.queues.overrides import Override
@@ -24,10 +24,10 @@ ENTRY = "FAIRLANE_MODELS__A_B__TOKENS_PER_MINUTE"
 ABOUT = ReplicaInfo("one", 7, "0.2.0", 5, keys_hash="k", routes_hash="r", settings_hash="s")
 FILE = """
 port: 81
-drain_ms: 5
+drain: 5ms
 models: {a/b: {concurrency: 4}}
 queues: {paid_stream: {weight: 3}, free_batch: {max_length: 9}}
-routes: {fast: {model: a/b, tiers: {paid: {timeout_ms: 5000}}, price: {input: 1, output: 2}, vision: {model: see}}}
+routes: {fast: {model: a/b, tiers: {paid: {timeout: 5s}}, price: {input: 1, output: 2}, vision: {model: see}}}
 templates: {sum: {messages: [{role: user, content: "a long text {{ x }}"}]}}
 chains: {two: {stages: [{name: one, template: sum, model: a/b}]}}
 prices: [{model: "*", input: 0.5, output: 2}]
@@ -53,16 +53,16 @@ def rows(settings: Settings, *layers: Any, began_ms: int = 1, **own: Any) -> dic
     [
         ("host", "::1", "127.0.0.1", "flag", "--host"),
         ("port", 82, 8080, "environment", "FAIRLANE_PORT"),
-        ("task_timeout_ms", 9000, 60_000, "environment", "TASK_TIMEOUT_MS"),
-        ("task_result_ttl_ms", 60_000, 300_000, "environment", "STREAM_TTL_SECONDS"),
-        ("drain_ms", 5, 30_000, "file", "f.yaml"),
-        ("lease_ms", 15_000, 15_000, "default", ""),
+        ("task_timeout", "9s", "1m", "environment", "TASK_TIMEOUT_MS"),
+        ("task_result_ttl", "1m", "5m", "environment", "STREAM_TTL_SECONDS"),
+        ("drain", "5ms", "30s", "file", "f.yaml"),
+        ("lease", "15s", "15s", "default", ""),
         ("stream_token_secret", None, None, "generated", "Redis"),
         ("models.a/b.tokens_per_minute", 70, None, "environment", ENTRY + " (models)"),
         ("models.a/b.cost", "tokens", "tokens", "default", ""),
         ("queues.paid_stream.weight", 3.0, 8.0, "file", "f.yaml"),
         ("queues.paid_batch.weight", 4.0, 4.0, "default", ""),
-        ("routes.fast.tiers.paid.timeout_ms", 5000, None, "file", "f.yaml"),
+        ("routes.fast.tiers.paid.timeout", "5s", None, "file", "f.yaml"),
         ("routes.fast.vision.mode", None, None, "default", ""),
         ("prices[0].input", 0.5, None, "file", "f.yaml"),
         ("keys.acme.quota.per", "day", None, "file", "f.yaml"),
@@ -102,9 +102,9 @@ def test_every_setting_has_a_row_and_each_name_is_there_once(tmp_path: Path) -> 
     settings = loaded(tmp_path / "f.yaml")
     names = [row.name for row in view(Own(settings, 1, {}, settings))]
     assert len(names) == len(set(names))
-    assert Settings.model_fields.keys() == {name.partition(".")[0].partition("[")[0] for name in names} | {
-        "workers"
-    }
+    assert set(map(external_name, Settings.model_fields)) == {
+        name.partition(".")[0].partition("[")[0] for name in names
+    } | {"workers"}
 
 
 # ---- what changes while running ----------
@@ -187,23 +187,25 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
     began = current.began_ms
     again = loaded(
         path,
-        FILE.replace("weight: 3", "weight: 4").replace("drain_ms: 5", "drain_ms: 6") + "archive: results\n",
+        FILE.replace("weight: 3", "weight: 4").replace("drain: 5ms", "drain: 6ms") + "archive: results\n",
     )
     again.came(type(again.times)(again.times.modified_ms, began + 1000))
-    assert current.replace(again)["needs_restart"] == ["drain_ms"]
+    assert current.replace(again)["needs_restart"] == ["drain"]
     found = rows(current.settings, since=current.since, read=current.read, began_ms=began)
     since = {name.partition(".")[0]: row.since for name, row in found.items() if row.since != began}
     assert since == {"queues": began + 1000, "archive": began + 1000}
-    drain = found["drain_ms"]
-    assert (drain.value, drain.reloads) == (5, False)
-    assert drain.after_restart == Came(6, "file", str(path), began + 1000)
+    drain = found["drain"]
+    assert (drain.value, drain.reloads) == ("5ms", False)
+    assert drain.after_restart == Came("6ms", "file", str(path), began + 1000)
     assert found["archive"].reloads
     gone = loaded(path, "{}")
     gone.came(type(gone.times)(gone.times.modified_ms, began + 2000))
     current.replace(gone)
     assert current.since["archive"] == current.since["queues"] == began + 2000
-    kept = rows(current.settings)["drain_ms"]
-    assert (kept.value, kept.source) == (5, "file"), "as it waits for a restart, it came from where it came"
+    kept = rows(current.settings)["drain"]
+    assert (kept.value, kept.source) == ("5ms", "file"), (
+        "as it waits for a restart, it came from where it came"
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,14 +231,14 @@ def test_what_replicas_have_each_for_itself_makes_no_difference(tmp_path: Path) 
         for port in (1, 2)
     )
     assert mine.settings_hash == other.settings_hash
-    assert Current(loaded(tmp_path / "x.yaml", "lease_ms: 9000")).settings_hash != mine.settings_hash
+    assert Current(loaded(tmp_path / "x.yaml", "lease: 9s")).settings_hash != mine.settings_hash
 
 
 def test_replicas_with_other_chains_or_endpoints_differ_in_what_callers_get(tmp_path: Path) -> None:
     texts = (
         "{}",
         "endpoints: {e: {url: 'https://e.example.com/*'}}",
-        "endpoints: {e: {url: 'https://e.example.com/*', timeout_ms: 5000}}",
+        "endpoints: {e: {url: 'https://e.example.com/*', timeout: 5s}}",
         "endpoints: {e: {url: 'https://e.example.com/*', set_headers: {A: one}}}",
         "chains: {c: {stages: [{name: a, model: m, messages: [{role: user, content: x}]}]}}",
     )
@@ -280,4 +282,4 @@ def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> Non
     one, other = loaded(tmp_path / "f.yaml"), loaded(tmp_path / "g.yaml")
     assert one == other
     assert one.origins.of["port"] == Origin("file", str(tmp_path / "f.yaml"))
-    assert {leaf.name for leaf in flatten(one, {"port", "lease_ms"})} == {"port", "lease_ms"}
+    assert {leaf.name for leaf in flatten(one, {"port", "lease_ms"})} == {"port", "lease"}

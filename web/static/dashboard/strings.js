@@ -286,7 +286,7 @@ const own = pairs({
 
   "setting.weight": ["Weight", "权重"],
   "setting.max_length": ["Max. waiting tasks", "最多等待任务"],
-  "setting.max_wait_ms": ["Max. wait (ms)", "等待上限，毫秒"],
+  "setting.max_wait": ["Max. wait", "等待上限"],
   "setting.max_running": ["Max. running tasks", "最多运行任务"],
   "setting.reserved": ["Reserved slots per model", "每个模型的预留槽位"],
   "setting.admission": ["Admission", "准入"],
@@ -301,7 +301,7 @@ const own = pairs({
   "setting.max_running_per_user": ["Max. running per user", "每用户最多运行"],
   "setting.max_waiting_per_user": ["Max. waiting per user", "每用户最多等待"],
   "setting.breaker_failures": ["Failures until the circuit breaker opens", "打开熔断器的失败次数"],
-  "setting.breaker_open_ms": ["Circuit breaker open time (ms)", "熔断器打开时长，毫秒"],
+  "setting.breaker_open": ["Circuit breaker open time", "熔断器打开时长"],
   "setting.breaker": ["Circuit breaker", "熔断器"],
   "setting.paused": ["Paused", "暂停"],
   "value.none": ["not set", "未设置"],

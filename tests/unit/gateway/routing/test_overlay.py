@@ -17,7 +17,7 @@ from fairlane.gateway.routing.overrides import (
     overridden,
 )
 from fairlane.gateway.routing.plans import Plan, Plans
-from fairlane.gateway.settings import ModelSettings, RouteRule, Settings
+from fairlane.gateway.settings import ModelSettings, RouteRule, Settings, external_name
 from fairlane.queues.overrides import Override
 
 SETTINGS: dict[str, Any] = {
@@ -53,8 +53,8 @@ def route(name: str = "r", percent: int = 100, override_id: str = "o1", **values
 
 
 def test_the_names_are_those_of_the_configuration() -> None:
-    assert set(ROUTE_SETTINGS) == set(RouteRule.model_fields) - {"price", "same_task_ms"}
-    assert set(MODEL_SETTINGS) <= set(ModelSettings.model_fields)
+    assert set(ROUTE_SETTINGS) == set(map(external_name, RouteRule.model_fields)) - {"price", "same_task"}
+    assert set(MODEL_SETTINGS) <= set(map(external_name, ModelSettings.model_fields))
 
 
 @given(st.text(), st.text(), st.integers(1, 100), st.integers(1, 100))
@@ -76,7 +76,7 @@ def test_a_share_has_about_its_percentage_and_each_override_another_one(percent:
 def test_a_task_in_the_share_has_the_candidate_and_the_others_the_baseline() -> None:
     over = laid(
         route(percent=30, model="f"),
-        route(timeout_ms=5, override_id="o2"),
+        route(timeout="5ms", override_id="o2"),
         route("to_f", 100, "o3", mode="batch"),
     )
     for task in TASKS[:100]:
@@ -119,8 +119,8 @@ def test_values_of_tiers_and_of_requests_with_images_are_set_by_their_names() ->
 
 def test_an_override_of_a_model_holds_for_its_routes_too_and_the_last_one_wins() -> None:
     over = laid(
-        Override("model", "a", {"fallbacks": ["b"], "first_output_ms": 5, "concurrency": 2}, id="o1"),
-        Override("model", "a", {"first_output_ms": 6}, id="o2"),
+        Override("model", "a", {"fallbacks": ["b"], "first_output": "5ms", "concurrency": 2}, id="o1"),
+        Override("model", "a", {"first_output": "6ms"}, id="o2"),
         Override("model", "f", {"fallbacks": None}, id="o3"),
         Override("queue", "free_batch", {"weight": 2.0}, id="o4"),
     )
@@ -140,7 +140,7 @@ def test_an_override_of_a_model_holds_for_its_routes_too_and_the_last_one_wins()
         (route(**{"tiers.gold.model": "a"}), "no queue has the tier 'gold'"),
         (route(model=None), "model"),
         (route(template="t"), "t"),
-        (Override("model", "a", {"first_output_ms": "x"}), "first_output_ms should be a valid integer"),
+        (Override("model", "a", {"first_output": 5}), "first_output should be a duration"),
     ],
 )
 def test_values_that_the_configuration_would_not_accept_are_rejected(
