@@ -98,7 +98,7 @@ async def ask(database: Database) -> None:
             times.append(time.perf_counter() - begun)
         what = f"by {','.join(by)}, {days} days {filters or ''}"
         print(f"{what:70} {min(times) * 1000:7.0f} ms, {len(report.rows)} rows")
-    for filters in ({}, {"key": "acme"}, {"user": "site/user-1"}, {"state": "failed"}):
+    for filters in ({}, {"key": "acme"}, {"user": "site/user-1"}, {"status": "failed"}):
         begun = time.perf_counter()
         await reports.tasks(Wanted(0, until, filters), "", 100)
         print(f"{f'100 tasks {filters}':70} {(time.perf_counter() - begun) * 1000:7.0f} ms")

@@ -17,7 +17,7 @@ from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced, external_name
 from fairlane.gateway.settings.provenance import Origins
 from fairlane.queues.overrides import Override
-from fairlane.queues.survey.survey import RefusedReload
+from fairlane.queues.survey.survey import ReloadError
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -142,13 +142,13 @@ class Current:
         """Keys of which the log has said that they do not hold."""
         self._told_unpriced = self._unpriced(settings.times.read_ms, stored=False)
         """Of the file's keys the loading tells."""
-        self.reload_refused: RefusedReload | None = None
+        self.reload_error: ReloadError | None = None
         """The last configuration that was read and not taken over, unless a good one came after it."""
 
     def replace(self, settings: Settings) -> dict[str, list[str]]:
         """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is. Gives their `changes`."""
         before = self._said
-        self.reload_refused = None
+        self.reload_error = None
         taken = {name: getattr(settings, name) for name in RELOADED}
         taken["files"] = settings.files.model_copy(update={"storage": before.files.storage})
         self._said = before.model_copy(update=taken)

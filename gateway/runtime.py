@@ -517,7 +517,7 @@ class Gateway:
             self._where,
             keys_hash=self.current.callers.hash,
             routes_hash=self.current.routes_hash,
-            reload_refused=self.current.reload_refused,
+            reload_error=self.current.reload_error,
             settings_hash=self.current.settings_hash,
         )
 

@@ -168,7 +168,7 @@ async def write_an_hour(talk: Talk) -> None:
         bucket = Bucket(accepted=count + 2, cancelled=rng.choice([0, 0, 1]))
         bucket.failures = {"UPSTREAM_ERROR": rng.randrange(9)} if trouble else {}
         bucket.failures |= {"CONTEXT_LENGTH": 1} if rng.random() < 0.08 else {}
-        bucket.refusals = {"full": rng.randrange(12)} if trouble and number > 230 else {}
+        bucket.rejections = {"full": rng.randrange(12)} if trouble and number > 230 else {}
         bucket.completed = count - sum(bucket.failures.values())
         bucket.waiting = max(round(rng.gauss(40, 6) + (3 * (number - 200) if trouble else 0)), 0)
         ended = {

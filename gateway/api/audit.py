@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
+from fairlane.gateway.api.operator_schemas import AuditEntry, Rejection
 from fairlane.gateway.api.dependencies import CallerDep, OperatorDep, answer, described, keyed_router
-from fairlane.gateway.api.operator_schemas import AuditEntry, Refusal
 from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.schemas import listed
 from fairlane.gateway.records.audit import WantedActs
@@ -40,7 +40,7 @@ async def audit(
 
 @router.get(
     "/api/admin/rejections",
-    **described("admin.rejections.list", "List rejected calls", listed("refusals", Refusal)),
+    **described("admin.rejections.list", "List rejected calls", listed("rejections", Rejection)),
 )
 async def refused(
     operator: OperatorDep,

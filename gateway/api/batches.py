@@ -96,16 +96,16 @@ async def cancel(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Respo
 )
 async def page_of_all(
     batches: BatchesDep,
-    state: Annotated[str, Query(description=f"a status, or `{UNENDED_WORD}`")] = "",
+    status: Annotated[str, Query(description=f"a status, or `{UNENDED_WORD}`")] = "",
     key: Filter = "",
     user: Filter = "",
     after: After = "",
     limit: Annotated[int, Query(ge=1, le=500), Count] = 50,
 ) -> Response:
     """Everybody's batches, the newest first. `next` is the `after` that goes on, null at the end."""
-    statuses = UNENDED if state == UNENDED_WORD else (state,) if state else ()
-    if state and state != UNENDED_WORD and state not in [*Status]:
-        raise bad_request(f"state must be one of {', '.join(Status)}, or {UNENDED_WORD}", "state")
+    statuses = UNENDED if status == UNENDED_WORD else (status,) if status else ()
+    if status and status != UNENDED_WORD and status not in [*Status]:
+        raise bad_request(f"status must be one of {', '.join(Status)}, or {UNENDED_WORD}", "status")
     found, more = await batches.page_of_all(after, limit, statuses, key, user)
     rows = [told_to_operators(batch) for batch in found]
     return answer({"batches": rows, "next": found[-1].id if more else None})

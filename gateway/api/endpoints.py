@@ -18,7 +18,7 @@ router = keyed_router("operators")
     **described(
         "admin.endpoints.list",
         "List endpoints",
-        fields(now=INTEGER, endpoints=rows(EndpointShown), databaseAway=NULLABLE),
+        fields(now=INTEGER, endpoints=rows(EndpointShown), databaseError=NULLABLE),
     ),
 )
 async def endpoints(operator: OperatorDep) -> Response:

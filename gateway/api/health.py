@@ -38,5 +38,5 @@ async def ready(health: HealthDep) -> Response:
         return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)
     body = {"status": "ready", "workers": health.workers}
     if store.refuses:  # every replica has the same Redis, so it is no reason to go elsewhere
-        body["storeRefuses"] = store.refusal
+        body["storeWriteError"] = store.refusal
     return answer(body, {})

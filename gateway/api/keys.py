@@ -28,7 +28,9 @@ router = keyed_router("operators")
 
 @router.get(
     "/api/admin/keys",
-    **described("admin.keys.list", "List keys", listed("keys", KeyShown, now=INTEGER, databaseAway=NULLABLE)),
+    **described(
+        "admin.keys.list", "List keys", listed("keys", KeyShown, now=INTEGER, databaseError=NULLABLE)
+    ),
 )
 async def list_keys(
     operator: OperatorDep,
@@ -40,7 +42,7 @@ async def list_keys(
     """Keys of callers and tokens of workers, by id: those of the configuration (`source`), which can only be changed there, and
     those of the database. `text` is a part of the id or the note. Never a secret, nor its hash.
 
-    `state`: `valid`, `expired`, `revoked`; `replaced`: the configuration has one of the same id, which holds; `unusable`: no
+    `status`: `valid`, `expired`, `revoked`; `replaced`: the configuration has one of the same id, which holds; `unusable`: no
     queue has its tier, or a newer release wrote it. `lastUsed` is written once a minute. `next` is the `after` that goes on,
     null at the end.
     """
@@ -98,7 +100,7 @@ async def change_key(
 async def rotate_key(
     operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
-    """Gives a key another `secret`, which is told this once. The ones before stay valid for `keep_ms`, a day if it is not given;
+    """Gives a key another `secret`, which is told this once. The ones before stay valid for `keepMs`, a day if it is not given;
     workers that are connected by them are cut off then."""
     return answer(await operator.keys.rotate(_checked(key_id), await body.fields(), caller, actor))
 

@@ -16,7 +16,7 @@ SettingValue = float | int | bool | str | None
 """A setting of a queue or a model."""
 
 
-class RefusedReload(Schema, kw_only=True):
+class ReloadError(Schema, kw_only=True):
     """The last configuration that a replica read and did not take over, unless a good one came after it."""
 
     at: Ms
@@ -29,7 +29,7 @@ class BudgetLeft(Schema, kw_only=True):
     limit: float
     per: Literal["day", "month"]
     used: float
-    held: Annotated[float, says("for tasks that have not ended")]
+    reserved: Annotated[float, says("for tasks that have not ended")]
     remaining: float
     ends: Annotated[Ms, says("when it comes anew")]
 
@@ -41,7 +41,7 @@ class QuotaLeft(Schema, kw_only=True):
     granted: Annotated[float, says("all grants together")]
     spent: Annotated[float, says("what tasks have cost of them")]
     balance: Annotated[float, says("`granted` less `spent`; less than 0: a debt")]
-    held: Annotated[float, says("for tasks that have not ended, of grants and budget together")]
+    reserved: Annotated[float, says("for tasks that have not ended, of grants and budget together")]
     available: Annotated[float, says("what the next task may be held")]
     budget: BudgetLeft | None
     otherwise: str | None
@@ -70,7 +70,7 @@ class LedgerEntry(Schema, kw_only=True):
     of: Literal["key", "user"]
     key: str
     user: str | None
-    held: Annotated[float, says("while the task went on")]
+    reserved: Annotated[float, says("while the task went on")]
     amount: Annotated[float, says("less than 0: it was paid, or taken back")]
     refunded: Annotated[float, says("what came back of what was held")]
     price: Annotated[str, says("as of usage records")]
@@ -139,7 +139,7 @@ class AuditEntry(Schema, kw_only=True):
     after: dict[str, Any]
 
 
-class Refusal(Schema, kw_only=True):
+class Rejection(Schema, kw_only=True):
     minute: Annotated[Ms, says("when it began")]
     key: Annotated[str, says("empty: a gateway that asks for no key, or a link of a task")]
     code: Annotated[str, says("that of the errors")]
@@ -202,7 +202,7 @@ class EndpointDone(EndpointShown, kw_only=True):
 class Ready(Schema, kw_only=True):
     status: Literal["ready"]
     workers: Annotated[int, says("connected here")]
-    store_refuses: Annotated[str, says("why Redis takes no writes")] = ""
+    store_write_error: Annotated[str, says("why Redis takes no writes")] = ""
 
 
 class NotReady(Schema, kw_only=True):
@@ -244,12 +244,12 @@ class HistoryTotal(Schema, kw_only=True):
     completed: int
     failed: int
     cancelled: int
-    refused: int
+    rejected: int
     wait_ms: TotalPercentiles
     first_output_ms: TotalPercentiles
     total_ms: TotalPercentiles
     failures: list[FailureCount]
-    refusals: list[CodeCount]
+    rejections: list[CodeCount]
 
 
 class History(Schema, kw_only=True):
@@ -261,7 +261,7 @@ class History(Schema, kw_only=True):
     completed: list[int]
     failed: list[int]
     cancelled: list[int]
-    refused: list[int]
+    rejected: list[int]
     waiting: list[int]
     wait_ms: Percentiles
     first_output_ms: Percentiles
@@ -282,7 +282,7 @@ class KeyShown(Schema, kw_only=True):
     id: str
     kind: Literal["caller", "worker"]
     source: Literal["configuration", "database"]
-    state: Literal["valid", "expired", "revoked", "replaced", "unusable"]
+    status: Literal["valid", "expired", "revoked", "replaced", "unusable"]
     settings: Annotated[dict[str, Any], says("as an entry of the configuration has them")]
     note: str
     created: Ms | None
@@ -295,7 +295,7 @@ class KeyShown(Schema, kw_only=True):
 class KeyDetail(KeyShown, kw_only=True):
     limits: LimitsLeft | None
     user_limits: Annotated[LimitsLeft | None, says("and of the user's that is asked for")]
-    database_away: str | None
+    database_error: str | None
 
 
 class KeyChanged(KeyShown, kw_only=True):
@@ -331,7 +331,7 @@ class Task(Schema, kw_only=True):
     task_id: str
     status: State
     model: str | None
-    asked: Annotated[str | None, says("what its caller named, where another model may run")]
+    requested_model: Annotated[str | None, says("the name in the request, where another model may run")]
     moves: Annotated[list[ModelMove], says("the models that it went on from, the last ten")]
     repaired: Annotated[bool, says("an answer of it did not match its schema, and its model was asked again")]
     stage: Annotated[str | None, says("of a chain: the stage that it is in, or ended in")]
@@ -383,7 +383,7 @@ class TaskDetail(Task, kw_only=True):
     wait_deadline_at: Ms | None
     deadline_at: Ms | None
     attempt_deadline_at: Ms | None
-    kept_for_ms: Ms | None
+    keep_ms: Ms | None
     events: int
     stream_url: str | None
     metadata: Any
@@ -446,8 +446,8 @@ class WebhookShown(Schema, kw_only=True):
     note: str
     every_user: Annotated[bool, says("it hears of all users of its key")]
     enabled: bool
-    off_at: Ms | None
-    off_why: str | None
+    disabled_at: Ms | None
+    disabled_reason: str | None
     failing: WebhookFailing | None
     created_at: Ms
     changed_at: Ms
@@ -470,18 +470,18 @@ class WebhookDelivery(Schema, kw_only=True):
     event: str
     object_id: str
     created_at: Annotated[Ms, says("when the event was")]
-    state: Literal["waiting", "delivered", "failed"]
+    status: Literal["waiting", "delivered", "failed"]
     attempts: int
     next_at: Ms | None
     ended_at: Ms | None
-    status: Annotated[int | None, says("of the last answer; null: there was none")]
+    http_status: Annotated[int | None, says("of the last answer; null: there was none")]
     error: Annotated[str | None, says("what was wrong with the last attempt")]
 
 
 class WebhookTry(Schema, kw_only=True):
     at: Ms
     took_ms: Ms
-    status: int | None
+    http_status: int | None
     error: str
 
 
@@ -547,8 +547,8 @@ class AnyBatch(BatchStanding, kw_only=True):
 class SettingInfo(Schema, kw_only=True):
     help: str
     type: Literal["integer", "number", "string"]
-    least: float | int | None
-    most: float | int | None
+    minimum: float | int | None
+    maximum: float | int | None
     choices: list[str] | None
 
 
@@ -650,11 +650,11 @@ class Settings(Schema, kw_only=True):
     started_at: Ms
     read_at: Annotated[Ms, says("when it read its configuration last")]
     file: ConfigurationFile | None
-    reload_refused: RefusedReload | None
+    reload_error: ReloadError | None
     in_force: Annotated[
         dict[str, Any] | None, says("whose configuration of queues and models holds everywhere")
     ]
-    store_away: str | None
+    store_error: str | None
     replicas: list[Configured]
     settings: list[Setting]
     more: Annotated[bool, says("there are more than 10,000: ask for a part of their names")]
@@ -692,7 +692,7 @@ class UpstreamState(Schema, kw_only=True):
     openings: Annotated[int, says("how often it opened since, without closing between")]
     why: str | None
     probes: Annotated[int, says("under way")]
-    held_until: Annotated[Ms | None, says("its provider said: not before")]
+    cooldown_until: Annotated[Ms | None, says("its provider said: not before")]
 
 
 class OutputLimit(Schema, kw_only=True):
@@ -733,7 +733,7 @@ class ModelState(Schema, kw_only=True):
     max_running_per_user: int | None
     max_waiting_per_user: int | None
     paused: bool
-    held_until: Ms | None
+    cooldown_until: Ms | None
     next_start_at: Ms | None
     mean_run_ms: float | None
     workers: int
@@ -781,7 +781,7 @@ class Counts(Schema, kw_only=True):
     retained_bytes: int
     dropped_early: int
     records_waiting: int
-    records_most: int
+    records_max: int
 
 
 class Store(Schema, kw_only=True):
@@ -789,7 +789,7 @@ class Store(Schema, kw_only=True):
 
     address: str
     up: bool
-    refuses: bool
+    rejects_writes: bool
     since: Ms | None
     why: str | None
 
@@ -812,7 +812,7 @@ class Replica(Schema, kw_only=True):
     started_at: Ms | None
     keys_hash: Annotated[str | None, says("of its keys and worker tokens: the same where these are the same")]
     routes_hash: str | None
-    reload_refused: RefusedReload | None
+    reload_error: ReloadError | None
     configuration: dict[str, Any] | None
 
 
@@ -852,7 +852,7 @@ class UsedBy(Used, kw_only=True):
     key: str | UnsetType = UNSET
     user: str | UnsetType = UNSET
     tier: str | UnsetType = UNSET
-    state: str | UnsetType = UNSET
+    status: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
     category: Annotated[str | UnsetType, says("beside `code`: its category")] = UNSET
     route: str | UnsetType = UNSET

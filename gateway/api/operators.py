@@ -164,12 +164,12 @@ async def users(operator: OperatorDep, limit: Annotated[int, Query(ge=1, le=200)
 async def find_tasks(
     operator: OperatorDep,
     caller: CallerDep,
-    state: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
+    status: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
     text: Filter = "",
     user: Filter = "",
     queue: Filter = "",
     model: Filter = "",
-    asked: Filter = "",
+    requested: Annotated[Filter, Query(alias="requestedModel")] = "",
     worker: Filter = "",
     code: Filter = "",
     since: Annotated[str, Query(alias="from", pattern=TIME)] = "",
@@ -177,21 +177,23 @@ async def find_tasks(
     after: str = "",
     limit: Annotated[int, Query(ge=1, le=200), Count] = 50,
 ) -> Response:
-    """Tasks that match, newest first: with `state=executing` every one that runs; else among the last 10,000 that were submitted,
-    as long as their results are kept (usage records have the code of every task that failed).
+    """Return the tasks that match, newest first: all running tasks with `status=executing`, else the last 10,000 submitted tasks,
+    while their results are stored. Usage records have the code of every failed task.
 
-    `text` is a part of the id or the user, or how the request's id begins, in small or large letters; with `from` and `to` (ms)
-    submitted then or later, and before then; all else must be equal. `model` is the one that runs it, or answered; `asked` the
-    name that its caller gave, a route or a model.
+    `text` is a part of the id or the user, or the beginning of the request id, in any case. `from` and `to` (ms) bound the time
+    of submission. All other filters must be equal. `model` is the model that runs or answered; `requestedModel` is the route or
+    model in the request.
 
-    `next` is the `after` that goes on, null at the end.
+    `next` is the `after` of the next page, null at the end.
     """
-    if state and state not in set(State):
-        raise bad_request(f"state must be one of {', '.join(State)}", "state")
+    if status and status not in set(State):
+        raise bad_request(f"status must be one of {', '.join(State)}", "status")
     if after and not could_be_ours(chain_of(after), now_ms()):
         raise bad_request("after must be the id of a task", "after")
-    given = {"state": state, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
-    wanted = {FILTERS[name]: value for name, value in (given | {"asked": asked}).items() if value}
+    given = {"status": status, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
+    wanted = {
+        FILTERS[name]: value for name, value in (given | {"requestedModel": requested}).items() if value
+    }
     times = {"from": since, "to": until}
     wanted |= {name: value for name, value in times.items() if value}
     if text:
@@ -210,7 +212,7 @@ async def cancel(
     actor: ActorDep,
     task: Filter = "",
     batch: Filter = "",
-    state: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
+    status: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
     user: Filter = "",
     queue: Filter = "",
     model: Filter = "",
@@ -225,20 +227,20 @@ async def cancel(
     """
     if task:
         record = await operator.poll.record(task)
-        state = await operator.cancel.others(task, record, actor)
-        ended = state is State.CANCELLED and record.state not in TERMINAL
+        reached = await operator.cancel.others(task, record, actor)
+        ended = reached is State.CANCELLED and record.state not in TERMINAL
         return answer({"cancelled": int(ended), "more": False})
     if batch:
         ended = await cancel_batch(batches, operator.audit, batch, actor)
         return answer({"cancelled": int(ended), "more": False})
-    if state not in ("", State.QUEUED, State.EXECUTING):
-        raise bad_request(f"state must be {State.QUEUED} or {State.EXECUTING}", "state")
+    if status not in ("", State.QUEUED, State.EXECUTING):
+        raise bad_request(f"status must be {State.QUEUED} or {State.EXECUTING}", "status")
     given = {"user": user, "queue": queue, "model": model, "worker": worker}
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
     if not wanted:
         raise bad_request("one of task, batch, user, queue, model and worker must be given", "user")
-    if state:
-        wanted["state"] = state
+    if status:
+        wanted["state"] = status
     cancelled, more = await operator.cancel_all(wanted, limit, actor)
     return answer({"cancelled": len(cancelled), "more": more})
 

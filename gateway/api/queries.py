@@ -48,14 +48,14 @@ async def _filters(
     user: Filter = "",
     model: Filter = "",
     tier: Filter = "",
-    state: Filter = "",
+    status: Filter = "",
     code: Filter = "",
     category: Filter = "",
     route: Filter = "",
 ) -> dict[str, str]:
     """Those that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
     whose = {"key": key, "user": user, "model": model, "tier": tier}
-    return given({**whose, "state": state, "code": code, "category": category, "route": route})
+    return given({**whose, "status": status, "code": code, "category": category, "route": route})
 
 
 TheFilters = Annotated[dict[str, str], Depends(_filters)]

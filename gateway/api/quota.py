@@ -24,7 +24,7 @@ MAX_ROWS = 200
 MAX_LEDGER_ROWS = 1000
 COLUMNS = (
     *("id", "kind", "fund", "ends", "of", "key", "user"),
-    *("held", "amount", "refunded", "price", "at", "who", "note"),
+    *("reserved", "amount", "refunded", "price", "at", "who", "note"),
 )
 """Of the ledger as CSV."""
 
@@ -45,7 +45,7 @@ After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
 @router.get(
     "/api/admin/balances",
     **described(
-        "admin.quota.list", "List balances", listed("rows", QuotaShown, now=INTEGER, databaseAway=NULLABLE)
+        "admin.quota.list", "List balances", listed("rows", QuotaShown, now=INTEGER, databaseError=NULLABLE)
     ),
 )
 async def standings(

@@ -358,8 +358,8 @@ class Accepted(Schema, kw_only=True):
     status_url: str
     replay: bool = False
     idem_key: str = ""
-    asked: Annotated[str, says("what its caller named, where another model may run")] = ""
-    model: Annotated[str, says("beside `asked`: the model that it waits for")] = ""
+    requested_model: Annotated[str, says("the name in the request, where another model may run")] = ""
+    model: Annotated[str, says("with `requestedModel`: the model that it waits for")] = ""
     template: TemplateUsed | None = None
     stage_status: Annotated[str, says("of a chain: as its first stage says")] = ""
     stages: Annotated[list[ChainStage], says("of a chain")] = []
@@ -370,8 +370,8 @@ class TaskStatus(Schema, kw_only=True):
 
     task_id: str
     status: State
-    asked: Annotated[str, says("what its caller named, where another model may run")] = ""
-    model: Annotated[str, says("beside `asked`: the model that runs it, or ran it last")] = ""
+    requested_model: Annotated[str, says("the name in the request, where another model may run")] = ""
+    model: Annotated[str, says("with `requestedModel`: the model that runs it, or ran it last")] = ""
     template: TemplateUsed | None = None
     chain: Annotated[str, says("of a configured chain: its name")] = ""
     stage_status: str = ""

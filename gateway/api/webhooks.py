@@ -172,15 +172,15 @@ async def list_deliveries(
     webhooks: WebhooksDep,
     caller: CallerDep,
     webhook_id: str,
-    state: State = None,
+    status: State = None,
     after: After = "",
     limit: Limit = 100,
 ) -> Response:
     """What a webhook has told and is to tell, the newest event first; `next` is the `after` that goes on, null at the end.
 
-    `state`: `waiting` (it is sent at `nextAt`), `delivered`, or `failed`: it was not taken in all its time.
+    `status`: `waiting` (it is sent at `nextAt`), `delivered`, or `failed`: it was not taken in all its time.
     """
-    return answer(await webhooks.deliveries(caller, webhook_id, state, _cursor(after), limit))
+    return answer(await webhooks.deliveries(caller, webhook_id, status, _cursor(after), limit))
 
 
 @router.get(
@@ -226,7 +226,7 @@ async def all_webhooks(
     **described("admin.webhooks.update", "Disable a webhook", WebhookDisabled, body=AnyWebhookChange),
 )
 async def disable(operator: OperatorDep, actor: ActorDep, body: BodyDep, webhook_id: str) -> Response:
-    """Disable a webhook of any key. Its owner reads the reason in `offWhy` and may enable it again: to prevent that, revoke the
+    """Disable a webhook of any key. Its owner reads the reason in `disabledReason` and may enable it again: to prevent that, revoke the
     key."""
     read_body(AnyWebhookChange, await body.fields())
     return answer(await operator.webhooks.off(webhook_id, actor))

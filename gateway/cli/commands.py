@@ -48,7 +48,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "action": (str, f"{_ONLY}action, such as set, cancel, create, revoke."),
     "after": (str, "Continue after this row, as the last page says."),
     "all": (bool, "Also with default values."),
-    "by": (str, "Up to three of model, key, user, tier, state, code, route, day, hour. [default: model]"),
+    "by": (str, "Up to three of model, key, user, tier, status, code, route, day, hour. [default: model]"),
     "code": (str, f"{_ONLY}error code, such as UPSTREAM_ERROR."),
     "csv": (bool, "Print CSV."),
     "from": (str, "From this day (UTC), such as 2026-11-01."),
@@ -73,7 +73,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "who": (str, "Only changes made with this API key, by its id."),
     "worker": (str, f"{_ONLY}worker, by its name or id."),
 }  # fmt: skip
-_SENT_AS = {"key-id": "key", "requested-model": "asked", "status": "state"}
+_SENT_AS = {"key-id": "key", "requested-model": "requestedModel"}
 _PAGE = ("after", "limit")
 _DAYS = ("from", "to")
 _OVERVIEW = "/api/admin/overview"
@@ -92,7 +92,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List API keys and worker tokens.",
                 "/api/admin/keys",
                 rows="keys",
-                columns="id kind status=state tier=settings.tier scopes=settings.scopes expires:time last_used=lastUsed:time "
+                columns="id kind status tier=settings.tier scopes=settings.scopes expires:time last_used=lastUsed:time "
                 "source note",
                 options=("text", "kind", *_PAGE),
             ),
@@ -146,7 +146,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 rows="models",
                 columns="model running concurrency=limit waiting workers slots cost requests/min=requestsPerMinute "
                 "tokens/min=tokensPerMinute windows running/user=maxRunningPerUser waiting/user=maxWaitingPerUser "
-                "cooldown_until=heldUntil:time paused blocked",
+                "cooldown_until=cooldownUntil:time paused blocked",
             ),
             "update": Command(
                 "Change a model on all gateways. Survives restarts.\n\nfairlane model update deepseek-chat concurrency=8",
@@ -177,7 +177,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "Find tasks, newest first.\n\nfairlane task list --status failed --user ann",
                 "/api/admin/tasks",
                 rows="tasks",
-                columns="task=taskId status user requested=asked model queue queued_at=enqueuedAt:time stage request=requestId "
+                columns="task=taskId status user requested=requestedModel model queue queued_at=enqueuedAt:time stage request=requestId "
                 "code",
                 options=(
                     *("text", "status", "user", "queue", "model", "requested-model", "worker", "code"),
@@ -204,7 +204,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 rows="endpoints",
                 columns="endpoint=name url=settings.url windows=line.windows running=line.running limit=line.limit "
                 "waiting=line.waiting workers=line.workers latency=line.meanMs:duration per_second=line.perSecond source "
-                "status=state blocked=line.why",
+                "status blocked=line.why",
             ),
             "create": Command(
                 "Add an endpoint on all gateways. Survives restarts.\n\n"
@@ -257,7 +257,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List the webhooks of all keys.",
                 "/api/admin/webhooks",
                 rows="webhooks",
-                columns="webhook=id key user url events waiting missed enabled disabled_because=offWhy failing=failing.error "
+                columns="webhook=id key user url events waiting missed enabled disabled_reason=disabledReason failing=failing.error "
                 "since=failing.since:time",
                 options=("key-id", *_PAGE),
             ),
@@ -278,7 +278,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 _OVERVIEW,
                 rows="models.upstreams",
                 columns="model upstream workers breaker forced since:time until:time opened=openings probes "
-                "cooldown_until=heldUntil:time reason=why",
+                "cooldown_until=cooldownUntil:time reason=why",
             ),
             "update": Command(
                 "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",
@@ -377,7 +377,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
             "rejections": Command(
                 "Count rejected requests by minute, key and error code.",
                 "/api/admin/rejections",
-                rows="refusals",
+                rows="rejections",
                 columns="minute:time key code count",
                 options=("key-id", "code", *_DAYS, *_PAGE),
             ),
@@ -472,7 +472,7 @@ def _run(command: Command, given: Mapping[str, Any]) -> None:
 
 
 def _print(command: Command, answer: Mapping[str, Any]) -> None:
-    if reason := answer.get("databaseAway"):
+    if reason := answer.get("databaseError"):
         warn(f"the database is unavailable; this is what the gateway and Redis know ({reason})")
     if command.done:
         typer.echo(command.done.format_map(answer))

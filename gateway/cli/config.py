@@ -63,9 +63,9 @@ def show(
         typer.echo(response.text)
         return
     answer = decoded(response)
-    if reason := answer["storeAway"]:
+    if reason := answer["storeError"]:
         warn(f"Redis is unavailable: changes at run time are unknown ({reason})")
-    if rejected := answer["reloadRefused"]:
+    if rejected := answer["reloadError"]:
         warn(f"the configuration of {time_of(rejected['at'])} was rejected: {rejected['why']}")
     for other in answer["replicas"]:
         if other["differs"]:

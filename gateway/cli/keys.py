@@ -70,7 +70,7 @@ def rotate(
 ) -> None:
     """Give a key another secret, printed once. Old and new are valid for a time."""
     path = f"{PATH}/{quote(key_id, safe='')}/rotate"
-    body = {"keep_ms": read_duration("--keep", keep)}
+    body = {"keepMs": read_duration("--keep", keep)}
     repeat = "see `fairlane key show`"
     _print_secret(request(gateway, api_key, path, "POST", body=body, repeat=repeat), as_json)
 

@@ -49,12 +49,12 @@ def status(gateway: Url = LOCAL_GATEWAY, api_key: ApiKey = None, as_json: AsJson
 def problems(state: Mapping[str, Any]) -> Iterator[str]:
     """Yield everything that an operator has to look at."""
     now, store, database = state["now"], state.get("store", {}), state.get("database", {})
-    if store.get("refuses"):
+    if store.get("rejectsWrites"):
         yield f"Redis at {store['address']} has rejected writes for {_since(store, now)}: {store['why']}"
     if not database.get("up", True):
         yield f"the database has been unavailable for {_since(database, now)}: {database['why']}"
     counts = state["counts"]
-    if counts.get("recordsMost") is not None and counts["recordsWaiting"] >= counts["recordsMost"]:
+    if counts.get("recordsMax") is not None and counts["recordsWaiting"] >= counts["recordsMax"]:
         yield f"new tasks are rejected (OUTBOX_FULL): {counts['recordsWaiting']} records wait for the database"
     for model in state["models"]:
         if model.get("unserved"):
@@ -73,7 +73,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
             yield f"a task on {name} has shown no output and no progress for {duration(worker['taskSilentMs'])}"
     replicas = state.get("replicas", ())
     for replica in replicas:
-        if rejected := replica.get("reloadRefused"):
+        if rejected := replica.get("reloadError"):
             yield f"replica {replica['replica']} rejected its new configuration: {rejected['why']}"
         if (replica.get("configuration") or {}).get("inForce") is False:
             yield f"replica {replica['replica']} has an older configuration, which is not in effect"

@@ -90,7 +90,7 @@ class AuditRecord:
         """Refused calls by minute, key and code, the newest minute first. Raises as `read` does."""
         async with self._slots(who) as connection:
             rows, more = await refusals.read_page(connection, wanted, after, limit)
-        return {"refusals": rows, "next": more}
+        return {"rejections": rows, "next": more}
 
 
 def as_shown(target: str, stored: Values) -> Values:

@@ -78,6 +78,7 @@ class Rotation(_Body):
 
     keep_ms: Annotated[int, Field(ge=0, le=YEAR_MS)] | None = Field(
         None,
+        alias="keepMs",
         description="how long the secrets that it has now stay valid: a day if not given, 0: not any more",
     )
 
@@ -128,7 +129,7 @@ class KeyAdmin:
     async def page(self, after: str, limit: int, kind: Kind | None, text: str) -> dict[str, Any]:
         """About `limit` keys behind the id `after`, by id, of the configuration and of the database; and where to go on.
 
-        While the database is away, those that this replica has read (`databaseAway`: why)."""
+        While the database is away, those that this replica has read (`databaseError`: why)."""
         now, away = now_ms(), None
         rows = [
             self._configured(of, entry)
@@ -152,11 +153,11 @@ class KeyAdmin:
         while end < len(rows) and rows[end]["id"] == rows[end - 1]["id"]:
             end += 1  # those of one id stand on one page
         more = rows[end - 1]["id"] if end < len(rows) else None
-        return {"now": now, "keys": rows[:end], "next": more, "databaseAway": away}
+        return {"now": now, "keys": rows[:end], "next": more, "databaseError": away}
 
     async def show(self, key_id: str, kind: Kind | None, user: str = "") -> dict[str, Any]:
         """A key, and what is left of its limits and of those of one of its users; where there are several keys of its id, the one
-        that holds, and a caller's first. While the database is away as this replica has read it (`databaseAway`: why)."""
+        that holds, and a caller's first. While the database is away as this replica has read it (`databaseError`: why)."""
         row, away = await self._find(key_id, kind)
         settings = row["settings"]
         if user and not settings.get("delegating"):
@@ -167,7 +168,7 @@ class KeyAdmin:
             left = await self._allowances.told(f"{key_id}/{user}" if user else key_id, of_key, of_user)
         except StoreError:  # the key is shown all the same
             left = {"limits": None, "userLimits": None}
-        return {**row, **left, "databaseAway": away}
+        return {**row, **left, "databaseError": away}
 
     async def _find(self, key_id: str, kind: Kind | None) -> tuple[dict[str, Any], str | None]:
         """The key, and why the database could not be asked."""
@@ -199,7 +200,7 @@ class KeyAdmin:
             "id": key.id,
             "kind": key.kind,
             "source": _DATABASE,
-            "state": state,
+            "status": state,
             "settings": dict(key.settings)
             if key.entry is None
             else key.entry.model_dump(mode="json", exclude=set(NAMED)),
@@ -221,7 +222,7 @@ class KeyAdmin:
 
     def _configured(self, kind: Kind, entry: CallerKey | WorkerKey) -> dict[str, Any]:
         times = dict.fromkeys(("created", "expires", "revoked", "lastUsed"))
-        about = {"id": entry.id, "kind": kind, "source": _CONFIGURATION, "state": "valid"}
+        about = {"id": entry.id, "kind": kind, "source": _CONFIGURATION, "status": "valid"}
         return {
             **about,
             "settings": entry.model_dump(mode="json", exclude=set(NAMED)),
@@ -314,7 +315,7 @@ class KeyAdmin:
             now = now_ms()
             secret, sha256 = new_secret("worker" if key.kind == "worker" else "key", key_id)
             if keep_ms and len(self._shown(key, now)["secrets"]) >= MAX_SECRETS:
-                sentence = f"The key has {MAX_SECRETS} valid secrets; with keep_ms 0 they end now"
+                sentence = f"The key has {MAX_SECRETS} valid secrets; with keepMs 0 they end now"
                 raise _conflict("TOO_MANY_SECRETS", sentence)
             await change.end_secrets(key_id, now + keep_ms)
             ended = [
@@ -327,7 +328,7 @@ class KeyAdmin:
             await change.set(key_id)
         notes: list[str] = []
         row = await self._done(key_id)
-        await self._audit.noted(notes, actor, "rotate", f"key {key_id}", {}, {"keep_ms": keep_ms})
+        await self._audit.noted(notes, actor, "rotate", f"key {key_id}", {}, {"keepMs": keep_ms})
         return {**row, "secret": secret, "notes": notes}
 
     async def revoke(
@@ -354,9 +355,9 @@ class KeyAdmin:
         if at_once and key.kind == "caller":
             row["cancelled"] = await self._end_tasks(key_id, notes)
         if revokes or cuts:
-            after = {"state": "revoked", "now": at_once, "cancelled": row["cancelled"]}
+            after = {"status": "revoked", "now": at_once, "cancelled": row["cancelled"]}
             await self._audit.noted(
-                notes, actor, "revoke", f"key {key_id}", {"state": "valid" if revokes else "revoked"}, after
+                notes, actor, "revoke", f"key {key_id}", {"status": "valid" if revokes else "revoked"}, after
             )
         return {**row, "notes": notes}
 

@@ -46,10 +46,8 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
 def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
     """What a replica tells of itself: null for one that has not told it yet."""
     if where is None:
-        return dict.fromkeys(
-            ("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadRefused")
-        )
-    refused = where.reload_refused
+        return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadError"))
+    refused = where.reload_error
     return {
         "host": where.host,
         "pid": where.pid,
@@ -57,7 +55,7 @@ def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
         "startedAt": where.started_at,
         "keysHash": where.keys_hash or None,
         "routesHash": where.routes_hash or None,
-        "reloadRefused": None if refused is None else {"at": refused.at, "why": refused.why},
+        "reloadError": None if refused is None else {"at": refused.at, "why": refused.why},
     }
 
 
@@ -122,9 +120,9 @@ def _why(line: Model) -> str | None:
     if line.upstreams and all(upstream.state == "open" for upstream in line.upstreams):
         return "breaker_open"
     if line.held_until_ms:
-        return "held"
+        return "cooldown"
     if line.next_start_ms:
-        return "paced"
+        return "throttled"
     return next((blocked.value for blocked in line.blocked.values()), None)
 
 
@@ -152,7 +150,7 @@ def model_row(
         "maxRunningPerUser": settings["max_running_per_user"],
         "maxWaitingPerUser": settings["max_waiting_per_user"],
         "paused": settings["paused"],
-        "heldUntil": model.held_until_ms,
+        "cooldownUntil": model.held_until_ms,
         "nextStartAt": model.next_start_ms,
         "meanRunMs": model.mean_run_ms,
         "workers": model.workers,
@@ -172,7 +170,7 @@ def model_row(
                 "openings": upstream.openings,
                 "why": upstream.why or None,
                 "probes": upstream.probes,
-                "heldUntil": upstream.held_until_ms,
+                "cooldownUntil": upstream.held_until_ms,
             }
             for upstream in model.upstreams
         ],
@@ -225,7 +223,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "taskId": task_id,
         "status": fields["state"],
         "model": model,
-        "asked": fields.get("route") or None,
+        "requestedModel": fields.get("route") or None,
         "moves": [{"model": left, "at": int(at), "why": why} for left, at, why in moves],
         "repaired": fields.get("repair", "")[:1] == "2",
         **_of_chain(fields),

@@ -108,7 +108,7 @@ class QuotaAdmin:
         """How those stand who were granted something or have paid: all, those of a key, or one user; and where to go on.
 
         Who is named is always there. Raises ApiError(404) for a key of which nobody knows anything. While the database is away
-        it is told of those whom Redis knows (`databaseAway`: why); who is named and is not known there is DatabaseUnavailable.
+        it is told of those whom Redis knows (`databaseError`: why); who is named and is not known there is DatabaseUnavailable.
         """
         balances, away = self._balances, None
         try:
@@ -127,7 +127,7 @@ class QuotaAdmin:
             if wanted is not None and not standings:
                 raise
         rows = [self._shown(standing) for standing in standings]
-        return {"now": now_ms(), "rows": rows, "next": more or None, "databaseAway": away}
+        return {"now": now_ms(), "rows": rows, "next": more or None, "databaseError": away}
 
     async def _names(
         self, find: Find, wanted: Subject | None, text: str, after: str, limit: int
@@ -232,14 +232,14 @@ class QuotaAdmin:
             "granted": credits_of(standing.granted),
             "spent": credits_of(standing.spent),
             "balance": credits_of(standing.balance),
-            "held": credits_of(standing.held + (budget.held if budget else 0)),
+            "reserved": credits_of(standing.held + (budget.held if budget else 0)),
             "available": credits_of(standing.available),
             "budget": budget
             and {
                 "limit": credits_of(budget.limit),
                 "per": budget.per,
                 "used": credits_of(budget.used),
-                "held": credits_of(budget.held),
+                "reserved": credits_of(budget.held),
                 "remaining": credits_of(budget.remaining),
                 "ends": budget.ends_ms,
             },
@@ -254,7 +254,7 @@ def _row(row: LedgerRow) -> dict[str, Any]:
         "fund": row.fund,
         "ends": None if row.fund == GRANTED else row.ends,
         **subject_of(row.subject).shown,
-        "held": credits_of(row.held),
+        "reserved": credits_of(row.held),
         "amount": credits_of(row.amount),
         "refunded": credits_of(max(row.held + row.amount, 0) if row.kind == "task" else 0),
         "price": unpack(row.price).id if row.price else "",

@@ -11,11 +11,11 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 
 FILTERS = {
-    "state": "state",
+    "status": "state",
     "user": "user",
     "queue": "queue",
     "model": "model",
-    "asked": "route",
+    "requestedModel": "route",
     "worker": "worker",
     "code": "code",
 }
@@ -72,7 +72,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "waitDeadlineAt": number("wait_deadline"),
         "deadlineAt": number("deadline"),
         "attemptDeadlineAt": number("attempt_deadline"),
-        "keptForMs": number("ttl"),
+        "keepMs": number("ttl"),
         "events": record.number("top_seq"),
         "permit": _permit(record),
         "metadata": msgspec.Raw(fields["metadata"].encode()) if fields.get("metadata") else None,

@@ -65,8 +65,8 @@ def described(kind: Kind) -> dict[str, dict[str, Any]]:
         found[name] = {
             "help": " ".join((sentence[0] if sentence else told["description"]).replace("`", "").split()),
             "type": form["type"],
-            "least": form.get("minimum"),
-            "most": form.get("maximum"),
+            "minimum": form.get("minimum"),
+            "maximum": form.get("maximum"),
             "choices": form.get("enum"),
         }
     return found

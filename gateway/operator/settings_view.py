@@ -240,7 +240,7 @@ class EffectiveSettings:
     async def read(self, text: str, *, changed: bool) -> dict[str, Any]:
         """The answer of GET /api/admin/settings: settings whose names hold `text`, in small or large letters. `changed`: those
         alone that are not as by default, or were changed while running. With Redis away what this replica is configured with, and
-        why there is no more (`storeAway`).
+        why there is no more (`storeError`).
         """
         current, away = self._current, None
         own = Own(current.settings, current.began_ms, dict(current.since), current.read)
@@ -255,7 +255,7 @@ class EffectiveSettings:
         rows = await asyncio.to_thread(
             _rows, own, layers, text.lower(), changed
         )  # there may be thousands of keys
-        refused, file = current.reload_refused, own.settings.origins.file
+        refused, file = current.reload_error, own.settings.origins.file
         return {
             "now": now_ms(),
             "replica": self._scheduler.replica,
@@ -263,9 +263,9 @@ class EffectiveSettings:
             "startedAt": self._about().started_at,
             "readAt": own.settings.times.read_ms,
             "file": file and {"path": file, "modifiedAt": own.settings.times.modified_ms},
-            "reloadRefused": refused and {"at": refused.at, "why": refused.why},
+            "reloadError": refused and {"at": refused.at, "why": refused.why},
             "inForce": _in_force(ruling),
-            "storeAway": away,
+            "storeError": away,
             "replicas": replicas,
             "settings": to_builtins(rows[:MAX_ROWS]),
             "more": len(rows) > MAX_ROWS,

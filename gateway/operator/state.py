@@ -96,7 +96,7 @@ class StateReader:
                 "retainedBytes": survey.retained_bytes,
                 "droppedEarly": survey.dropped,
                 "recordsWaiting": survey.outbox,
-                "recordsMost": self._most_records(),
+                "recordsMax": self._most_records(),
             },
             "store": self.store(),
             "database": self.database(),
@@ -121,7 +121,7 @@ class StateReader:
         return {
             "address": self._store.address,
             "up": self._link.up,
-            "refuses": self._store.refuses,
+            "rejectsWrites": self._store.refuses,
             "since": None if since is None else int(since * 1000),
             "why": None if since is None else why,
         }

@@ -30,7 +30,7 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.embedded.server import EmbeddedRedis
 from fairlane.queues.logs.sentences import MAX_CHARS
 from fairlane.queues.loops import end_tasks
-from fairlane.queues.survey.survey import RefusedReload
+from fairlane.queues.survey.survey import ReloadError
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -177,9 +177,9 @@ async def serve(
             if reload is not None:
                 await take_over(await read_again(reload, gateway.current.settings))
 
-        async def take_over(fresh: Settings | RefusedReload) -> None:
-            if isinstance(fresh, RefusedReload):
-                gateway.current.reload_refused = fresh
+        async def take_over(fresh: Settings | ReloadError) -> None:
+            if isinstance(fresh, ReloadError):
+                gateway.current.reload_error = fresh
             else:
                 if own_workers is not None:
                     own_workers.follow(
@@ -217,7 +217,7 @@ async def serve(
         await server.serve(sockets=sockets)
 
 
-async def read_again(reload: Reload, before: Settings) -> Settings | RefusedReload:
+async def read_again(reload: Reload, before: Settings) -> Settings | ReloadError:
     """The configuration as it is now; or why it is invalid, which is logged, too."""
     try:
         settings, exist = await reload()
@@ -231,7 +231,7 @@ async def read_again(reload: Reload, before: Settings) -> Settings | RefusedRelo
             return settings
         why = "the new configuration has no keys and would open the gateway"
         log.error(f"{why}: it is not taken over")
-    return RefusedReload(now_ms(), why[:MAX_CHARS])
+    return ReloadError(now_ms(), why[:MAX_CHARS])
 
 
 def run_loop(main: Any) -> None:

@@ -25,7 +25,7 @@ from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, read_again, run_loop, serve, store
 from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.settings import Settings
-from fairlane.queues.survey.survey import RefusedReload
+from fairlane.queues.survey.survey import ReloadError
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -137,14 +137,14 @@ class Supervisor:
         """Read the configuration once, for the processes that run and those that will."""
         async with self._rereading:
             fresh = await read_again(reload, self._settings)
-            if not isinstance(fresh, RefusedReload):
+            if not isinstance(fresh, ReloadError):
                 self._settings = fresh
             for update in self._updates:
                 with contextlib.suppress(
                     OSError
                 ):  # it has just died; the next one begins with these settings
                     update.send(fresh)
-            if not isinstance(fresh, RefusedReload):
+            if not isinstance(fresh, ReloadError):
                 self._workers.follow(fresh)
 
     def _signal(self, sig: int) -> None:

@@ -22,7 +22,7 @@ DIMENSIONS = {
     "key": "key_id",
     "user": "user_name",
     "tier": "tier",
-    "state": "state",
+    "status": "state",
     "code": "code",
     "route": "route",
     "day": "began",
@@ -209,7 +209,7 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     """The table of sums that can tell it, and which of its rows. That of routes has only the tasks that have one."""
     asked = {*by, *wanted.filters}
     if "route" in asked:
-        if other := sorted(asked & {"user", "hour", "state", "code", "category"}):
+        if other := sorted(asked & {"user", "hour", "status", "code", "category"}):
             raise bad_request(
                 f"usage of routes is added up by day, and not by {other[0]}: the tasks themselves are at "
                 "/api/admin/usage/tasks?route=",
@@ -219,7 +219,7 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     elif "user" not in asked:
         span = HOUR_MS if "hour" in by else DAY_MS
         table, which = usage_sums, [usage_sums.c.span == span]
-    elif other := sorted(asked & {"hour", "state", "code", "category"}):
+    elif other := sorted(asked & {"hour", "status", "code", "category"}):
         raise bad_request(
             f"usage of users is added up by day, and not by {other[0]}: look at the tasks themselves", "user"
         )

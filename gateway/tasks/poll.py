@@ -57,7 +57,7 @@ def wait_fields(place: Place) -> dict[str, Any]:
 
 def told_of_plan(asked: str, model: str, template: str) -> dict[str, Any]:
     """What its caller named and what runs, where these may differ; and the template that it was made of. As a record has them."""
-    told: dict[str, Any] = {"asked": asked, "model": model} if asked else {}
+    told: dict[str, Any] = {"requestedModel": asked, "model": model} if asked else {}
     if template:
         told["template"] = dict(zip(("name", "version", "locale"), template.split("\n"), strict=True))
     return told

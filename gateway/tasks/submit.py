@@ -109,7 +109,7 @@ class Submit:
         known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
         error = refusal(answer, task, known_model=known)
         self._note(task, error.code)
-        asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
+        asked = {"requestedModel": task.asked} if task.asked not in ("", task.model) else {}
         error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
         error.rate_limits = answer.rate_limits
         return error

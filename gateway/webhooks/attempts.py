@@ -122,7 +122,7 @@ def logged(log: str, attempt: Attempt) -> str:
     """The log of a delivery, with one attempt more."""
     known = msgspec.json.decode(log, type=list[dict[str, int | str | None]]) if log else []
     known.append(
-        {"at": attempt.at, "tookMs": attempt.took_ms, "status": attempt.status, "error": attempt.error}
+        {"at": attempt.at, "tookMs": attempt.took_ms, "httpStatus": attempt.status, "error": attempt.error}
     )
     return msgspec.json.encode(known[-LOGGED:]).decode()
 

@@ -118,18 +118,18 @@ async def set_delivery(connection: AsyncConnection, delivery_id: str, values: Ma
 
 
 async def deliveries(
-    connection: AsyncConnection, webhook: str, state: str | None, after: Cursor | None, limit: int
+    connection: AsyncConnection, webhook: str, status: str | None, after: Cursor | None, limit: int
 ) -> Sequence[Any]:
     """A webhook's deliveries, the newest first."""
     found = select(webhook_deliveries).where(webhook_deliveries.c.webhook == webhook)
-    rows: Sequence[Any] = (await connection.execute(_paged(found, state, after, limit))).all()
+    rows: Sequence[Any] = (await connection.execute(_paged(found, status, after, limit))).all()
     return rows
 
 
-def _paged(found: Any, state: str | None, after: Cursor | None, limit: int) -> Any:
+def _paged(found: Any, status: str | None, after: Cursor | None, limit: int) -> Any:
     columns = webhook_deliveries.c
-    if state is not None:
-        found = found.where(columns.state == state)
+    if status is not None:
+        found = found.where(columns.state == status)
     if after is not None:
         older = and_(columns.created == after.created, columns.id < after.id)
         found = found.where(columns.created <= after.created, or_(columns.created < after.created, older))

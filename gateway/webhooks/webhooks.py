@@ -62,13 +62,13 @@ class Webhooks:
             return shown(_found(await store.find(connection, webhook, _owner(caller))))
 
     async def deliveries(
-        self, caller: Caller, webhook: str, state: str | None, after: Cursor | None, limit: int
+        self, caller: Caller, webhook: str, status: str | None, after: Cursor | None, limit: int
     ) -> dict[str, Any]:
         """What one of them has told and is to tell, the newest first."""
         owner = _owner(caller)
         async with self._report(owner.key_id) as connection:
             row = _found(await store.find(connection, webhook, owner))
-            found = await store.deliveries(connection, webhook, state, after, limit + 1)
+            found = await store.deliveries(connection, webhook, status, after, limit + 1)
         rows = [shown_delivery(one, row.not_before) for one in found[:limit]]
         return {"deliveries": rows, "next": next_of(found, limit)}
 
@@ -219,8 +219,8 @@ def shown(row: Any) -> dict[str, Any]:
         "note": row.note,
         "everyUser": row.user_name == EVERY_USER,
         "enabled": on,
-        "offAt": row.off_since,
-        "offWhy": row.off_why or None,
+        "disabledAt": row.off_since,
+        "disabledReason": row.off_why or None,
         "failing": failing if row.fails else None,
         "createdAt": row.created,
         "changedAt": row.changed,
@@ -240,11 +240,11 @@ def shown_delivery(row: Any, not_before: int) -> dict[str, Any]:
         "event": row.event,
         "objectId": row.object_id,
         "createdAt": row.created,
-        "state": row.state,
+        "status": row.state,
         "attempts": row.attempts,
         "nextAt": None if row.due is None else max(row.due, not_before),
         "endedAt": row.ended,
-        "status": row.status,
+        "httpStatus": row.status,
         "error": row.error or None,
     }
 

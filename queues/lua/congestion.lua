@@ -3,7 +3,7 @@
 -- ARGV[1]  model
 -- ARGV[2]  how long answers are counted together, ms; those of so long ago, and of twice as long, are told, too
 -- ARGV[3]… name of a bin, number, …: of answers that came since the last call
--- returns  {why it begins nothing: 'paused', 'held', 'no_worker', 'breaker_open', 'paced' or ''; the wait (ms), or -1: too little is known;
+-- returns  {why it begins nothing: 'paused', 'cooldown', 'no_worker', 'breaker_open', 'throttled' or ''; the wait (ms), or -1: too little is known;
 --          {bin, number, …} of each period}
 -- The wait is how long it takes, at the pace at which tasks leave now, until all that wait have begun (Little's law): over all lanes
 -- that may start something, as one of them may be nobody's.
@@ -21,12 +21,12 @@ script('congestion', nil, function(ARGV)
   local s = call('HMGET', keys.model(m), unpack(ALL_RULES))
   local why = ''
   if s[3] == '1' then why = 'paused'
-  elseif num(s[4]) > NOW then why = 'held'
+  elseif num(s[4]) > NOW then why = 'cooldown'
   elseif not is_offered(m) then why = 'no_worker'
   elseif s[9] == '2' and upstreams.barred(m) > 0 then
     local _, kind = upstreams.barred(m)
-    why = kind == 'held' and 'held' or 'breaker_open'
-  elseif paced_until(m, s, 1) > 0 then why = 'paced' end
+    why = kind == 'cooldown' and 'cooldown' or 'breaker_open'
+  elseif paced_until(m, s, 1) > 0 then why = 'throttled' end
 
   local waiting, pace, unknown = 0, 0, false
   for _, q in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do

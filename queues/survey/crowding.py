@@ -9,7 +9,7 @@ class Crowding(NamedTuple):
     """A model at one moment."""
 
     stopped: str
-    """Why it begins nothing: 'paused', 'held', 'no_worker' or 'paced'; '' = it does."""
+    """Why it begins nothing: 'paused', 'cooldown', 'no_worker' or 'throttled'; '' = it does."""
     wait_ms: int | None
     """How long its queue makes those wait who come now, at the pace at which tasks leave it. None: too little is known."""
     answers: Mapping[str, int]

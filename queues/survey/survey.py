@@ -140,7 +140,7 @@ class Queue:
         return bool(self.settings.values.get("paused"))
 
 
-class RefusedReload(msgspec.Struct, frozen=True):
+class ReloadError(msgspec.Struct, frozen=True):
     """A configuration that was read while running and not taken over."""
 
     at: int
@@ -160,7 +160,7 @@ class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
     """Of its keys and tokens (`Callers.hash`)."""
     routes_hash: str = ""
     """Of its routes, templates and fallbacks."""
-    reload_refused: RefusedReload | None = None
+    reload_error: ReloadError | None = None
     """The last one, unless a good one came after it."""
     settings_hash: str = ""
     """Of its other settings."""

@@ -82,7 +82,7 @@ class Stage:
         for upstream in _upstreams(state, model):
             if upstream["breaker"] != "closed":
                 found.append(f"the breaker of {upstream['upstream']} is {upstream['breaker']}")
-            if upstream["heldUntil"]:
+            if upstream["cooldownUntil"]:
                 found.append(f"{upstream['upstream']} is held")
         return found
 
@@ -92,7 +92,7 @@ class Stage:
         return [
             f"nothing starts at {upstream['upstream']}"
             for upstream in _upstreams(state, model)
-            if upstream["breaker"] == "open" or upstream["heldUntil"]
+            if upstream["breaker"] == "open" or upstream["cooldownUntil"]
         ]
 
     async def settled(self, key_id: str) -> None:
@@ -101,7 +101,9 @@ class Stage:
         async def so() -> bool:
             row = (await self.told("/api/admin/balances", key=key_id))["rows"][0]
             counts = (await self.told("/api/admin/overview"))["counts"]
-            return not (row["held"] or counts["recordsWaiting"] or counts["queued"] or counts["executing"])
+            return not (
+                row["reserved"] or counts["recordsWaiting"] or counts["queued"] or counts["executing"]
+            )
 
         await until(so, "the ledger to be complete", SETTLE_S)
 

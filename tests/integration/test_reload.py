@@ -161,7 +161,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
         one.signal(signal.SIGHUP)
 
         async def refusals(count: int) -> bool:
-            told = [row["reloadRefused"] for row in await replicas(other)]
+            told = [row["reloadError"] for row in await replicas(other)]
             assert all("not valid YAML" in refusal["why"] for refusal in told if refusal)
             return len([refusal for refusal in told if refusal]) == count
 

@@ -73,7 +73,7 @@ class Bucket(msgspec.Struct, omit_defaults=True):
     waiting: int = 0
     """Waiting tasks of all replicas together: each replica reports the same number."""
     failures: dict[str, int] = {}
-    refusals: dict[str, int] = {}
+    rejections: dict[str, int] = {}
     users: dict[str, int] = {}
     """Tokens of input and output, by user, of tasks that ended."""
     models: dict[str, ModelCounts] = {}
@@ -90,8 +90,8 @@ class Bucket(msgspec.Struct, omit_defaults=True):
         return sum(self.failures.values())
 
     @property
-    def refused(self) -> int:
-        return sum(self.refusals.values())
+    def rejected(self) -> int:
+        return sum(self.rejections.values())
 
     def of(self, model: str) -> ModelCounts:
         """Return the counts of a model; workers make names up, so only the first ones have their own."""
@@ -107,7 +107,7 @@ class Bucket(msgspec.Struct, omit_defaults=True):
         self.waiting = max(self.waiting, other.waiting)
         for counts, more, most in (
             (self.failures, other.failures, MAX_CODES),
-            (self.refusals, other.refusals, MAX_CODES),
+            (self.rejections, other.rejections, MAX_CODES),
             (self.users, other.users, MAX_USERS),
         ):
             for name, number in more.items():

@@ -36,7 +36,7 @@ LATE_MS = 1000
 PAGE = 100
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 DURATIONS = {"waitMs": "wait", "firstOutputMs": "first", "totalMs": "total"}
-COUNTS = ("accepted", "completed", "failed", "cancelled", "refused")
+COUNTS = ("accepted", "completed", "failed", "cancelled", "rejected")
 
 
 class History:
@@ -206,7 +206,7 @@ class Hour:
                     for name, values in zip(DURATIONS, _quantiles(whole), strict=True)
                 },
                 "failures": _failures(whole.failures),
-                "refusals": _ranked(whole.refusals),
+                "rejections": _ranked(whole.rejections),
             },
             "models": self._last_minute(end),
         }

@@ -32,7 +32,7 @@ class HistoryRecorder(Recorder):
 
     def rejected(self, queue: str, model: str, code: str) -> None:
         super().rejected(queue, model, code)
-        count(self._bucket.refusals, code)
+        count(self._bucket.rejections, code)
 
     def granted(self, queue: str, model: str, waited_ms: float) -> None:
         super().granted(queue, model, waited_ms)

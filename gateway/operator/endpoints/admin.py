@@ -79,7 +79,7 @@ class EndpointAdmin:
 
     async def page(self) -> dict[str, Any]:
         """All endpoints, by name, each with its line. While the database is away, those that this replica has read
-        (`databaseAway`: why)."""
+        (`databaseError`: why)."""
         away = None
         try:
             await self._watch.read()
@@ -87,7 +87,7 @@ class EndpointAdmin:
             away = str(error)
         lines = await self._lines()
         rows = [self._row(name, lines) for name in sorted(self._names())]
-        return {"now": now_ms(), "endpoints": rows, "databaseAway": away}
+        return {"now": now_ms(), "endpoints": rows, "databaseError": away}
 
     async def layer(self) -> Layer:
         """Those that were added, as settings that were changed while running."""

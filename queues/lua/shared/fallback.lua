@@ -25,7 +25,7 @@ function blocked_until(name)
   if at < FOREVER then at = math.ceil(at / 1000) end
   if rules[9] == '2' then
     local from, why = upstreams.barred(m)
-    if from > 0 then at = why == 'held' and math.max(at, from) or FOREVER end
+    if from > 0 then at = why == 'cooldown' and math.max(at, from) or FOREVER end
   end
   if m ~= name then at = math.max(at, name_held_until({ requested_model = name }) or 0) end
   return at
@@ -33,7 +33,7 @@ end
 
 local BARRED = { no_worker = true, model_paused = true, breaker_open = true, held = true }
 
--- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'held' (or paced).
+-- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'cooldown' (or paced).
 function blocked_by_code(name)
   local m = scheduled_as(name)
   if not m then return 'no_worker' end
@@ -41,9 +41,9 @@ function blocked_by_code(name)
   if s[1] == '1' then return 'model_paused' end
   if s[2] == '2' then
     local from, why = upstreams.barred(m)
-    if from > 0 and why ~= 'held' then return 'breaker_open' end
+    if from > 0 and why ~= 'cooldown' then return 'breaker_open' end
   end
-  return 'held'
+  return 'cooldown'
 end
 
 -- The models that a task left with this one behind them, the last ten.

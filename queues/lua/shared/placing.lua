@@ -39,7 +39,7 @@ function blocked_by(q, m, paused, ups)
   if call('EXISTS', keys.slots(m)) == 0 and not is_offered(m) and not permits.is_next(m, q) then return 'no_worker' end
   if ups == '2' then
     local at, why = upstreams.barred(m)
-    if at > 0 and why ~= 'held' then return 'breaker_open' end
+    if at > 0 and why ~= 'cooldown' then return 'breaker_open' end
   end
   return nil
 end

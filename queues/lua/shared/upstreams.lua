@@ -48,14 +48,14 @@ end
 -- How many tasks probe an upstream.
 local function probes_of(m, up) return call('SCARD', keys.probes(m, up)) end
 
--- Until when (ms) nothing of a model starts through an upstream, and why: 'held' its provider said so, 'open', or 'probing': as many
+-- Until when (ms) nothing of a model starts through an upstream, and why: 'cooldown' its provider said so, 'open', or 'probing': as many
 -- probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
 function upstreams.through(m, up)
   local s = call('HMGET', keys.upstream(m, up), 'cooldown_until', 'till', 'forced')
   local held, till, forced = num(s[1]), num(s[2]), s[3]
   if forced == 'open' then return FOREVER, 'open' end
   if forced ~= 'closed' and till > NOW then return math.max(held, till), 'open' end
-  if held > NOW then return held, 'held' end
+  if held > NOW then return held, 'cooldown' end
   if forced == 'closed' or till == 0 then return 0 end
   if probes_of(m, up) >= PROBES then return NOW + 1000, 'probing' end
   return 0, 'probe'
@@ -76,17 +76,17 @@ function upstreams.of(m)
   return found
 end
 
--- The same over all upstreams of a model: the earliest. 'open' where all of them are, 'probing' where all are either, else 'held'.
+-- The same over all upstreams of a model: the earliest. 'open' where all of them are, 'probing' where all are either, else 'cooldown'.
 function upstreams.barred(m)
   local least, open, broken = FOREVER, true, true
   local all = upstreams.of(m)
   for _, up in ipairs(all) do
     local at, why = upstreams.through(m, up)
     if at == 0 then return 0 end
-    least, open, broken = math.min(least, at), open and why == 'open', broken and why ~= 'held'
+    least, open, broken = math.min(least, at), open and why == 'open', broken and why ~= 'cooldown'
   end
   if not all[1] then return 0 end
-  return least, open and 'open' or broken and 'probing' or 'held'
+  return least, open and 'open' or broken and 'probing' or 'cooldown'
 end
 
 -- Whether all upstreams of a model are open, and were probed in vain or are to be so.

@@ -97,7 +97,7 @@ async def test_keys_are_created_shown_updated_rotated_and_revoked(talk: Talk) ->
     assert SECRET.search(await run(talk, "key", "rotate", "app2", "--keep", "0"))
     assert (await talk.http.get("/api/me", headers=bearer)).status_code == 401
     await run(talk, "key", "revoke", "app2", "--now")
-    assert json.loads(await run(talk, "key", "show", "app2", "--json"))["state"] == "revoked"
+    assert json.loads(await run(talk, "key", "show", "app2", "--json"))["status"] == "revoked"
 
 
 async def test_credits_are_granted_and_reported(talk: Talk) -> None:

@@ -36,7 +36,7 @@ async def test_a_flood_is_cancelled_by_its_filter_and_written_down_once(gateway:
         for wrong in ("text", "code", "stat"):  # as filters they would have left some out
             answer = await talk.http.post("/api/admin/tasks/cancel", params={"model": "m", wrong: "x"})
             assert (answer.status_code, f"no parameter {wrong}" in answer.json()["error"]) == (400, True)
-        query = {"model": "m", "state": "queued", "limit": 60}
+        query = {"model": "m", "status": "queued", "limit": 60}
         answer = await talk.http.post("/api/admin/tasks/cancel", params=query)
         assert answer.json() == {"cancelled": 60, "more": True}
         done = await fairlane(talk, "task", "cancel", "--model", "m", "--status", "queued")
@@ -89,7 +89,7 @@ async def test_a_task_is_found_by_the_id_of_its_request(gateway: Start) -> None:
         await worker.answer(await worker.take(), error="It broke")
         await talk.reaches(failed, "failed")
         waiting = (await talk.http.post("/api/openai", json=body, headers=named)).json()["taskId"]
-        assert [row["taskId"] for row in await found(talk, text="order-7", state="failed")] == [failed]
+        assert [row["taskId"] for row in await found(talk, text="order-7", status="failed")] == [failed]
         assert [row["taskId"] for row in await found(talk, text="order-7")] == [waiting, failed]
 
 

@@ -108,7 +108,7 @@ async def test_with_redis_away_the_configuration_is_told_and_that_there_may_be_m
         await talk.http.patch("/api/admin/queues/paid_stream", json={"weight": 5}, headers=bearer("ops"))
         await link.close()
         answer = await told(talk.http)
-        assert answer["storeAway"]
+        assert answer["storeError"]
         assert answer["replicas"] == []
         shown = {one["name"]: one["value"] for one in answer["settings"]}
         assert shown["queues.paid_stream.weight"] == 8
@@ -145,6 +145,6 @@ async def test_a_reload_tells_since_when_and_what_waits_for_a_restart(
             gateway.signal(signal.SIGHUP)
 
             async def refused() -> bool:
-                return (await told(http))["reloadRefused"] is not None
+                return (await told(http))["reloadError"] is not None
 
             await until(refused, "the refusal to be told")

@@ -114,7 +114,7 @@ async def test_a_paced_model_shows_when_it_may_begin_again(here: Talk, there: Ta
         state = await here.state()
         model = await row(here, "model", "m")
         assert 0 < model["nextStartAt"] - state["now"] <= 60_000
-        assert (model["running"], model["waiting"], model["heldUntil"]) == (1, 1, None)
+        assert (model["running"], model["waiting"], model["cooldownUntil"]) == (1, 1, None)
         await change(here, "model", "m", requests_per_minute=None)
         await worker.take()
         assert (await row(here, "model", "m"))["nextStartAt"] is None
@@ -124,7 +124,13 @@ async def test_a_paced_model_shows_when_it_may_begin_again(here: Talk, there: Ta
     "path",
     [
         *("overview?tasks=x", "overview?tasks=501", "overview?tasks=-1", "overview?tasks=1.0"),
-        *("tasks?limit=0", "tasks?limit=201", "tasks?after=x", "tasks?state=lost", f"tasks?user={'x' * 257}"),
+        *(
+            "tasks?limit=0",
+            "tasks?limit=201",
+            "tasks?after=x",
+            "tasks?status=lost",
+            f"tasks?user={'x' * 257}",
+        ),
         *("audit?limit=1001", "audit?after=x"),
     ],
 )

@@ -235,12 +235,12 @@ async def test_operators_see_and_cancel_batches(redis_url: str, tmp_path: Path) 
         crew.go.clear()
         made = await caller.batch([line(1, model="patient")])
         await caller.reaches(made["id"], "in_progress")
-        page = (await caller.http.get("/api/admin/batches", params={"state": "unended"})).json()
+        page = (await caller.http.get("/api/admin/batches", params={"status": "unended"})).json()
         assert page["next"] is None
         assert [(one["id"], one["status"], one["model"]) for one in page["batches"]] == [
             (made["id"], "in_progress", "patient")
         ]
-        assert (await caller.http.get("/api/admin/batches", params={"state": "odd"})).status_code == 400
+        assert (await caller.http.get("/api/admin/batches", params={"status": "odd"})).status_code == 400
         await caller.http.post(f"/api/admin/tasks/cancel?batch={made['id']}")
         assert (await caller.reaches(made["id"]))["status"] == "cancelled"
         acts = (await caller.http.get("/api/admin/audit")).json()["entries"]

@@ -286,7 +286,7 @@ async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str,
 
             async def paid() -> bool:
                 row = (await admin.get("/api/admin/balances", params={"key": "app"})).json()["rows"][0]
-                return bool(row["balance"] == 3 and row["held"] == 0)
+                return bool(row["balance"] == 3 and row["reserved"] == 0)
 
             await until(paid)
             answer = await talk.http.post("/api/tasks", json={"chain": "own"})
@@ -297,6 +297,6 @@ async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str,
 
             async def paid_for_one() -> bool:
                 row = (await admin.get("/api/admin/balances", params={"key": "app"})).json()["rows"][0]
-                return bool(row["balance"] == 2 and row["held"] == 0)
+                return bool(row["balance"] == 2 and row["reserved"] == 0)
 
             await until(paid_for_one)

@@ -118,4 +118,4 @@ async def test_a_repetition_takes_nothing_of_limits_and_is_charged_once(
 
         await until(once, "its one record")
         row = (await ops.get("/api/admin/balances", params={"key": "app"})).json()["rows"][0]
-        assert (row["budget"]["used"], row["budget"]["held"]) == (0.5, 0)
+        assert (row["budget"]["used"], row["budget"]["reserved"]) == (0.5, 0)

@@ -56,7 +56,7 @@ async def test_a_202_tells_the_first_tasks_model_and_template(gateway: Start) ->
         first = (await asking(talk.http)).json()
         again = (await asking(talk.http)).json()
         assert (await worker.take())["payload"]["messages"][0]["content"] == "Greet Ann"
-        for name in ("taskId", "asked", "model", "template"):
+        for name in ("taskId", "requestedModel", "model", "template"):
             assert again[name] == first[name], name
         other = await asking(talk.http, variables={"name": "Bob"})
         assert other.status_code == 422

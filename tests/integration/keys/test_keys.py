@@ -42,7 +42,7 @@ async def test_a_created_key_serves_openais_sdk(gateway: Start) -> None:
         as_ops(talk)
         made = await create(talk, id="app", tier="paid", weight=2, models=["m"], note="the shop")
         assert re.fullmatch(r"fl_app_[A-Za-z0-9_-]{43}", made["secret"])
-        assert (made["source"], made["state"], made["notes"]) == ("database", "valid", [])
+        assert (made["source"], made["status"], made["notes"]) == ("database", "valid", [])
         account = await told(await talk.http.get("/api/me", headers=bearer(made["secret"])))
         assert (account["user"], account["tier"], account["key"]) == ("app", "paid", "app")
         client = openai.AsyncOpenAI(
@@ -182,7 +182,7 @@ async def test_the_last_admin_is_kept_and_nobody_revokes_the_key_of_the_call(gat
         assert await refused("PATCH", "two", scopes=None) == "LAST_ADMIN_KEY"
         assert await refused("PATCH", "one", note="n") == "KEY_REVOKED"
         assert await refused("POST", "one/rotate") == "KEY_REVOKED"
-        assert (await revoke(talk, "one"))["state"] == "revoked", "again makes no difference"
+        assert (await revoke(talk, "one"))["status"] == "revoked", "again makes no difference"
         assert await status(talk, one["secret"]) == 401
 
 
@@ -207,25 +207,25 @@ async def test_old_and_new_secret_are_valid_side_by_side_for_a_time(gateway: Sta
         second = await rotate(talk, "app")
         assert [await status(talk, token) for token in (first, second["secret"])] == [200, 200]
         assert [secret["validUntil"] is None for secret in second["secrets"]] == [False, True]
-        third = await rotate(talk, "app", keep_ms=300)
+        third = await rotate(talk, "app", keepMs=300)
         await becomes(talk, first, 401)
         assert [await status(talk, token) for token in (second["secret"], third["secret"])] == [401, 200]
-        fourth = await rotate(talk, "app", keep_ms=0)
+        fourth = await rotate(talk, "app", keepMs=0)
         assert [await status(talk, token) for token in (third["secret"], fourth["secret"])] == [401, 200]
         for _ in range(9):
             await rotate(talk, "app")
         refused = await told(await talk.http.post(f"{KEYS}/app/rotate", json={}), 409)
         assert refused["code"] == "TOO_MANY_SECRETS"
-        assert len((await rotate(talk, "app", keep_ms=0))["secrets"]) == 1
+        assert len((await rotate(talk, "app", keepMs=0))["secrets"]) == 1
 
 
 async def test_rotating_without_end_leaves_a_bounded_number_of_ended_secrets(gateway: Start) -> None:
     async with gateway(keys=OPS) as talk:
         as_ops(talk)
         first = (await create(talk, id="app"))["secret"]
-        second = (await rotate(talk, "app", keep_ms=60_000))["secret"]
+        second = (await rotate(talk, "app", keepMs=60_000))["secret"]
         for _ in range(2 * MAX_SECRETS):
-            last = (await rotate(talk, "app", keep_ms=0))["secret"]
+            last = (await rotate(talk, "app", keepMs=0))["secret"]
         assert [await status(talk, token) for token in (first, second, last)] == [401, 401, 200]
         async with talk.served.gateway.database.reading() as connection:
             kept = set(await connection.scalars(select(secrets.c.sha256)))
@@ -292,7 +292,7 @@ async def test_a_key_whose_other_tier_is_gone_does_not_hold(gateway: Start) -> N
     async with gateway(keys=OPS) as talk:
         as_ops(talk)
         assert await status(talk, made["secret"]) == 401
-        assert (await told(await talk.http.get(f"{KEYS}/app")))["state"] == "unusable"
+        assert (await told(await talk.http.get(f"{KEYS}/app")))["status"] == "unusable"
         await change(talk, "app", quota={"otherwise": None})
         assert await status(talk, made["secret"]) == 200
 
@@ -308,7 +308,7 @@ async def test_a_key_expires_by_itself_and_a_worker_with_it(gateway: Start) -> N
             await becomes(talk, made["secret"], 401)
             assert now_ms() >= soon
             assert await worker.closed() == 4401
-        assert (await told(await talk.http.get(f"{KEYS}/app")))["state"] == "expired"
+        assert (await told(await talk.http.get(f"{KEYS}/app")))["status"] == "expired"
         await change(talk, "app", expires=None)
         assert await status(talk, made["secret"]) == 200
 
@@ -330,7 +330,7 @@ async def test_keys_of_the_configuration_hold_and_cannot_be_changed_here(
         await create(talk, id="another")
         assert capsys.readouterr().out.count("a key of the database does not hold") == 1
         rows = (await told(await talk.http.get(KEYS, params={"text": "app"})))["keys"]
-        assert [(row["source"], row["state"]) for row in rows] == [
+        assert [(row["source"], row["status"]) for row in rows] == [
             ("configuration", "valid"),
             ("database", "replaced"),
         ]
@@ -348,7 +348,7 @@ async def test_a_key_whose_tier_is_gone_does_not_hold(gateway: Start) -> None:
     async with gateway(keys=OPS) as talk:
         as_ops(talk)
         assert await status(talk, made["secret"]) == 401
-        assert (await told(await talk.http.get(f"{KEYS}/app")))["state"] == "unusable"
+        assert (await told(await talk.http.get(f"{KEYS}/app")))["status"] == "unusable"
         await change(talk, "app", tier="paid")
         assert await status(talk, made["secret"]) == 200
 
@@ -420,8 +420,8 @@ async def test_bad_input_is_refused_with_a_sentence(gateway: Start) -> None:
             ("PATCH", "%00", {}, 404),
             ("POST", "nobody/rotate", {}, 404),
             ("POST", "nobody/revoke", {}, 404),
-            ("POST", "app/rotate", {"keep_ms": -1}, 400),
-            ("POST", "app/rotate", {"keep_ms": 1.5}, 400),
+            ("POST", "app/rotate", {"keepMs": -1}, 400),
+            ("POST", "app/rotate", {"keepMs": 1.5}, 400),
             ("POST", "app/rotate", {"keep": 1}, 400),
             ("POST", "app/revoke", {"now": "yes"}, 400),
             ("POST", "app/revoke?now=true", {}, 400),
@@ -433,7 +433,7 @@ async def test_bad_input_is_refused_with_a_sentence(gateway: Start) -> None:
         for query in ({"limit": "0"}, {"kind": "x"}, {"after": "a b"}, {"text": "\x00"}):
             assert (await talk.http.get(KEYS, params=query)).status_code == 400, query
         rows = (await told(await talk.http.get(KEYS, params={"text": "app"})))["keys"]
-        assert [row["state"] for row in rows] == ["valid"]
+        assert [row["status"] for row in rows] == ["valid"]
 
 
 async def test_who_may_not_change_keys_is_refused_and_a_viewer_may_look(gateway: Start) -> None:

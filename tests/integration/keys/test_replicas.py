@@ -109,7 +109,7 @@ async def test_two_replicas_that_change_keys_at_the_same_time(gateway: Start) ->
         )
         assert [answer.status_code for answer in ends[:2]] == [200, 200]
         assert {answer.status_code for answer in ends[2:]} <= {200, 409}
-        assert (await told(await one.http.get(f"{KEYS}/app-2")))["state"] == "revoked"
+        assert (await told(await one.http.get(f"{KEYS}/app-2")))["status"] == "revoked"
 
 
 async def test_of_two_admins_that_revoke_each_other_one_stays(gateway: Start) -> None:
@@ -178,7 +178,7 @@ async def test_now_ends_calls_streams_and_tasks_wherever_they_are(gateway: Start
             for entry in (await told(await one.http.get("/api/admin/audit")))["entries"]
             if entry["action"] == "revoke"
         ]
-        assert entry["after"] == {"state": "revoked", "now": True, "cancelled": done["cancelled"]}
+        assert entry["after"] == {"status": "revoked", "now": True, "cancelled": done["cancelled"]}
 
 
 async def test_what_was_accepted_elsewhere_meanwhile_is_cancelled_too(gateway: Start) -> None:
@@ -274,10 +274,10 @@ async def test_without_the_database_keys_hold_and_changes_are_refused(
                 assert refused.headers["retry-after"] == "1"
             page = (await talk.http.get(KEYS, params={"text": "L"})).json()
             assert [(row["id"], row["lastUsed"]) for row in page["keys"]] == [("leaked", None)]
-            assert "fl-pg-" in page["databaseAway"]
+            assert "fl-pg-" in page["databaseError"]
             for key_id, source in (("app", "database"), ("ops", "configuration")):
                 shown = (await talk.http.get(f"{KEYS}/{key_id}")).json()
-                assert (shown["source"], shown["databaseAway"]) == (source, page["databaseAway"])
+                assert (shown["source"], shown["databaseError"]) == (source, page["databaseError"])
             done = await fairlane(talk, "key", "show", "app", FAIRLANE_API_KEY=secret("ops"))
             assert done.returncode == 0
             assert done.stderr.startswith("fairlane: the database is unavailable")

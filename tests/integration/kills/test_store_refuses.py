@@ -35,9 +35,9 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
             assert (await talk.sync()).json()["code"] == "STORE_UNAVAILABLE"
             ready = await talk.http.get("/readyz")
             assert (ready.status_code, ready.json()["status"]) == (200, "ready")
-            assert ready.json()["storeRefuses"].startswith(answer)
+            assert ready.json()["storeWriteError"].startswith(answer)
             seen = (await talk.state())["store"]
-            assert (seen["up"], seen["refuses"]) == (True, True)
+            assert (seen["up"], seen["rejectsWrites"]) == (True, True)
             assert seen["why"].startswith(answer)
             assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 1
             shown = await status(talk)
@@ -49,7 +49,7 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
             assert (await talk.state())["store"] == {
                 "address": own_redis.socket_path,
                 "up": True,
-                "refuses": False,
+                "rejectsWrites": False,
                 "since": None,
                 "why": None,
             }
@@ -119,7 +119,7 @@ async def test_the_history_holds_what_redis_did_not_take(own_redis: Server, tmp_
             assert (await talk.sync()).json()["code"] == "STORE_UNAVAILABLE"
 
             async def refused() -> int:
-                return int((await talk.http.get("/api/admin/timeseries")).json()["total"]["refused"])
+                return int((await talk.http.get("/api/admin/timeseries")).json()["total"]["rejected"])
 
             await until(lambda: has(refused, 1), "the refusal to be shown", 30)
             store.config_set("maxmemory", "0")

@@ -68,7 +68,7 @@ async def test_a_prompt_that_an_upstream_quotes_is_read_by_its_caller_alone(
                     await worker.answer(task, error=quote, errorInfo=info, lastSeq=0)
                 assert (await answer.response()).json()["error"] == quote
             state = (await callers.client.get("/api/admin/overview")).json()
-            found = (await callers.client.get("/api/admin/tasks?state=failed")).json()
+            found = (await callers.client.get("/api/admin/tasks?status=failed")).json()
             await until(lambda: sum(line["event"] == "task failed" for line in logs) == 3, "the lines")
     assert [row["unhealthy"] for row in state["workers"]] == [shown]
     assert len(found["tasks"]) == 3

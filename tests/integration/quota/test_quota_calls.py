@@ -96,7 +96,7 @@ async def run(talk: Talk, worker: RawWorker, caller: httpx2.AsyncClient, error: 
 
 
 def amounts(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("granted", "spent", "balance", "held", "available"))
+    return tuple(row[name] for name in ("granted", "spent", "balance", "reserved", "available"))
 
 
 async def test_what_is_granted_is_held_paid_and_given_back(talk: Talk) -> None:
@@ -141,7 +141,7 @@ async def test_what_is_granted_is_held_paid_and_given_back(talk: Talk) -> None:
 
         await until(carried, "the ledger to have all rows")
     rows = (await told(talk.http, f"{QUOTA}/ledger", key="app"))["rows"]
-    assert [(row["kind"], row["fund"], row["amount"], row["held"], row["refunded"]) for row in rows] == [
+    assert [(row["kind"], row["fund"], row["amount"], row["reserved"], row["refunded"]) for row in rows] == [
         ("task", "granted", -half, half, 0),
         ("task", "granted", 0, half, half),
         ("task", "granted", -half, half, 0),
@@ -155,8 +155,8 @@ async def test_what_is_granted_is_held_paid_and_given_back(talk: Talk) -> None:
         "first",
         None,
     )
-    used = await told(talk.http, "/api/admin/usage", by="state", key="app")
-    assert {row["state"]: row["cost"] for row in used["rows"]} == {"completed": 1, "failed": 0}
+    used = await told(talk.http, "/api/admin/usage", by="status", key="app")
+    assert {row["status"]: row["cost"] for row in used["rows"]} == {"completed": 1, "failed": 0}
 
 
 async def test_who_cancels_after_output_pays_and_before_it_does_not(talk: Talk) -> None:
@@ -177,7 +177,7 @@ async def test_who_cancels_after_output_pays_and_before_it_does_not(talk: Talk) 
             await worker.answer(task, error="cancelled", **({"lastSeq": 1} if chunks else {}))
 
             async def over() -> bool:
-                return bool((await row_of(talk, key="app"))["held"] == 0)
+                return bool((await row_of(talk, key="app"))["reserved"] == 0)
 
             await until(over, "its hold to be over")
             assert (await row_of(talk, key="app"))["balance"] == 2 - chunks * Decimal("0.5")
@@ -211,7 +211,7 @@ async def test_all_of_a_long_input_is_held(talk: Talk) -> None:
             body |= {"messages": [{"role": "user", "content": content}]}
             accepted = await app.post("/api/openai", json=body)
             assert accepted.status_code == 202, accepted.text
-            assert (await row_of(talk, key="app"))["held"] == pytest.approx(held, abs=Decimal("0.0001"))
+            assert (await row_of(talk, key="app"))["reserved"] == pytest.approx(held, abs=Decimal("0.0001"))
 
 
 async def test_the_holder_of_a_token_learns_nothing_of_what_its_key_has(talk: Talk) -> None:
@@ -491,10 +491,10 @@ async def test_while_the_database_is_away_operators_see_what_redis_knows(
             ):
                 await run(talk, worker, ann)
             before = await told(talk.http, QUOTA)
-            assert before["databaseAway"] is None
+            assert before["databaseError"] is None
             server.stop()
             page = await told(talk.http, QUOTA)
-            assert "fl-pg-" in page["databaseAway"]
+            assert "fl-pg-" in page["databaseError"]
             assert [row["user"] or row["key"] for row in page["rows"]] == [
                 "app",
                 "site/ann",

@@ -261,17 +261,17 @@ async def test_who_is_refused_is_told_by_the_call_and_the_command(
         await talk.served.gateway.records.refusals.bring(2**60)
 
         async def there() -> bool:
-            return bool((await told(talk, "rejections"))["refusals"])
+            return bool((await told(talk, "rejections"))["rejections"])
 
         await until(there, "the count")
-        [row] = (await told(talk, "rejections", key="acme"))["refusals"]
+        [row] = (await told(talk, "rejections", key="acme"))["rejections"]
         assert (row["key"], row["code"], row["count"], row["minute"] % 60_000) == (
             "acme",
             "RATE_LIMITED",
             2,
             0,
         )
-        assert (await told(talk, "rejections", code="QUEUE_FULL"))["refusals"] == []
+        assert (await told(talk, "rejections", code="QUEUE_FULL"))["rejections"] == []
         wrong = await talk.http.get("/api/admin/rejections", params={"after": "x"})
         assert (wrong.status_code, wrong.json()["error"]) == (
             400,

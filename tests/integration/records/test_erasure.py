@@ -92,7 +92,7 @@ async def test_nothing_names_a_user_who_was_forgotten(talk: Talk) -> None:
             assert (await zebra.get(f"/api/task/{task_id}")).status_code == 404
         for task_id in ids[ann]:
             assert (await ann.get(f"/api/task/{task_id}")).status_code == 200
-        failed = (await talk.http.get("/api/admin/tasks", params={"state": "failed"})).json()["tasks"]
+        failed = (await talk.http.get("/api/admin/tasks", params={"status": "failed"})).json()["tasks"]
         assert [task["user"] for task in failed] == ["site/ann"]
         entries = (await talk.http.get("/api/admin/audit")).json()["entries"]
         assert (entries[0]["action"], entries[0]["target"]) == ("forget", "user")

@@ -133,8 +133,8 @@ async def test_usage_is_added_up_by_what_is_asked(talk: Talk) -> None:
     assert await by("key") == [["acme", 1, 1000], ["site", 4, 62]]
     assert await by("user") == [["acme", 1, 1000], ["site/bob", 3, 42], ["site/ann", 1, 20]]
     assert await by("tier") == [["paid", 4, 1042], ["free", 1, 20]]
-    assert await by("state") == [["completed", 3, 1040], ["cancelled", 1, 20], ["failed", 1, 2]]
-    assert await by("code", state="failed") == [["TOTAL_TIMEOUT", 1, 2]]
+    assert await by("status") == [["completed", 3, 1040], ["cancelled", 1, 20], ["failed", 1, 2]]
+    assert await by("code", status="failed") == [["TOTAL_TIMEOUT", 1, 2]]
     assert await by("code", category="timeout_or_capacity") == [["TOTAL_TIMEOUT", 1, 2]]
     assert await by("code", category="worker") == []
     day = "2026-09-21"
@@ -217,7 +217,7 @@ async def test_tasks_come_in_pages_that_miss_none(talk: Talk) -> None:
     for user, found in (("", ["07"]), ("nobody", [])):
         one = await told(talk.http, "/api/admin/usage/tasks", task="07", user=user)
         assert ([row["taskId"] for row in one["tasks"]], one["next"]) == (found, None)
-    none = await told(talk.http, "/api/admin/usage/tasks", user="nobody", state="failed")
+    none = await told(talk.http, "/api/admin/usage/tasks", user="nobody", status="failed")
     assert none["tasks"] == []
 
 
@@ -362,8 +362,8 @@ async def test_what_cannot_be_told_is_a_sentence(
 @pytest.mark.parametrize("held", ["a\0", "\x1b[2J", "a\nb", "\x7f"])
 async def test_control_characters_are_refused(unused: Talk, held: str) -> None:
     calls = {
-        "/api/admin/usage": ("key", "user", "model", "tier", "state", "code"),
-        "/api/admin/usage/tasks": ("task", "key", "user", "model", "tier", "state", "code", "after"),
+        "/api/admin/usage": ("key", "user", "model", "tier", "status", "code"),
+        "/api/admin/usage/tasks": ("task", "key", "user", "model", "tier", "status", "code", "after"),
         "/api/usage": ("user", "model", "tier"),
     }
     for path, names in calls.items():
@@ -484,7 +484,7 @@ async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp
             assert (refused.status_code, refused.json()["code"]) == (503, "OUTBOX_FULL")
             assert refused.headers["retry-after"] == "10"
             counts = (await talk.http.get("/api/admin/overview")).json()["counts"]
-            assert (counts["recordsWaiting"], counts["recordsMost"]) == (2, 2)
+            assert (counts["recordsWaiting"], counts["recordsMax"]) == (2, 2)
 
             async def told() -> bool:
                 return "fairlane_outbox_entries 2.0" in (await talk.http.get("/metrics")).text

@@ -194,7 +194,7 @@ async def test_a_429_holds_one_upstream_and_the_other_goes_on(gateway: Start) ->
                 assert (await talk.http.post("/api/openai", json=CHAT)).json()["content"] == "two"
             found = await breaker(talk, "one")
             assert found is not None
-            assert (found["breaker"], found["heldUntil"] is not None) == ("closed", True)
+            assert (found["breaker"], found["cooldownUntil"] is not None) == ("closed", True)
 
 
 async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Start) -> None:

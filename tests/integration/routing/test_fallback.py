@@ -90,7 +90,7 @@ async def test_where_nobody_offers_the_model_another_one_runs_and_its_name_is_to
         assert (await talk.poll(task_id))["model"] == "b"
         await second.answer(await second.take(), {"content": "again"})
         done = await talk.reaches(task_id, "completed")
-        assert (done["asked"], done["model"]) == ("a", "b")
+        assert (done["requestedModel"], done["model"]) == ("a", "b")
 
 
 async def test_tasks_that_wait_go_on_when_their_last_worker_leaves(gateway: Start) -> None:
@@ -176,10 +176,10 @@ async def test_operators_find_tasks_by_what_was_asked_and_by_what_answered(gatew
 
         fallen, routed, plain = [await talk.submit(model=name) for name in ("a", "chat", "b")]
         await worker.answer(await worker.take(), None, **failure("WORKER_ERROR", retryable=False))
-        for tasks in [{"state": "failed"}, {}]:
-            assert await found(asked="a", **tasks) == {fallen}
+        for tasks in [{"status": "failed"}, {}]:
+            assert await found(requestedModel="a", **tasks) == {fallen}
             assert await found(model="a", **tasks) == set()
-        assert await found(asked="chat") == {routed}
-        assert await found(asked="b") == {plain}
+        assert await found(requestedModel="chat") == {routed}
+        assert await found(requestedModel="b") == {plain}
         assert await found(model="b") == {fallen, routed, plain}
-        assert await found(asked="nobody") == set()
+        assert await found(requestedModel="nobody") == set()

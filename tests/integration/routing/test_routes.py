@@ -78,7 +78,7 @@ async def test_the_examples_table_runs_each_task_on_its_model_and_in_its_queue(g
             accepted = await site.post("/api/tasks", json=body, headers=as_tier(tier))
             assert accepted.status_code == 202, accepted.text
             told = accepted.json()
-            assert (told["asked"], told["model"], told["template"]["name"]) == (name, model, name)
+            assert (told["requestedModel"], told["model"], told["template"]["name"]) == (name, model, name)
             task = await ran(worker, '{"headline":"h","skills":[]}')
             assert (task["model"], task["payload"]["model"], task["taskType"]) == (model, model, "openaiLike")
             assert task["stream"] is (name in ("job_match", "interview_prep"))
@@ -86,7 +86,11 @@ async def test_the_examples_table_runs_each_task_on_its_model_and_in_its_queue(g
             events = (await site.get(f"/api/task/{told['taskId']}/events", headers=as_tier(tier))).text
             assert f'"model":"{model}","queue":"{queue}"' in events, "the route's name is no model"
             poll = (await site.get(told["statusUrl"], headers=as_tier(tier))).json()
-            assert (poll["asked"], poll["model"], poll["template"]) == (name, model, told["template"])
+            assert (poll["requestedModel"], poll["model"], poll["template"]) == (
+                name,
+                model,
+                told["template"],
+            )
         await until(lambda: recorded(talk, len(TABLE)))
         rows = (await talk.http.get("/api/admin/usage/tasks", headers=OPERATOR)).json()["tasks"]
         asked = {(row["route"], row["tier"]): (row["model"], row["queue"]) for row in rows}
@@ -444,4 +448,4 @@ async def test_a_route_whose_model_nobody_runs_is_a_503_that_the_log_tells_by_bo
             answer = await talk.http.post("/v1/chat/completions", json={**CHAT, "model": "assistant"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NO_WORKER")
         (line,) = [line for line in logs if line["event"] == "call refused"]
-        assert (line["asked"], line["model"], line["code"]) == ("assistant", "gone", "NO_WORKER")
+        assert (line["requestedModel"], line["model"], line["code"]) == ("assistant", "gone", "NO_WORKER")

@@ -101,7 +101,13 @@ async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
         state = await talk.state()
         picture = (await pictures(talk.http, 2))[-1]
     address = talk.served.gateway.store.address
-    assert picture["store"] == {"address": address, "up": True, "refuses": False, "since": None, "why": None}
+    assert picture["store"] == {
+        "address": address,
+        "up": True,
+        "rejectsWrites": False,
+        "since": None,
+        "why": None,
+    }
     assert picture["gateway"]["replica"] == talk.served.gateway.replica
     assert picture["counts"] == state["counts"]
     assert "tasks" not in picture
@@ -126,19 +132,19 @@ async def test_tasks_are_found_by_what_is_asked(talk: Talk) -> None:
         task = await worker.take()
         waiting = [await submit(talk, user) for user in ("ben", "ann", "ben")]
         assert await found(talk) == [*reversed(waiting), first]
-        assert await found(talk, state="executing") == [first]
-        assert await found(talk, state="queued", user="ann") == [waiting[1]]
+        assert await found(talk, status="executing") == [first]
+        assert await found(talk, status="queued", user="ann") == [waiting[1]]
         assert await found(talk, user="ben", model="m", queue="free_batch") == [waiting[2], waiting[0]]
         assert await found(talk, user="ben", queue="paid_batch") == []
         assert await found(talk, text="EN") == [waiting[2], waiting[0]]
         assert await found(talk, text="%a") == []  # not a pattern
-        assert await found(talk, text=first[:18], user="ann", state="executing") == [first]
-        [row] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
+        assert await found(talk, text=first[:18], user="ann", status="executing") == [first]
+        [row] = (await talk.http.get("/api/admin/tasks?status=executing")).json()["tasks"]
         assert await found(talk, worker=row["attempts"][0]["workerId"]) == [first]
         await worker.answer(task, error="no", errorInfo={"code": "UPSTREAM_ERROR"})
         await talk.http.get(f"/api/task/{first}", headers={"X-Fairlane-User": "ann"})
         await until(lambda: _one(talk, first), "the task to be found by its code")
-        assert await found(talk, state="failed") == [first]
+        assert await found(talk, status="failed") == [first]
 
 
 async def test_tasks_are_found_by_when_they_were_submitted(talk: Talk) -> None:
@@ -153,7 +159,7 @@ async def test_tasks_are_found_by_when_they_were_submitted(talk: Talk) -> None:
         assert await found(talk, **{"from": begin}) == [one for one in reversed(ids) if at[one] >= begin]
         assert await found(talk, to=at[ids[0]]) == []
         assert await found(talk, **{"from": "", "to": ""}) == ids[::-1]
-        assert await found(talk, to=end + 1, state="executing") == ids[:1]
+        assert await found(talk, to=end + 1, status="executing") == ids[:1]
         await worker.answer(task, error="no", errorInfo={"code": "UPSTREAM_ERROR"})
         await talk.http.get(f"/api/task/{ids[0]}", headers={"X-Fairlane-User": "ann"})
         await until(lambda: _one(talk, ids[0]), "the task to be found by its code")
@@ -162,7 +168,7 @@ async def test_tasks_are_found_by_when_they_were_submitted(talk: Talk) -> None:
 
 
 async def _one(talk: Talk, task_id: str) -> bool:
-    return await found(talk, state="failed", code="UPSTREAM_ERROR") == [task_id]
+    return await found(talk, status="failed", code="UPSTREAM_ERROR") == [task_id]
 
 
 @pytest.mark.parametrize("state", ["", "queued", "executing"])
@@ -177,7 +183,7 @@ async def test_a_search_goes_on_page_by_page(talk: Talk, state: str) -> None:
         seen: list[str] = []
         after = None
         for _ in range(4):
-            query = {"limit": "7", "state": state} | ({"after": after} if after else {})
+            query = {"limit": "7", "status": state} | ({"after": after} if after else {})
             answer = (await talk.http.get("/api/admin/tasks", params=query)).json()
             seen += [row["taskId"] for row in answer["tasks"]]
             after = answer["next"]
@@ -189,7 +195,7 @@ async def test_a_search_goes_on_page_by_page(talk: Talk, state: str) -> None:
 
 async def test_bad_searches_are_refused(talk: Talk) -> None:
     for query in (
-        {"state": "lost"},
+        {"status": "lost"},
         {"limit": "0"},
         {"limit": "201"},
         {"limit": "x"},
@@ -285,7 +291,7 @@ async def test_a_drained_worker_finishes_and_gets_nothing_more(talk: Talk) -> No
         assert (answer.status_code, answer.json()["code"]) == (503, "NO_WORKER")
         assert await worker.idle(0.05)
         assert await old.idle(0.05)
-        assert later in await found(talk, state="completed")
+        assert later in await found(talk, status="completed")
         for unknown in ("0" * 16, "x", two[:-1]):
             answer = await talk.http.post(f"/api/admin/workers/{unknown}/drain")
             assert (answer.status_code, answer.json()["code"]) == (404, "WORKER_NOT_FOUND")
@@ -340,8 +346,8 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
             }
         }
         total = answer["total"]
-        assert (total["accepted"], total["completed"], total["refused"]) == (2, 2, 1)
-        assert total["refusals"] == [{"code": "NO_WORKER", "count": 1}]
+        assert (total["accepted"], total["completed"], total["rejected"]) == (2, 2, 1)
+        assert total["rejections"] == [{"code": "NO_WORKER", "count": 1}]
         assert total["totalMs"]["p50"] >= total["firstOutputMs"]["p50"] >= 1
         same = (await other.http.get("/api/admin/timeseries")).json()["total"]
         assert same == total

@@ -94,20 +94,20 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         await page.get_by_label("Status").select_option("executing")
         await expect(rows).to_have_count(1)
         await expect(page.get_by_label("Status")).to_be_focused()
-        assert page.url.endswith("#/tasks?state=executing")
+        assert page.url.endswith("#/tasks?status=executing")
         await expect(rows).to_contain_text("ann")
         await page.get_by_label("Status").select_option("")
         await page.get_by_label("Part of task id, request id, user or code").fill("ben")
         await page.get_by_role("button", name="Find").click()
         await expect(rows).to_have_count(3)
-        await expect(page.locator("#tasks .chip[data-state=queued]")).to_have_count(3)
+        await expect(page.locator("#tasks .chip[data-status=queued]")).to_have_count(3)
         await accessible(page)
         await rows.first.locator("[data-action=cancel]").click()
         await confirm(page)
-        await expect(page.locator("#tasks .chip[data-state=cancelled]")).to_have_count(1)
+        await expect(page.locator("#tasks .chip[data-status=cancelled]")).to_have_count(1)
         await talk.waiting(2)
 
-        [running] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
+        [running] = (await talk.http.get("/api/admin/tasks?status=executing")).json()["tasks"]
         await page.get_by_label("Part of task id, request id, user or code").fill(running["taskId"])
         await page.get_by_role("button", name="Find").click()
         await expect(page.locator("#task-title")).to_have_text(running["taskId"])
@@ -255,7 +255,7 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
             completed=8,
             waiting=40,
             failures={"UPSTREAM_ERROR": 2, HOSTILE: 1},
-            refusals={"full": 3},
+            rejections={"full": 3},
             models={"m": ModelCounts(accepted=10, ended=7, cancelled=2, output_tokens=1200)},
             wait=Sketch({50: 11}),
             first=Sketch({60: 10}),
@@ -266,7 +266,7 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
         await command("XADD", key, "*", "from", replica, "at", now - 30_000, "bucket", told)
     page = await (await open_browser(talk.served.url)).open("/dashboard")
     await expect(page.locator("[data-figure=failed]")).to_have_text("6")
-    await expect(page.locator("[data-figure=refused]")).to_have_text("6")
+    await expect(page.locator("[data-figure=rejected]")).to_have_text("6")
     history = (await talk.http.get("/api/admin/timeseries")).json()
     assert history["total"]["completed"] == 16
     assert history["total"]["totalMs"]["p50"] == pytest.approx(1.05**100, rel=0.03)
@@ -345,7 +345,7 @@ async def test_a_key_is_created_limited_granted_credits_rotated_and_revoked(
         assert (settings["limits"]["requests_per_minute"], settings["quota"]["budget"]) == (600, 5)
 
         await page.locator("[data-action=rotate-key]").click()
-        await page.locator("#field-keep_ms").select_option("0")
+        await page.locator("#field-keepMs").select_option("0")
         await fill(page)
         second = await page.locator("#new-secret").inner_text()
         await page.locator("dialog .actions button").click()
@@ -400,7 +400,7 @@ RECORDS: dict[str, dict[str, int]] = {
     "usage": {"usage": 0},
     "keys": {"keys": 4},
     "overrides": {"overrides": 0},
-    "audit": {"audit": 1, "refusals": 0},
+    "audit": {"audit": 1, "rejections": 0},
 }
 """Rows by view and section."""
 

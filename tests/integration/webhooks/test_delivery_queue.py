@@ -258,12 +258,12 @@ async def test_one_that_fails_for_days_is_switched_off_and_says_why(database: Da
     assert found.now.off_why.startswith("It failed for 5 days")
     use = using(database, later + 1)
     shown = await use.show(caller(ANN), webhook)
-    assert (shown["enabled"], shown["offAt"]) == (False, later)
-    assert shown["offWhy"] == "It failed for 5 days: It did not work."
+    assert (shown["enabled"], shown["disabledAt"]) == (False, later)
+    assert shown["disabledReason"] == "It failed for 5 days: It did not work."
     assert await claimed(database, later + 100 * HOUR_MS) == []
     assert await tell(database, end("t3")) == 0
     on = await use.change(caller(ANN), webhook, {"enabled": True})
-    assert (on["enabled"], on["failing"], on["offWhy"]) == (True, None, None)
+    assert (on["enabled"], on["failing"], on["disabledReason"]) == (True, None, None)
     [begun] = await claimed(database, later + 5001)
     assert begun.health == WebhookHealth()
 

@@ -64,14 +64,14 @@ async def deliveries(talk: Talk, made: dict[str, Any], **query: Any) -> list[dic
     return rows
 
 
-async def one(talk: Talk, made: dict[str, Any], state: str) -> dict[str, Any]:
-    """The one delivery, in this state, with its attempts."""
+async def one(talk: Talk, made: dict[str, Any], status: str) -> dict[str, Any]:
+    """The one delivery, with this status, with its attempts."""
 
     async def reached() -> bool:
-        return bool(await deliveries(talk, made, state=state))
+        return bool(await deliveries(talk, made, status=status))
 
-    await until(reached, f"a delivery that is {state}")
-    [row] = await deliveries(talk, made, state=state)
+    await until(reached, f"a delivery that is {status}")
+    [row] = await deliveries(talk, made, status=status)
     answer = await talk.http.get(f"/api/webhooks/{made['id']}/deliveries/{row['id']}")
     told: dict[str, Any] = answer.json()
     assert {name: told[name] for name in row} == row
@@ -85,8 +85,8 @@ async def test_what_is_not_taken_comes_again_under_its_id_until_it_is(start: Sta
         made = await hook(talk, receiver)
         await end(talk, "batch_1")
         told = await one(talk, made, "delivered")
-        assert (told["attempts"], told["status"], told["error"], told["nextAt"]) == (4, 200, None, None)
-        assert [entry["status"] for entry in told["tries"]] == [500, None, 302, 200]
+        assert (told["attempts"], told["httpStatus"], told["error"], told["nextAt"]) == (4, 200, None, None)
+        assert [entry["httpStatus"] for entry in told["tries"]] == [500, None, 302, 200]
         assert set(receiver.ids) == {told["id"]}
         assert len({got.body for got in receiver.got}) == 1
         for got in receiver.got:
@@ -108,14 +108,14 @@ async def test_it_is_given_up_at_its_time_and_can_be_sent_again_by_hand(
         made = await hook(talk, receiver)
         await end(talk, "batch_1")
         failed = await one(talk, made, "failed")
-        assert (failed["status"], failed["nextAt"]) == (503, None)
+        assert (failed["httpStatus"], failed["nextAt"]) == (503, None)
         assert failed["endedAt"] >= failed["createdAt"] + 150
         assert failed["error"] == "The receiver answered 503."
         well = True
         path = f"/api/webhooks/{made['id']}/deliveries/{failed['id']}/redeliver"
         again = await talk.http.post(path)
         assert again.status_code == 202, again.text
-        assert (again.json()["state"], again.json()["id"]) == ("waiting", failed["id"])
+        assert (again.json()["status"], again.json()["id"]) == ("waiting", failed["id"])
 
 
 async def test_a_receiver_that_says_it_is_gone_is_asked_no_more(start: Start) -> None:
@@ -128,7 +128,7 @@ async def test_a_receiver_that_says_it_is_gone_is_asked_no_more(start: Start) ->
 
         await until(off)
         shown = (await talk.http.get(f"/api/webhooks/{made['id']}")).json()
-        assert shown["offWhy"] == "The receiver answered 410: it is gone."
+        assert shown["disabledReason"] == "The receiver answered 410: it is gone."
         for call in ("test", f"deliveries/{(await deliveries(talk, made))[0]['id']}/redeliver"):
             refused = await talk.http.post(f"/api/webhooks/{made['id']}/{call}")
             assert (refused.status_code, refused.json()["code"]) == (409, "WEBHOOK_OFF")
@@ -240,7 +240,7 @@ async def test_what_an_operator_does_not_allow_is_refused_when_it_is_made_and_wh
 
         await until(tried)
         [row] = await deliveries(talk, made)
-        assert (row["state"], row["status"]) == ("waiting", None)
+        assert (row["status"], row["httpStatus"]) == ("waiting", None)
         assert "no address that may be called" in row["error"]
         assert receiver.connections == 0
 
@@ -281,7 +281,7 @@ async def test_operators_see_all_and_may_switch_one_off(start: Start) -> None:
         off = await ops.patch(f"/api/admin/webhooks/{made['id']}", json={"enabled": False})
         assert (off.status_code, off.json()["enabled"]) == (200, False)
         shown = (await talk.http.get(f"/api/webhooks/{made['id']}")).json()
-        assert shown["offWhy"] == "An operator disabled it."
+        assert shown["disabledReason"] == "An operator disabled it."
         acts = (await ops.get("/api/admin/audit", params={"action": "off"})).json()["entries"]
         assert [act["target"] for act in acts] == [f"webhook {made['id']}"]
         assert (await ops.patch("/api/admin/webhooks/hook_0", json={"enabled": False})).status_code == 404

@@ -61,7 +61,7 @@ STATE: dict[str, Any] = {
             "maxRunningPerUser": 2,
             "maxWaitingPerUser": None,
             "paused": False,
-            "heldUntil": 1_000_012_000,
+            "cooldownUntil": 1_000_012_000,
             "nextStartAt": None,
             "overrides": {"max_running_per_user": 2},
             "outputLimits": {
@@ -117,7 +117,7 @@ STATE: dict[str, Any] = {
         "failed": 1,
         "cancelled": 0,
         "recordsWaiting": 0,
-        "recordsMost": 9,
+        "recordsMax": 9,
     },
     "tasks": [],
     "replicas": [{"replica": "r1", "ageMs": 5}],

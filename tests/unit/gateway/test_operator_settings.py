@@ -175,12 +175,12 @@ def test_every_setting_is_described_with_its_bounds() -> None:
         assert list(described(kind)) == [external_name(name) for name in changeable(kind)]
         for name, about in described(kind).items():
             assert 10 < len(about["help"]) < 200, name
-            assert about["choices"] or about["least"] is not None or about["type"] == "string", name
+            assert about["choices"] or about["minimum"] is not None or about["type"] == "string", name
     assert described("queue")["weight"] == {
         "help": "Share of a contended model, relative to the other queues with waiting tasks.",
         "type": "number",
-        "least": 0.001,
-        "most": 1_000_000,
+        "minimum": 0.001,
+        "maximum": 1_000_000,
         "choices": None,
     }
     assert described("model")["cost"]["choices"] == ["tokens", "requests", "slot_seconds"]

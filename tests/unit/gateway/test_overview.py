@@ -39,7 +39,7 @@ def test_a_model_shows_what_holds_and_what_holds_it_up() -> None:
     row = model_row(model)
     assert (row["running"], row["limit"], row["waiting"], row["workers"], row["slots"]) == (5, 8, 6, 1, 16)
     assert (row["cost"], row["paused"], row["meanRunMs"]) == ("tokens", False, None)
-    assert (row["heldUntil"], row["nextStartAt"], row["overrides"]) == (9, 7, {})
+    assert (row["cooldownUntil"], row["nextStartAt"], row["overrides"]) == (9, 7, {})
     assert model_row(Model("m", EffectiveSettings({}, {})))["limit"] is None
 
 
@@ -57,11 +57,11 @@ def test_a_task_shows_which_model_each_attempt_was_of() -> None:
         "ended_at": "400",
     }
     row = task_row("t", fields)
-    assert (row["asked"], row["model"]) == ("route", "c")
+    assert (row["requestedModel"], row["model"]) == ("route", "c")
     assert [attempt["model"] for attempt in row["attempts"]] == ["a", "b", "c"]
     assert row["moves"] == [
         {"model": "a", "at": 150, "why": "UPSTREAM_ERROR"},
         {"model": "b", "at": 300, "why": "model_paused"},
     ]
     stayed = task_row("t", {"state": "queued", "model": "a", "history": "w1|100|150|UPSTREAM_ERROR"})
-    assert (stayed["asked"], stayed["moves"], stayed["attempts"][0]["model"]) == (None, [], "a")
+    assert (stayed["requestedModel"], stayed["moves"], stayed["attempts"][0]["model"]) == (None, [], "a")

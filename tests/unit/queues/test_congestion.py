@@ -75,15 +75,15 @@ def test_too_little_is_known_before_anything_has_completed(world: World) -> None
     assert look(pool).wait_ms is None
 
 
-@pytest.mark.parametrize("stopped", ["paused", "held", "no_worker", "paced"])
+@pytest.mark.parametrize("stopped", ["paused", "cooldown", "no_worker", "throttled"])
 def test_what_begins_nothing_says_why(world: World, stopped: str) -> None:
     pool = Pool(world, limit=1)
     grant = pool.run("a")
     if stopped == "paused":
         pool.set_model(paused=True)
-    elif stopped == "held":
+    elif stopped == "cooldown":
         pool.requeue(grant, "declined", hold_ms=5000)
-    elif stopped == "paced":
+    elif stopped == "throttled":
         pool.finish(grant)
         pool.set_model(requests_per_minute=1)
         pool.run("b")

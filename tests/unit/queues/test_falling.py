@@ -148,7 +148,7 @@ def test_a_record_says_which_models_a_task_left_and_why(world: World) -> None:
     pool.requeue(pool.run("failed", "a", **FALLS), "failed", begun=True, end=END)
     assert moves_of(pool, "failed") == [("a", "gone")]
     pool.requeue(pool.run("held", "a", **FALLS), "declined", end=END, hold_ms=30_000)
-    assert moves_of(pool, "held") == [("a", "held")]
+    assert moves_of(pool, "held") == [("a", "cooldown")]
     pool.set_model("b", paused=True)
     pool.sweep()
     assert moves_of(pool, "failed") == [("a", "gone"), ("b", "model_paused")]

@@ -70,8 +70,8 @@ def test_measurements_go_into_the_bucket_of_the_moment() -> None:
     recorder.ended(TaskEnd("q", "m", "openaiLike", State.FAILED, "TOTAL_TIMEOUT", 900))
     recorder.ended(TaskEnd("q", "m", "openaiLike", State.CANCELLED, "CANCELLED", 5))
     bucket = recorder.take()
-    assert (bucket.accepted, bucket.completed, bucket.failed, bucket.cancelled, bucket.refused) == (1,) * 5
-    assert (bucket.failures, bucket.refusals) == ({"TOTAL_TIMEOUT": 1}, {"QUEUE_FULL": 1})
+    assert (bucket.accepted, bucket.completed, bucket.failed, bucket.cancelled, bucket.rejected) == (1,) * 5
+    assert (bucket.failures, bucket.rejections) == ({"TOTAL_TIMEOUT": 1}, {"QUEUE_FULL": 1})
     assert bucket.models == {"m": ModelCounts(accepted=1, ended=3, cancelled=1, output_tokens=4)}
     assert bucket.users == {"ann": 7}
     assert [sum(s.bins.values()) for s in (bucket.wait, bucket.first, bucket.total)] == [1, 1, 2]

@@ -93,7 +93,7 @@ const MAX_CALLS = 20;
 /** Cancel all tasks of a user that wait. */
 export const cancelWaiting = ({ user, waiting }, after) =>
   cancelAll(
-    new URLSearchParams({ state: "queued", user }),
+    new URLSearchParams({ status: "queued", user }),
     { title: t("ask.cancel.waiting", { n: waiting, user }), text: t("ask.cancel.waiting.text", { n: waiting, user }) },
     after,
   );
@@ -286,9 +286,9 @@ function field(setting, value, overridden, about) {
       )
     : about.type === "string"
       ? h("input", { ...described, type: "text", value: before, autocomplete: "off", spellcheck: false })
-      : h("input", { ...described, type: "number", min: about.least, step: about.type === "integer" ? 1 : "any", value: before, inputmode: "decimal" });
+      : h("input", { ...described, type: "number", min: about.minimum, step: about.type === "integer" ? 1 : "any", value: before, inputmode: "decimal" });
   const note = overridden ? h("span", { class: "flag info" }, t("flag.changed")) : null;
-  const least = about.least === null ? "" : ` ${t("change.least", { n: number(about.least, 3) })}`;
+  const least = about.minimum === null ? "" : ` ${t("change.minimum", { n: number(about.minimum, 3) })}`;
   const help = h("p", { class: "hint", id: `${id}-help` }, h("code", {}, setting), `: ${helpText(setting, about.help)}${least}`);
   const wrong = h("p", { class: "field-problem", id: `${id}-problem`, role: "alert" });
 
@@ -297,8 +297,8 @@ function field(setting, value, overridden, about) {
     if (input.validity.badInput) return t("change.number");
     const typed = Number(input.value);
     if (input.value === "" || about.type === "string") return "";
-    if (typed < about.least) return t("change.least", { n: number(about.least, 3) });
-    if (typed > about.most) return t("change.most", { n: number(about.most) });
+    if (typed < about.minimum) return t("change.minimum", { n: number(about.minimum, 3) });
+    if (typed > about.maximum) return t("change.maximum", { n: number(about.maximum) });
     return about.type === "integer" && !Number.isInteger(typed) ? t("change.whole") : "";
   };
   return {

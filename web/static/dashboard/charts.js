@@ -159,7 +159,7 @@ class Plot {
 
 /** What is drawn: from the first bucket in which something happened, and at least the last ten minutes. */
 function shown(history) {
-  const counts = ["accepted", "completed", "failed", "cancelled", "refused", "waiting"];
+  const counts = ["accepted", "completed", "failed", "cancelled", "rejected", "waiting"];
   const first = history.at.findIndex((_, index) => counts.some(name => history[name][index]));
   const latest = history.at.length - MIN_MS / history.bucketMs;
   const from = first < 0 ? latest : Math.min(Math.max(first - 1, 0), latest);
@@ -173,7 +173,7 @@ const RATES = [
   { label: "rate.completed", tone: "--c3", of: "completed", fill: true },
   { label: "rate.failed", tone: "--c5", of: "failed" },
   { label: "rate.cancelled", tone: "--c6", of: "cancelled" },
-  { label: "rate.refused", tone: "--c2", of: "refused", dash: [4, 3] },
+  { label: "rate.rejected", tone: "--c2", of: "rejected", dash: [4, 3] },
 ];
 const QUANTILES = [
   { label: "quantile.p50", tone: "--c1", of: "p50" },

@@ -20,7 +20,7 @@ const HIDDEN_MS = 2_000;
 const AGAIN_MS = 3_000;
 
 const page = startPage({ name: "dashboard", strings });
-const state = { picture: null, feed: null, connection: "", view: null, shown: "", allowed: false, refusal: null, hiding: 0, again: 0 };
+const state = { picture: null, feed: null, connection: "", view: null, shown: "", allowed: false, denied: null, hiding: 0, again: 0 };
 
 // ---- who may see it ----------
 
@@ -31,13 +31,13 @@ page.onMe((me, problem) => {
     // the gateway does not answer: what was shown stays, marked as lost
     state.again = setTimeout(page.refresh, AGAIN_MS);
     if (state.allowed) state.connection = "lost";
-    else state.refusal = { text: () => explain(problem), asks: false };
+    else state.denied = { text: () => explain(problem), asks: false };
     draw();
     return;
   }
   state.allowed = Boolean(me?.admin || me?.scopes?.includes("viewer"));
   if (state.allowed) {
-    state.refusal = null;
+    state.denied = null;
     document.body.classList.toggle("viewer", !me.scopes.includes("admin"));
     startFeed();
     route();
@@ -45,7 +45,7 @@ page.onMe((me, problem) => {
     return;
   }
   leave();
-  state.refusal = { text: () => (me === null ? t("key.needed") : t("key.not.admin", { key: me.key ?? me.user })), asks: true };
+  state.denied = { text: () => (me === null ? t("key.needed") : t("key.not.admin", { key: me.key ?? me.user })), asks: true };
   draw();
   if (!getKey() && !document.querySelector("dialog")) askForKey();
 });
@@ -53,8 +53,8 @@ page.onMe((me, problem) => {
 const askForKey = () => page.askForKey(t("key.needed"));
 
 function drawRefusal() {
-  if (state.refusal === null) return;
-  const { text, asks } = state.refusal;
+  if (state.denied === null) return;
+  const { text, asks } = state.denied;
   const enter = () => h("button", { type: "button", class: "primary", id: "enter-key", on: { click: askForKey } }, t("key.enter"));
   const box = byId("problem");
   delete box.dataset.kinds;
@@ -86,7 +86,7 @@ function startFeed() {
     },
   }).catch(() => {
     if (feed !== state.feed) return;
-    // refused: the key may be an admin's no more, or something between does not know the feed
+    // rejected: the key may be an admin's no more, or something between does not know the feed
     state.connection = "lost";
     drawSafely();
     state.again = setTimeout(page.refresh, AGAIN_MS);
@@ -129,12 +129,12 @@ function draw() {
   const lost = connection === "lost";
   const live = byId("live");
   const away = connection === "open" && picture && !picture.store.up;
-  const refuses = connection === "open" && picture?.store.refuses;
-  live.dataset.state = lost || away || refuses ? "lost" : connection === "open" && picture ? "live" : "connecting";
+  const rejectsWrites = connection === "open" && picture?.store.rejectsWrites;
+  live.dataset.state = lost || away || rejectsWrites ? "lost" : connection === "open" && picture ? "live" : "connecting";
   if (lost) setText(live, t("live.lost"));
   else if (state.feed === null) setText(live, t("live.paused"));
   else if (away) setText(live, t("live.store", { time: duration(picture.now - (picture.store.since ?? picture.now)) }));
-  else if (refuses) setText(live, t("live.refuses"));
+  else if (rejectsWrites) setText(live, t("live.rejectsWrites"));
   else if (picture && connection === "open") setText(live, t("live.live", { replica: picture.gateway.replica, time: clock(picture.now) }));
   else setText(live, t("live.connecting"));
   drawProblems(picture, lost);
@@ -150,8 +150,8 @@ function drawProblems(picture, lost) {
   else if (picture && !picture.store.up) {
     const since = picture.store.since ?? picture.now;
     notices.push(["bad", `${t("store.down", { at: clock(since) })} ${known()}`]);
-  } else if (picture?.store.refuses) {
-    notices.push(["bad", t("store.refuses", { address: picture.store.address, at: clock(picture.store.since), why: picture.store.why })]);
+  } else if (picture?.store.rejectsWrites) {
+    notices.push(["bad", t("store.rejectsWrites", { address: picture.store.address, at: clock(picture.store.since), why: picture.store.why })]);
   } else if (picture?.gateway.draining) notices.push(["warn", t("draining")]);
   if (picture && !lost) notices.push(...ofDatabase(picture));
   const box = byId("problem");
@@ -166,9 +166,9 @@ function drawProblems(picture, lost) {
 /** Notices of a database that is unavailable, or too far behind to accept tasks. */
 function ofDatabase({ database, counts }) {
   const away = database && !database.up ? { at: clock(database.since), why: database.why } : null;
-  const { recordsWaiting, recordsMost } = counts ?? {};
-  if (recordsWaiting >= recordsMost) {
-    const full = t("database.full", { n: number(recordsWaiting), most: number(recordsMost) });
+  const { recordsWaiting, recordsMax } = counts ?? {};
+  if (recordsWaiting >= recordsMax) {
+    const full = t("database.full", { n: number(recordsWaiting), most: number(recordsMax) });
     return [["bad", `${full} ${away ? t("database.full.away", away) : t("database.full.up")}`]];
   }
   return away ? [["bad", t("database.away", away)]] : [];

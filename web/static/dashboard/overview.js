@@ -163,9 +163,9 @@ export class Overview {
   }
 
   _drawCodes() {
-    const { failures, refusals } = this._history.total;
+    const { failures, rejections } = this._history.total;
     const none = t("codes.none");
-    replace(this._codes, codeList("codes.failures", failures, "--bad", true, none), codeList("codes.refusals", refusals, "--warn", false, none));
+    replace(this._codes, codeList("codes.failures", failures, "--bad", true, none), codeList("codes.rejections", rejections, "--warn", false, none));
   }
 
   _timePanel() {
@@ -191,7 +191,7 @@ const panel = (key, name, ...children) =>
 function codeList(key, entries, tone, linked, none) {
   const most = entries[0]?.count ?? 1;
   const items = entries.slice(0, MAX_CODES).map(({ code, category, count }) => {
-    const name = linked && code !== "other" ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
+    const name = linked && code !== "other" ? h("a", { class: "name", href: `#/tasks?status=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
     if (category && category !== code) name.title = t("codes.category", { category });
     return h("li", {}, name, h("span", { class: "num" }, number(count)), meter(count / most, { tone: `var(${tone})` }));
   });
@@ -204,7 +204,7 @@ class Figures {
   constructor() {
     this._cells = new Map();
     this.element = h("dl", { class: "panel figures" });
-    for (const name of ["waiting", "drain", "running", "rate", "total", "failed", "refused", "workers"]) {
+    for (const name of ["waiting", "drain", "running", "rate", "total", "failed", "rejected", "workers"]) {
       const cell = { value: h("dd", { dataset: { figure: name } }), more: h("dd", { class: "more" }) };
       this._cells.set(name, cell);
       this.element.append(h("div", {}, h("dt", { dataset: { t: `figure.${name}` } }, t(`figure.${name}`)), cell.value, cell.more));
@@ -224,11 +224,11 @@ class Figures {
     this._set("drain", waiting.length ? drainText(drainMs, growth) : "–", trend, growth > 0 || drainMs === null ? "warn" : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
     const overruled = replicas.filter(row => row.configuration && !row.configuration.inForce).map(row => row.replica);
-    const refused = replicas.filter(row => row.reloadRefused).map(row => row.replica);
+    const notReloaded = replicas.filter(row => row.reloadError).map(row => row.replica);
     const differ = new Set(replicas.map(row => row.keysHash).filter(Boolean)).size > 1;
     const troubles = [
       overruled.length ? t("figure.workers.overruled", { names: overruled.join(", ") }) : "",
-      refused.length ? t("figure.workers.refused", { names: refused.join(", ") }) : "",
+      notReloaded.length ? t("figure.workers.reload", { names: notReloaded.join(", ") }) : "",
       differ ? t("figure.workers.keys") : "",
       new Set(replicas.map(row => row.routesHash).filter(Boolean)).size > 1 ? t("figure.workers.routes") : "",
     ].join("");
@@ -241,8 +241,8 @@ class Figures {
     this._set("rate", number(last("completed") + last("failed")), t("figure.rate.more", { rate: number(last("accepted")) }));
     this._set("total", duration(total.totalMs.p50), total.totalMs.p95 === null ? "" : t("figure.total.more", { time: duration(total.totalMs.p95) }));
     this._set("failed", number(total.failed), ended ? t("figure.failed.more", { share: percent(total.failed / ended, 1) }) : "", total.failed > MANY * ended ? "bad" : "");
-    const asked = total.accepted + total.refused;
-    this._set("refused", number(total.refused), asked ? t("figure.refused.more", { share: percent(total.refused / asked, 1) }) : "", total.refused > MANY * asked ? "warn" : "");
+    const asked = total.accepted + total.rejected;
+    this._set("rejected", number(total.rejected), asked ? t("figure.rejected.more", { share: percent(total.rejected / asked, 1) }) : "", total.rejected > MANY * asked ? "warn" : "");
   }
 
   _set(name, value, more, tone = "") {
@@ -294,7 +294,7 @@ const userTable = changed =>
         name: "queue.waiting",
         class: "num",
         sign: row => row.waiting,
-        draw: row => h("a", { href: `#/tasks?state=queued&user=${encodeURIComponent(row.user)}` }, number(row.waiting)),
+        draw: row => h("a", { href: `#/tasks?status=queued&user=${encodeURIComponent(row.user)}` }, number(row.waiting)),
       },
       { name: "queue.running", class: "num", sign: row => number(row.running) },
       { name: "user.tokens", class: "num", sign: row => number(row.tokens) },
@@ -395,7 +395,7 @@ const modelTable = () =>
             row.model,
             row.paused,
             row.overrides,
-            row.heldUntil > row.now ? seconds(row.heldUntil - row.now) : 0,
+            row.cooldownUntil > row.now ? seconds(row.cooldownUntil - row.now) : 0,
             row.nextStartAt > row.now && row.waiting ? seconds(row.nextStartAt - row.now) : 0,
             row.unserved,
             openOf(row),
@@ -406,8 +406,8 @@ const modelTable = () =>
             { class: "who" },
             h("a", { href: `#/tasks?model=${encodeURIComponent(row.model)}` }, h("b", {}, row.model)),
             row.paused ? flag(t("flag.paused")) : null,
-            row.heldUntil > row.now ? flag(t("flag.held", { time: about(row.heldUntil - row.now) }), "bad") : null,
-            row.nextStartAt > row.now && row.waiting ? flag(t("flag.paced", { time: about(row.nextStartAt - row.now) }), "info") : null,
+            row.cooldownUntil > row.now ? flag(t("flag.cooldown", { time: about(row.cooldownUntil - row.now) }), "bad") : null,
+            row.nextStartAt > row.now && row.waiting ? flag(t("flag.throttled", { time: about(row.nextStartAt - row.now) }), "info") : null,
             row.unserved ? flag(t("flag.noworker"), "bad") : null,
             openOf(row).length ? flag(t("flag.breakers", { n: openOf(row).length }), "bad", t("flag.breakers.long", { names: openOf(row).join(", ") })) : null,
             changedFlag(row.overrides),
@@ -475,12 +475,12 @@ const TONES = { open: "bad", half_open: "warn", closed: "good" };
 
 /** A button of an upstream's row; without use while its breaker is as it says. */
 function breakerButton(row, breaker, newest) {
-  const idle = breaker === "auto" ? !row.forced && row.breaker === "closed" && !isHeld(row) : row.forced && row.breaker === breaker;
+  const idle = breaker === "auto" ? !row.forced && row.breaker === "closed" && !isCoolingDown(row) : row.forced && row.breaker === breaker;
   const label = t(`action.breaker.${breaker}.label`, { name: breakerName(row.model, row.upstream) });
   return rowButton(`breaker-${breaker}`, t(`action.breaker.${breaker}`), () => forceBreaker(newest(), breaker), { label, danger: breaker === "open", disabled: idle });
 }
 
-const isHeld = ({ heldUntil, now }) => heldUntil > now;
+const isCoolingDown = ({ cooldownUntil, now }) => cooldownUntil > now;
 
 const upstreamTable = () =>
   new LiveTable(
@@ -493,14 +493,14 @@ const upstreamTable = () =>
       { name: "upstream.model", sign: row => row.model, draw: row => h("a", { class: "who", href: `#/tasks?model=${encodeURIComponent(row.model)}` }, row.model) },
       {
         name: "upstream.breaker",
-        sign: row => JSON.stringify([row.breaker, row.forced, row.until > row.now ? seconds(row.until - row.now) : 0, isHeld(row) ? seconds(row.heldUntil - row.now) : 0]),
+        sign: row => JSON.stringify([row.breaker, row.forced, row.until > row.now ? seconds(row.until - row.now) : 0, isCoolingDown(row) ? seconds(row.cooldownUntil - row.now) : 0]),
         draw: row =>
           h(
             "div",
             { class: "who" },
             flag(t(`upstream.${row.breaker}`), TONES[row.breaker], t(`upstream.${row.breaker}.long`)),
             row.forced ? h("small", {}, t("upstream.forced")) : row.until > row.now ? h("small", {}, t("upstream.until", { time: about(row.until - row.now) })) : null,
-            isHeld(row) ? flag(t("upstream.held", { time: about(row.heldUntil - row.now) }), "warn", t("upstream.held.long")) : null,
+            isCoolingDown(row) ? flag(t("upstream.cooldown", { time: about(row.cooldownUntil - row.now) }), "warn", t("upstream.cooldown.long")) : null,
           ),
       },
       { name: "upstream.since", class: "num", sign: row => (row.since === null ? "–" : t("ago", { time: about(Math.max(row.now - row.since, 0)) })) },
@@ -511,7 +511,7 @@ const upstreamTable = () =>
       {
         name: "",
         class: "end",
-        sign: row => JSON.stringify([row.breaker, row.forced, isHeld(row)]),
+        sign: row => JSON.stringify([row.breaker, row.forced, isCoolingDown(row)]),
         draw: (row, newest) => h("div", {}, ["open", "closed", "auto"].map(breaker => breakerButton(row, breaker, newest))),
       },
     ],
@@ -556,7 +556,7 @@ const workerTable = () =>
         sign: row => `${row.running}/${row.slots}`,
         draw: row => {
           const text = t("queue.of", { n: number(row.running), limit: number(row.slots) });
-          const shown = row.running ? h("a", { href: `#/tasks?state=executing&worker=${row.workerId}`, "aria-label": `${t("worker.tasks")}: ${text}` }, text) : text;
+          const shown = row.running ? h("a", { href: `#/tasks?status=executing&worker=${row.workerId}`, "aria-label": `${t("worker.tasks")}: ${text}` }, text) : text;
           return h("span", { class: "gauge" }, shown, meter(row.running / row.slots));
         },
       },

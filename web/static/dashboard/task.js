@@ -7,7 +7,7 @@ import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
 import { Follower, numberOf } from "../common/sse.js";
 import { cancel } from "./actions.js";
-import { live, spans, stateChip } from "./tasks.js";
+import { live, spans, statusChip } from "./tasks.js";
 
 const AGAIN_MS = 2000;
 const MAX_EVENTS = 300;
@@ -128,7 +128,7 @@ export class Task {
       lost: "events.lost",
       ended: "events.ended",
     }[this._eventState];
-    const words = this._eventState === "refused" ? t("events.refused", { why: explain(this._problemOfEvents) }) : hint ? t(hint) : "";
+    const words = this._eventState === "refused" ? t("events.rejected", { why: explain(this._problemOfEvents) }) : hint ? t(hint) : "";
     setText(this._eventHint, `${t("events.count", { n: this._logged })} · ${words}`);
     this._eventNote.hidden = this._dropped === 0;
     setText(this._eventNote, t("events.hidden", { n: this._dropped }));
@@ -158,7 +158,7 @@ export class Task {
             "div",
             { class: "task-head" },
             h("h2", { id: "task-title" }, task.taskId),
-            stateChip(task.status),
+            statusChip(task.status),
             h(
               "div",
               { class: "end" },
@@ -186,11 +186,11 @@ export class Task {
       ["task.request", task.requestId],
       ["task.chain", task.chain ? h("a", { class: "id", href: `#/tasks/${task.chain}` }, task.chain) : task.chainName],
       ["task.stage", task.stage === null ? null : [task.stage, task.part === null ? null : `#${task.part}`, live(task) ? t("task.stage.since", { time: duration(task.now - task.stageAt) }) : null].filter(Boolean).join(" ")],
-      ["task.stages", (task.stages ?? []).map(({ name, status, model }) => `${name}: ${t(`state.${status}`)}${model ? ` (${model})` : ""}`).join(" → ")],
+      ["task.stages", (task.stages ?? []).map(({ name, status, model }) => `${name}: ${t(`status.${status}`)}${model ? ` (${model})` : ""}`).join(" → ")],
       ["task.permit", task.permit ? t(task.permit.usedAt ? "task.permit.used" : "task.permit.out", { time: clock(task.permit.until) }) : null],
       ["task.queue", task.queue],
       ["task.model", task.model],
-      ["task.asked", task.asked === task.model ? null : task.asked],
+      ["task.requestedModel", task.requestedModel === task.model ? null : task.requestedModel],
       ["task.moves", (task.moves ?? []).map(({ model, at, why }) => `${model} (${clock(at)}, ${why})`).join(", ")],
       ["task.repaired", task.repaired ? t("task.repaired.yes") : null],
       ["task.type", task.type],
@@ -238,7 +238,7 @@ export class Task {
       h(
         "li",
         { class: `tone-${tone}`, dataset: { step: key } },
-        h("b", {}, key === "end" ? t(`state.${task.status}`) : t(`step.${key}`)),
+        h("b", {}, key === "end" ? t(`status.${task.status}`) : t(`step.${key}`)),
         h("span", {}, clock(at)),
         index ? h("span", { class: "sub" }, t("step.after", { time: duration(at - steps[index - 1].at) })) : null,
       ),
@@ -275,7 +275,7 @@ function attempts(task) {
       h("td", { class: "num" }, clock(attempt.grantedAt)),
       h("td", { class: "num" }, attempt.firstOutputAt ? duration(attempt.firstOutputAt - attempt.grantedAt) : "–"),
       h("td", { class: "num" }, attempt.endedAt ? duration(attempt.endedAt - attempt.grantedAt) : "–"),
-      h("td", {}, attempt.outcome === null ? t("task.running") : t(`state.${attempt.outcome}`).replace(/^state\./, "")),
+      h("td", {}, attempt.outcome === null ? t("task.running") : t(`status.${attempt.outcome}`).replace(/^status\./, "")),
     ),
   );
   const names = ["task.attempt", "task.worker", "task.model", "task.granted", "task.first", "task.ran", "task.outcome"];

@@ -10,12 +10,12 @@ import { cancel, cancelFound, save } from "./actions.js";
 
 const AGAIN_MS = 5000;
 const PAGE = 50;
-const STATES = ["queued", "executing", "completed", "failed", "cancelled"];
+const STATUSES = ["queued", "executing", "completed", "failed", "cancelled"];
 const TASK_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 const MAX_SAVED = 2000;
 const LIVE = ["", "queued", "executing"];
 const LINKED = ["user"]; // filters without a field
-const CHOSEN = ["state", "queue", "model", "worker"];
+const CHOSEN = ["status", "queue", "model", "worker"];
 const TYPED = ["text", "code", "from", "to"];
 const TIMES = ["from", "to"];
 const BULK = ["user", "queue", "model", "worker"];
@@ -131,7 +131,7 @@ export class Tasks {
         "div",
         { class: "search" },
         field("text", { type: "search" }),
-        choice("state", STATES, state => t(`state.${state}`)),
+        choice("status", STATUSES, status => t(`status.${status}`)),
         choice("queue", queues),
         choice("model", models),
         choice("worker", [...workers.keys()], id => workers.get(id) ?? id),
@@ -182,7 +182,7 @@ export class Tasks {
   /** What can be done with all that is found. */
   _drawActions() {
     const query = this._query();
-    const cancellable = BULK.some(name => query.has(name)) && LIVE.includes(query.get("state") ?? "") && !TYPED.some(name => query.has(name));
+    const cancellable = BULK.some(name => query.has(name)) && LIVE.includes(query.get("status") ?? "") && !TYPED.some(name => query.has(name));
     replace(
       this._all,
       h("button", { type: "button", class: "small", id: "save-tasks", on: { click: () => save(query, MAX_SAVED) } }, t("tasks.save")),
@@ -242,8 +242,8 @@ export class Tasks {
   }
 }
 
-/** A state as a coloured chip. */
-export const stateChip = state => h("span", { class: "chip", dataset: { state } }, t(`state.${state}`));
+/** A task's status as a coloured chip. */
+export const statusChip = status => h("span", { class: "chip", dataset: { status } }, t(`status.${status}`));
 
 export const live = task => task.status === "queued" || task.status === "executing";
 
@@ -264,7 +264,7 @@ const taskTable = (after, onOrder) =>
         sign: row => row.taskId,
         draw: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.taskId),
       },
-      { name: "task.state", sign: row => row.status, draw: row => stateChip(row.status) },
+      { name: "task.status", sign: row => row.status, draw: row => statusChip(row.status) },
       { name: "task.user", sort: row => row.user, sign: row => row.user, draw: row => h("a", { class: "who", href: `#/tasks?user=${encodeURIComponent(row.user)}` }, row.user) },
       { name: "task.model", sort: row => row.model, sign: row => row.model, draw: row => h("span", { class: "who" }, row.model) },
       { name: "task.queue", sign: row => row.queue },

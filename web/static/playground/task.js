@@ -301,7 +301,7 @@ export class TaskPanel {
     const gone = this._source.state === "refused";
     const state = byId("task-state");
     state.dataset.state = fold.state;
-    setText(state, t(`state.${fold.state}`));
+    setText(state, t(`status.${fold.state}`));
     if (!this._task.api) byId("cut").disabled = ended || gone || this._source.state === "cut";
     byId("cancel-task").disabled = ended || gone;
     this._drawConnection(ended);
@@ -390,7 +390,7 @@ export class TaskPanel {
     if (box.dataset.key === key) return;
     box.dataset.key = key;
     const known = ["waiting", "queued", "executing", "completed", "skipped", "failed", "cancelled"];
-    const word = status => (known.includes(status) ? t(`state.${status}`) : status);
+    const word = status => (known.includes(status) ? t(`status.${status}`) : status);
     replace(
       box,
       stages.map(({ name, status }, at) =>
@@ -481,7 +481,7 @@ export class TaskPanel {
 
   _announce() {
     const { state, place } = this._fold;
-    const news = state === "queued" && place ? t("said.place", { n: place.position }) : t(`state.${state}`);
+    const news = state === "queued" && place ? t("said.place", { n: place.position }) : t(`status.${state}`);
     if (news === this._saidState) return;
     this._saidState = news;
     this._said(news);

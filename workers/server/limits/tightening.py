@@ -40,8 +40,8 @@ class Why(enum.StrEnum):
     """The queue is long, but too few answers are known."""
     PAUSED = "paused"
     """The model is stopped; it begins nothing, so no task is served sooner."""
-    HELD = "held"
-    PACED = "paced"
+    COOLDOWN = "cooldown"
+    THROTTLED = "throttled"
     NO_WORKER = "no_worker"
     BREAKER = "breaker_open"
     """The breakers of all its upstreams are open."""
@@ -49,7 +49,7 @@ class Why(enum.StrEnum):
     """How long the queue makes wait: the store does not answer, or has seen too little."""
 
 
-STOPPED = {why.value: why for why in (Why.PAUSED, Why.HELD, Why.PACED, Why.NO_WORKER, Why.BREAKER)}
+STOPPED = {why.value: why for why in (Why.PAUSED, Why.COOLDOWN, Why.THROTTLED, Why.NO_WORKER, Why.BREAKER)}
 
 
 @dataclass(frozen=True, slots=True)

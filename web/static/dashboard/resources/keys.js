@@ -15,9 +15,9 @@ const TONES = { valid: "good", expired: "warn", revoked: "bad", replaced: "warn"
 
 const pathOf = id => `/api/admin/keys/${encodeURIComponent(id)}`;
 const camel = name => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
-const stateOf = row => (row.source === "configuration" ? "configuration" : row.state);
-const flag = row => h("span", { class: `flag ${TONES[stateOf(row)]}` }, t(`keys.state.${stateOf(row)}`));
-const changeable = row => row.source === "database" && row.state !== "revoked" && row.state !== "replaced";
+const statusOf = row => (row.source === "configuration" ? "configuration" : row.status);
+const flag = row => h("span", { class: `flag ${TONES[statusOf(row)]}` }, t(`keys.status.${statusOf(row)}`));
+const changeable = row => row.source === "database" && row.status !== "revoked" && row.status !== "replaced";
 const date = ms => (ms ? dateTime(ms) : t("keys.never"));
 
 /** A whole number where one was typed, null for nothing; the gateway says what is wrong with anything else. */
@@ -62,7 +62,7 @@ const rotate = {
   when: changeable,
   title: row => t("keys.rotate.title", { id: row.id }),
   text: row => t(`keys.rotate.${row.kind}`),
-  fields: () => [{ name: "keep_ms", options: [["day", DAY_MS], ["week", 7 * DAY_MS], ["none", 0]].map(([name, ms]) => [String(ms), t(`keys.keep.${name}`)]), parse: Number }],
+  fields: () => [{ name: "keepMs", options: [["day", DAY_MS], ["week", 7 * DAY_MS], ["none", 0]].map(([name, ms]) => [String(ms), t(`keys.keep.${name}`)]), parse: Number }],
   send: (row, values) => [`${pathOf(row.id)}/rotate`, { body: values }],
 };
 
@@ -120,7 +120,7 @@ const changeQuota = patch(
 const grant = user => ({
   name: "grant",
   label: "quota.grant",
-  when: row => row.state !== "revoked" && row.settings.quota,
+  when: row => row.status !== "revoked" && row.settings.quota,
   title: row => t("quota.grant.title", { name: user ? `${row.id}/${user}` : row.id }),
   fields: row => [...(row.settings.quota.of === "user" && !user ? [{ name: "user" }] : []), { name: "credits", hint: "quota.credits.hint" }, { name: "note" }],
   send: (row, { user: typed, credits, note }, nonce) => {

@@ -31,11 +31,11 @@ export const batches = {
   sections: [
     {
       name: "batches",
-      path: query => `/api/admin/batches?${queryOf(query, ["state", "user", "key"])}`,
+      path: query => `/api/admin/batches?${queryOf(query, ["status", "user", "key"])}`,
       rows: answer => answer.batches,
       key: id,
       chips: ["user", "key"],
-      filters: [{ name: "state", label: "col.status", options: anyOf("batch", ["unended", "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]) }],
+      filters: [{ name: "status", label: "col.status", options: anyOf("batch", ["unended", "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]) }],
       columns: () => [
         { name: "col.id", wide: true, value: row => h("div", {}, h("span", { class: "id" }, row.id), h("span", { class: "sub" }, row.endpoint)) },
         owner("batches"),
@@ -66,7 +66,7 @@ export const batches = {
 const webhookStatus = row => (!row.enabled ? "off" : row.failing ? "failing" : "on");
 
 function webhookProblem(row) {
-  const why = { off: row.offWhy, failing: row.failing && t("webhooks.failing", { n: number(row.failing.attempts), at: dateTime(row.failing.since), error: row.failing.error }) }[webhookStatus(row)];
+  const why = { off: row.disabledReason, failing: row.failing && t("webhooks.failing", { n: number(row.failing.attempts), at: dateTime(row.failing.since), error: row.failing.error }) }[webhookStatus(row)];
   return [why, row.missed ? t("webhooks.missed", { n: number(row.missed) }) : ""].filter(Boolean).join(" ");
 }
 
@@ -205,10 +205,10 @@ export const audit = {
       ],
     },
     {
-      name: "refusals",
+      name: "rejections",
       againMs: 30_000,
       path: () => "/api/admin/rejections?",
-      rows: answer => answer.refusals,
+      rows: answer => answer.rejections,
       key: row => `${row.minute} ${row.code} ${row.key}`,
       columns: () => [{ name: "col.at", value: row => dateTime(row.minute) }, text("col.key", row => row.key), text("col.code", row => row.code), count("col.count", row => row.count)],
     },
@@ -239,11 +239,11 @@ const drawSetting = row =>
 
 /** In what the values are not the whole truth. */
 function settingNotes(answer) {
-  const { file, storeAway, reloadRefused, replicas, more } = answer;
+  const { file, storeError, reloadError, replicas, more } = answer;
   const differing = replicas.filter(({ differs }) => differs.length).map(({ replica, differs }) => ["warn", t("settings.differs", { replica, what: differs.join(", ") })]);
   return [
-    ...(storeAway ? [["bad", t("settings.away", { why: storeAway })]] : []),
-    ...(reloadRefused ? [["bad", t("settings.rejected", { at: dateTime(reloadRefused.at), why: reloadRefused.why })]] : []),
+    ...(storeError ? [["bad", t("settings.away", { why: storeError })]] : []),
+    ...(reloadError ? [["bad", t("settings.rejected", { at: dateTime(reloadError.at), why: reloadError.why })]] : []),
     ...differing,
     ...(more ? [["warn", t("settings.more")]] : []),
     ["", `${t("settings.of", answer)} · ${file ? t("settings.file", { path: file.path, modified: dateTime(file.modifiedAt), read: dateTime(answer.readAt) }) : t("settings.nofile")}`],
