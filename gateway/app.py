@@ -272,10 +272,10 @@ class App(FastAPI):
         invalid_token = isinstance(error, InvalidToken)
         where = {"request_id": request.id.decode(), "route": request.route, "address": request.address}
         if invalid_token or (error.status == 401 and caller is None and request.key_header):
-            why = {"why": error.message} if invalid_token else {}
+            why = {"reason": error.message} if invalid_token else {}
             metrics.unknown_key(error.code, **where, **why, **error.facts)
         if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
-            metrics.beyond_token(error.code, **where, why=error.message, **{**error.facts, **whose})
+            metrics.beyond_token(error.code, **where, reason=error.message, **{**error.facts, **whose})
         if error.status in (429, 503) and not isinstance(error, TaskFailed):
             self.gateway.records.refusals.count(caller.key_id if caller else "", error.code)
             metrics.refused_call(
@@ -284,7 +284,7 @@ class App(FastAPI):
                 request_id=request.id.decode(),
                 route=request.route,
                 retry_after_ms=error.retry_after_ms,
-                why=error.message,
+                reason=error.message,
                 **whose,
                 **error.facts,
             )

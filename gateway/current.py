@@ -198,7 +198,7 @@ class Current:
                 log.warning(
                     "an override does not fit the configuration, and is not applied",
                     override=override_id,
-                    why=why,
+                    reason=why,
                 )
         self._logged_invalid = self.overlay.invalid
 
@@ -231,7 +231,7 @@ class Current:
         why = dict.fromkeys(callers.replaced, "the configuration has one of the same id")
         why |= {key_id: f"no queue has its tier {tier}" for key_id, tier in callers.without_tier.items()}
         for key_id in why.keys() - self._told:
-            log.warning("a key of the database does not hold", key_id=key_id, why=why[key_id])
+            log.warning("a key of the database does not hold", key_id=key_id, reason=why[key_id])
         self._told = set(why)
         self.tell_unpriced()
 

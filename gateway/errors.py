@@ -349,7 +349,7 @@ def native_answer(error: ApiError) -> Answer:
     if isinstance(error, NoWorker):
         body["model"] = error.model
     if error.why:
-        body["why"] = error.why
+        body["reason"] = error.why
     if error.fields:
         body["fields"] = error.fields
     if error.task_id:

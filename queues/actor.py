@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Actor(NamedTuple):
     """Who, and from where."""
 
-    who: str
+    name: str
     """The id of a key."""
     address: str
     """Of the client that connected; '' where there is none, as on a Unix socket."""

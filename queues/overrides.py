@@ -98,7 +98,7 @@ class OverrideStore:
             },
             "percent": override.percent,
             "until": override.until_ms,
-            "created_by": actor.who,
+            "created_by": actor.name,
             "address": actor.address,
             "mark": _mark(),
             "shown": msgspec.json.encode(shown).decode(),
@@ -144,7 +144,7 @@ def _mark() -> str:
 
 
 def _by(actor: Actor) -> dict[str, str]:
-    return {"who": actor.who, "address": actor.address, "mark": _mark()}
+    return {"who": actor.name, "address": actor.address, "mark": _mark()}
 
 
 def _kind(target: str) -> Kind:

@@ -874,7 +874,7 @@ class Scheduler:
             "target": kind,
             "name": name,
             "settings": {setting: encode(kind, setting, value) for setting, value in values.items()},
-            "who": actor.who,
+            "who": actor.name,
             "address": actor.address,
             "mark": _mark(),
         }

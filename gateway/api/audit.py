@@ -21,7 +21,7 @@ router = keyed_router("operators")
 async def audit(
     operator: OperatorDep,
     caller: CallerDep,
-    who: Filter = "",
+    actor: Filter = "",
     action: Filter = "",
     target: Filter = "",
     since: Since = "",
@@ -34,7 +34,7 @@ async def audit(
     `target`: a whole one, or its kind (`key`, `queue`, `task`). What this gateway did before is told at once, what others did
     within a second; while the database is away it waits, and this call is 503.
     """
-    wanted = WantedActs(*between(since, until), who, action, target)
+    wanted = WantedActs(*between(since, until), actor, action, target)
     return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
 
 

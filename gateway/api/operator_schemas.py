@@ -20,7 +20,7 @@ class ReloadError(Schema, kw_only=True):
     """The last configuration that a replica read and did not take over, unless a good one came after it."""
 
     at: Ms
-    why: str
+    reason: str
 
 
 class BudgetLeft(Schema, kw_only=True):
@@ -75,7 +75,7 @@ class LedgerEntry(Schema, kw_only=True):
     refunded: Annotated[float, says("what came back of what was held")]
     price: Annotated[str, says("as of usage records")]
     at: Ms
-    who: Annotated[str, says("of a grant: the key of the operator")]
+    granted_by: Annotated[str, says("of a grant: the key of the operator")]
     note: str
 
 
@@ -129,7 +129,7 @@ class ArchivedTask(Schema, kw_only=True):
 class AuditEntry(Schema, kw_only=True):
     id: str
     at: Ms
-    who: str
+    actor: str
     from_: Annotated[str, says("the client's address, as the gateway sees it; empty: not known")] = field(
         name="from"
     )
@@ -173,7 +173,7 @@ class EndpointLine(Schema, kw_only=True):
     workers: Annotated[int, says("that make its calls")]
     limit: Annotated[int | None, says("the concurrency in force")]
     windows: Annotated[str | None, says("those in force")]
-    why: str | None
+    reason: str | None
     slots: Annotated[int, says("C: requests that may be under way at once")]
     mean_ms: Annotated[float | None, says("T: how long a request takes")]
     measured: Annotated[bool, says("T is measured, and not guessed (`mean`)")]
@@ -189,9 +189,9 @@ class EndpointShown(Schema, kw_only=True):
     source: Literal["configuration", "database"]
     settings: dict[str, Any]
     note: str
-    created: Ms | None
-    changed: Ms | None
-    who: Annotated[str | None, says("the id of the key that changed it last")]
+    created_at: Ms | None
+    changed_at: Ms | None
+    changed_by: Annotated[str | None, says("the id of the key that changed it last")]
     line: EndpointLine | None
 
 
@@ -273,7 +273,7 @@ class History(Schema, kw_only=True):
 class KeySecret(Schema, kw_only=True):
     """That a secret is valid; what it is was told once."""
 
-    created: Ms
+    created_at: Ms
     valid_until: Annotated[Ms | None, says("null: as long as the key")]
     signs: Annotated[bool, says("what it signs is taken: the key had `signing` when the secret was made")]
 
@@ -285,10 +285,10 @@ class KeyShown(Schema, kw_only=True):
     status: Literal["valid", "expired", "revoked", "replaced", "unusable"]
     settings: Annotated[dict[str, Any], says("as an entry of the configuration has them")]
     note: str
-    created: Ms | None
+    created_at: Ms | None
     expires: Ms | None
-    revoked: Ms | None
-    last_used: Ms | None
+    revoked_at: Ms | None
+    last_used_at: Ms | None
     secrets: Annotated[list[KeySecret], says("the valid ones of a key of the database")]
 
 
@@ -324,7 +324,7 @@ class ModelMove(Schema, kw_only=True):
 
     model: str
     at: Ms
-    why: str
+    reason: str
 
 
 class Task(Schema, kw_only=True):
@@ -690,7 +690,7 @@ class UpstreamState(Schema, kw_only=True):
     since: Annotated[Ms | None, says("when the breaker opened, or was forced")]
     until: Annotated[Ms | None, says("when an open one lets probes through")]
     openings: Annotated[int, says("how often it opened since, without closing between")]
-    why: str | None
+    reason: str | None
     probes: Annotated[int, says("under way")]
     cooldown_until: Annotated[Ms | None, says("its provider said: not before")]
 
@@ -700,7 +700,7 @@ class OutputLimit(Schema, kw_only=True):
 
     ms: Ms
     target_ms: Annotated[Ms, says("where it goes, by a fifth every 5 s")]
-    why: Annotated[Why, says("why it goes there")]
+    reason: Annotated[Why, says("why it goes there")]
     p99_ms: Annotated[Ms | None, says("how long all but one in a hundred answers took of late")]
     answers: Annotated[int, says("of how many that is known")]
 
@@ -791,7 +791,7 @@ class Store(Schema, kw_only=True):
     up: bool
     rejects_writes: bool
     since: Ms | None
-    why: str | None
+    reason: str | None
 
 
 class DatabaseSeen(Schema, kw_only=True):
@@ -800,7 +800,7 @@ class DatabaseSeen(Schema, kw_only=True):
     address: str
     up: bool
     since: Ms | None
-    why: str | None
+    reason: str | None
 
 
 class Replica(Schema, kw_only=True):

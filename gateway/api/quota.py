@@ -24,7 +24,7 @@ MAX_ROWS = 200
 MAX_LEDGER_ROWS = 1000
 COLUMNS = (
     *("id", "kind", "fund", "ends", "of", "key", "user"),
-    *("reserved", "amount", "refunded", "price", "at", "who", "note"),
+    *("reserved", "amount", "refunded", "price", "at", "grantedBy", "note"),
 )
 """Of the ledger as CSV."""
 

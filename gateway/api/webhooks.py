@@ -226,8 +226,8 @@ async def all_webhooks(
     **described("admin.webhooks.update", "Disable a webhook", WebhookDisabled, body=AnyWebhookChange),
 )
 async def disable(operator: OperatorDep, actor: ActorDep, body: BodyDep, webhook_id: str) -> Response:
-    """Disable a webhook of any key. Its owner reads the reason in `disabledReason` and may enable it again: to prevent that, revoke the
-    key."""
+    """Disable a webhook of any key. Its owner sees the reason in `disabledReason` and can enable it again, unless
+    you revoke the key."""
     read_body(AnyWebhookChange, await body.fields())
     return answer(await operator.webhooks.off(webhook_id, actor))
 

@@ -63,7 +63,7 @@ async def end(context: BatchContext, status: Status, **values: Any) -> None:
         lines=batch.total,
         completed=batch.completed,
         failed=batch.failed,
-        **({"why": batch.problems[0].message} if batch.problems else {}),
+        **({"reason": batch.problems[0].message} if batch.problems else {}),
     )
 
 
@@ -103,7 +103,7 @@ async def _write(context: BatchContext, kind: str, chunks: Callable[[], AsyncIte
                 file_id=file_id,
             )
         except (ApiError, DatabaseUnavailable) as error:
-            log.warning("a file of a batch is not stored yet", **context.facts, file=kind, why=str(error))
+            log.warning("a file of a batch is not stored yet", **context.facts, file=kind, reason=str(error))
             await context.report_blocked(
                 error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
             )

@@ -18,7 +18,7 @@ def tracer_for(settings: Settings) -> Tracer | None:
     try:
         return open_tracer(settings.otlp_endpoint, "fairlane-gateway", __version__)
     except TracingUnavailable as error:
-        log.warning("no traces are sent", why=str(error), endpoint=settings.otlp_endpoint)
+        log.warning("no traces are sent", reason=str(error), endpoint=settings.otlp_endpoint)
         return None
 
 

@@ -109,7 +109,7 @@ def request(
         rejection = msgspec.json.decode(answer.content, type=_Rejection)
     except msgspec.MsgspecError:
         stop(f"the server at {gateway} is not a gateway of this version (status {answer.status_code})")
-    reason = f": {rejection.why}" if rejection.why else ""
+    reason = f": {rejection.reason}" if rejection.reason else ""
     stop(f"{rejection.error}{reason}{unknown if answer.status_code >= 500 else ''}")
 
 
@@ -123,4 +123,4 @@ _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 
 class _Rejection(msgspec.Struct):
     error: str
-    why: str = ""
+    reason: str = ""

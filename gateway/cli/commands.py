@@ -70,7 +70,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "until": (str, "Its end: 12h, 7d, a time such as 2027-01-31T06:00 (UTC), or null for none."),
     "upstream": (str, "The upstream, as `breaker list` names it. [default: that of workers without a name for it]"),
     "user": (str, f"{_ONLY}user."),
-    "who": (str, "Only changes made with this API key, by its id."),
+    "actor": (str, "Only changes made with this API key, by its id."),
     "worker": (str, f"{_ONLY}worker, by its name or id."),
 }  # fmt: skip
 _SENT_AS = {"key-id": "key", "requested-model": "requestedModel"}
@@ -92,7 +92,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List API keys and worker tokens.",
                 "/api/admin/keys",
                 rows="keys",
-                columns="id kind status tier=settings.tier scopes=settings.scopes expires:time last_used=lastUsed:time "
+                columns="id kind status tier=settings.tier scopes=settings.scopes expires:time last_used=lastUsedAt:time "
                 "source note",
                 options=("text", "kind", *_PAGE),
             ),
@@ -177,8 +177,8 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "Find tasks, newest first.\n\nfairlane task list --status failed --user ann",
                 "/api/admin/tasks",
                 rows="tasks",
-                columns="task=taskId status user requested=requestedModel model queue queued_at=enqueuedAt:time stage request=requestId "
-                "code",
+                columns="task=taskId status user requested=requestedModel model queue "
+                "queued_at=enqueuedAt:time stage request=requestId code",
                 options=(
                     *("text", "status", "user", "queue", "model", "requested-model", "worker", "code"),
                     *_PAGE,
@@ -204,7 +204,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 rows="endpoints",
                 columns="endpoint=name url=settings.url windows=line.windows running=line.running limit=line.limit "
                 "waiting=line.waiting workers=line.workers latency=line.meanMs:duration per_second=line.perSecond source "
-                "status blocked=line.why",
+                "status blocked=line.reason",
             ),
             "create": Command(
                 "Add an endpoint on all gateways. Survives restarts.\n\n"
@@ -257,8 +257,8 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List the webhooks of all keys.",
                 "/api/admin/webhooks",
                 rows="webhooks",
-                columns="webhook=id key user url events waiting missed enabled disabled_reason=disabledReason failing=failing.error "
-                "since=failing.since:time",
+                columns="webhook=id key user url events waiting missed enabled disabled_reason=disabledReason "
+                "failing=failing.error since=failing.since:time",
                 options=("key-id", *_PAGE),
             ),
             "disable": Command(
@@ -278,7 +278,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 _OVERVIEW,
                 rows="models.upstreams",
                 columns="model upstream workers breaker forced since:time until:time opened=openings probes "
-                "cooldown_until=cooldownUntil:time reason=why",
+                "cooldown_until=cooldownUntil:time reason",
             ),
             "update": Command(
                 "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",
@@ -372,7 +372,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "/api/admin/audit",
                 rows="entries",
                 columns="at:time who from action target before after",
-                options=("who", "action", "target", *_DAYS, *_PAGE),
+                options=("actor", "action", "target", *_DAYS, *_PAGE),
             ),
             "rejections": Command(
                 "Count rejected requests by minute, key and error code.",

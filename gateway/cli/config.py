@@ -66,7 +66,7 @@ def show(
     if reason := answer["storeError"]:
         warn(f"Redis is unavailable: changes at run time are unknown ({reason})")
     if rejected := answer["reloadError"]:
-        warn(f"the configuration of {time_of(rejected['at'])} was rejected: {rejected['why']}")
+        warn(f"the configuration of {time_of(rejected['at'])} was rejected: {rejected['reason']}")
     for other in answer["replicas"]:
         if other["differs"]:
             warn(f"replica {other['replica']} has another configuration: {', '.join(other['differs'])}")

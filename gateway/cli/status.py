@@ -50,9 +50,9 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
     """Yield everything that an operator has to look at."""
     now, store, database = state["now"], state.get("store", {}), state.get("database", {})
     if store.get("rejectsWrites"):
-        yield f"Redis at {store['address']} has rejected writes for {_since(store, now)}: {store['why']}"
+        yield f"Redis at {store['address']} has rejected writes for {_since(store, now)}: {store['reason']}"
     if not database.get("up", True):
-        yield f"the database has been unavailable for {_since(database, now)}: {database['why']}"
+        yield f"the database has been unavailable for {_since(database, now)}: {database['reason']}"
     counts = state["counts"]
     if counts.get("recordsMax") is not None and counts["recordsWaiting"] >= counts["recordsMax"]:
         yield f"new tasks are rejected (OUTBOX_FULL): {counts['recordsWaiting']} records wait for the database"
@@ -63,7 +63,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
             if upstream["breaker"] != "closed" or upstream["forced"]:
                 forced = ", set by an operator" if upstream["forced"] else ""
                 through = f" through {upstream['upstream']}" if upstream["upstream"] else ""
-                reason = f": {upstream['why']}" if upstream["why"] else ""
+                reason = f": {upstream['reason']}" if upstream["reason"] else ""
                 yield f"the breaker of {model['model']}{through} is {upstream['breaker']}{forced}{reason}"
     for worker in state["workers"]:
         name = worker.get("name") or worker["workerId"]
@@ -74,7 +74,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
     replicas = state.get("replicas", ())
     for replica in replicas:
         if rejected := replica.get("reloadError"):
-            yield f"replica {replica['replica']} rejected its new configuration: {rejected['why']}"
+            yield f"replica {replica['replica']} rejected its new configuration: {rejected['reason']}"
         if (replica.get("configuration") or {}).get("inForce") is False:
             yield f"replica {replica['replica']} has an older configuration, which is not in effect"
     yield from _differences(replicas, "keysHash", "API keys or worker tokens")

@@ -114,6 +114,17 @@ def details(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
 
 
 _TIMES = frozenset(
-    {"created", "changed", "expires", "revoked", "lastUsed", "at", "until", "began", "ended", "validUntil"}
-    | {"beganAt", "endedAt", "createdAt", "since"}
+    {
+        "createdAt",
+        "changedAt",
+        "expires",
+        "revokedAt",
+        "lastUsedAt",
+        "at",
+        "until",
+        "began",
+        "ended",
+        "validUntil",
+    }
+    | {"beganAt", "endedAt", "since"}
 )

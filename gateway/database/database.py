@@ -155,7 +155,8 @@ class Database:
         if not self._logged and time.monotonic() >= self._log_from:
             self._logged, self._log_from = True, time.monotonic() + LOG_S
             log.error(
-                "the database is unavailable: tasks continue, and their records wait in Redis", why=str(error)
+                "the database is unavailable: tasks continue, and their records wait in Redis",
+                reason=str(error),
             )
 
     def _recovered(self, trouble: Trouble) -> None:

@@ -227,7 +227,7 @@ class Files:
             except NotStored as error:
                 self._identified = False  # if the storage is gone, the file is not lost
                 await self.identify()
-                log.error("the bytes of a file are missing", file=row.id, why=str(error))
+                log.error("the bytes of a file are missing", file=row.id, reason=str(error))
                 raise not_found(row.id) from error
 
     # ---- the storage ----------
@@ -302,7 +302,7 @@ class Files:
         try:
             yield
         except StorageError as error:
-            self._failing.log(log.warning, "the storage of files fails", why=str(error))
+            self._failing.log(log.warning, "the storage of files fails", reason=str(error))
             self._failed("full" if isinstance(error, StorageFull) else "failed")
             raise (storage_full() if isinstance(error, StorageFull) else _unavailable(error)) from error
 

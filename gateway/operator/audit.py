@@ -50,7 +50,13 @@ class AuditRecord:
         missing. Not 503: a proxy may send a call that was refused so to another replica, which would find nothing to do.
         """
         log.info(
-            "operator acted", **actor._asdict(), action=action, target=target, before=before, after=after
+            "operator action",
+            actor=actor.name,
+            address=actor.address,
+            action=action,
+            target=target,
+            before=before,
+            after=after,
         )
         try:
             await self._scheduler.note(actor, action, target, before, after)

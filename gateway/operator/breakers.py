@@ -44,7 +44,7 @@ async def force(
         raise ApiError(409, "TOO_MANY_UPSTREAMS", f"It cannot be changed: {error}") from None
     log.info(
         "breaker forced",
-        who=actor.who,
+        actor=actor.name,
         address=actor.address,
         model=model,
         upstream=upstream,

@@ -67,7 +67,7 @@ class Forget:
         told["more"] = more or unended > 0 or stopping > 0
         only_waited = (unended or stopping) and not any((cancelled, results, *done.values()))
         if not only_waited:  # of one act there would be many entries
-            await self._audit.note(actor, "forget", "user", {}, told)
+            await self._audit.note(actor, "erase", "user", {}, told)
         return told
 
     async def _forget_results(self, user: str, until: int, end: float) -> tuple[int, int]:

@@ -76,9 +76,8 @@ NewKey = create_model(
 class Rotation(_Body):
     """How a key gets another secret."""
 
-    keep_ms: Annotated[int, Field(ge=0, le=YEAR_MS)] | None = Field(
+    keepMs: Annotated[int, Field(ge=0, le=YEAR_MS)] | None = Field(  # noqa: N815 - as in the body
         None,
-        alias="keepMs",
         description="how long the secrets that it has now stay valid: a day if not given, 0: not any more",
     )
 
@@ -205,13 +204,13 @@ class KeyAdmin:
             if key.entry is None
             else key.entry.model_dump(mode="json", exclude=set(NAMED)),
             "note": key.note,
-            "created": key.created_ms,
+            "createdAt": key.created_ms,
             "expires": key.expires_ms,
-            "revoked": key.revoked_ms,
-            "lastUsed": key.last_used_ms,
+            "revokedAt": key.revoked_ms,
+            "lastUsedAt": key.last_used_ms,
             "secrets": [
                 {
-                    "created": secret.created_ms,
+                    "createdAt": secret.created_ms,
                     "validUntil": secret.until_ms,
                     "signs": secret.signing_key is not None,
                 }
@@ -221,7 +220,7 @@ class KeyAdmin:
         }
 
     def _configured(self, kind: Kind, entry: CallerKey | WorkerKey) -> dict[str, Any]:
-        times = dict.fromkeys(("created", "expires", "revoked", "lastUsed"))
+        times = dict.fromkeys(("createdAt", "expires", "revokedAt", "lastUsedAt"))
         about = {"id": entry.id, "kind": kind, "source": _CONFIGURATION, "status": "valid"}
         return {
             **about,
@@ -301,14 +300,14 @@ class KeyAdmin:
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
             split = ({name: said.get(name) for name in changed} for said in (was, now))
-            await self._audit.noted(notes, actor, "change", f"key {key_id}", *split)
+            await self._audit.noted(notes, actor, "update", f"key {key_id}", *split)
         return {**row, "notes": notes}
 
     async def rotate(
         self, key_id: str, fields: Mapping[str, Any], caller: Caller, actor: Actor
     ) -> dict[str, Any]:
         """Another secret, told this once. Those before stay valid for a time."""
-        keep_ms = read_body(Rotation, fields).keep_ms
+        keep_ms = read_body(Rotation, fields).keepMs
         keep_ms = DAY_MS if keep_ms is None else keep_ms
         async with self._changing(caller) as change:
             key = await self._living(change, key_id)

@@ -89,7 +89,7 @@ class Operator:
                 after: str | None = ""
                 while after is not None and not more:
                     rows, after = await self.search(
-                        {**wanted, "state": state}, after, MAX_CANCELLED, actor.who, "cancel"
+                        {**wanted, "state": state}, after, MAX_CANCELLED, actor.name, "cancel"
                     )
                     room = limit - len(cancelled)
                     more = len(rows) > room

@@ -55,7 +55,7 @@ def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
         "startedAt": where.started_at,
         "keysHash": where.keys_hash or None,
         "routesHash": where.routes_hash or None,
-        "reloadError": None if refused is None else {"at": refused.at, "why": refused.why},
+        "reloadError": None if refused is None else {"at": refused.at, "reason": refused.why},
     }
 
 
@@ -76,7 +76,7 @@ def limits_row(limits: ModelLimits) -> dict[str, Any]:
             else {
                 "ms": round(limit.ms),
                 "targetMs": round(limit.target_ms),
-                "why": limit.why,
+                "reason": limit.why,
                 "p99Ms": None if limit.p99_ms is None else round(limit.p99_ms),
                 "answers": limit.answers,
             }
@@ -102,7 +102,7 @@ def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
         "workers": line.workers if line else 0,
         "limit": limit,
         "windows": windows or None,
-        "why": _why(line) if line else None,
+        "reason": _why(line) if line else None,
         "slots": slots,
         "meanMs": mean_ms,
         "measured": measured is not None,
@@ -168,7 +168,7 @@ def model_row(
                 "since": upstream.since_ms,
                 "until": upstream.until_ms,
                 "openings": upstream.openings,
-                "why": upstream.why or None,
+                "reason": upstream.why or None,
                 "probes": upstream.probes,
                 "cooldownUntil": upstream.held_until_ms,
             }
@@ -224,7 +224,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "status": fields["state"],
         "model": model,
         "requestedModel": fields.get("route") or None,
-        "moves": [{"model": left, "at": int(at), "why": why} for left, at, why in moves],
+        "moves": [{"model": left, "at": int(at), "reason": why} for left, at, why in moves],
         "repaired": fields.get("repair", "")[:1] == "2",
         **_of_chain(fields),
         "queue": fields.get("queue"),

@@ -159,7 +159,7 @@ class QuotaAdmin:
             subject.name,
             wanted.credits,
             grant_id=grant_id,
-            who=actor.who,
+            who=actor.name,
             note=note,
             quota=self._text(subject),
         )
@@ -259,6 +259,6 @@ def _row(row: LedgerRow) -> dict[str, Any]:
         "refunded": credits_of(max(row.held + row.amount, 0) if row.kind == "task" else 0),
         "price": unpack(row.price).id if row.price else "",
         "at": row.at,
-        "who": row.who,
+        "grantedBy": row.who,
         "note": row.note,
     }

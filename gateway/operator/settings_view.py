@@ -263,7 +263,7 @@ class EffectiveSettings:
             "startedAt": self._about().started_at,
             "readAt": own.settings.times.read_ms,
             "file": file and {"path": file, "modifiedAt": own.settings.times.modified_ms},
-            "reloadError": refused and {"at": refused.at, "why": refused.why},
+            "reloadError": refused and {"at": refused.at, "reason": refused.why},
             "inForce": _in_force(ruling),
             "storeError": away,
             "replicas": replicas,

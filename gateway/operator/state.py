@@ -123,7 +123,7 @@ class StateReader:
             "up": self._link.up,
             "rejectsWrites": self._store.refuses,
             "since": None if since is None else int(since * 1000),
-            "why": None if since is None else why,
+            "reason": None if since is None else why,
         }
 
     def database(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class StateReader:
             "address": str(self._database.address),
             "up": trouble is None,
             "since": trouble and trouble.since_ms,
-            "why": trouble and trouble.why,
+            "reason": trouble and trouble.why,
         }
 
     async def _recent_tasks(self, count: int) -> list[dict[str, Any]]:

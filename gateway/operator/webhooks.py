@@ -46,7 +46,7 @@ class WebhookAdmin:
                 row = await store.find(connection, webhook, None)
         notes: list[str] = []
         told = {"key": row.key_id, "user": row.user_name, "url": _without_query(row.url)}
-        await self._audit.noted(notes, actor, "off", f"webhook {webhook}", told, {})
+        await self._audit.noted(notes, actor, "disable", f"webhook {webhook}", told, {})
         return _of_somebody(row) | {"notes": notes}
 
 

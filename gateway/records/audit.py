@@ -85,7 +85,9 @@ async def read_page(
 
 def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {
-        **{name: row[name] for name in ("id", "at", "who")},
+        "id": row["id"],
+        "at": row["at"],
+        "actor": row["who"],
         "from": row["address"],
         **{name: row[name] for name in ("action", "target")},
         **{name: msgspec.Raw(row[name].encode()) for name in ("before", "after")},

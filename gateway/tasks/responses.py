@@ -173,7 +173,7 @@ class Responses:
         await self._scheduler.drop(row.task_id)
         gone = await self._store.delete(row.task_id)
         if gone and not caller.owns(row.key_id, row.user):
-            await self._note(actor, "remove", f"response {row.id}", {"user": row.user}, {})
+            await self._note(actor, "delete", f"response {row.id}", {"user": row.user}, {})
 
     async def _end(self, row: Row, caller: Caller, actor: Actor) -> None:
         record = await self._scheduler.position(row.task_id) if row.ended is None else None

@@ -96,7 +96,7 @@ class StoreWatch:
 
     def _tell(self, event: str, **more: Any) -> None:
         why = self._link.trouble
-        log.warning(event, replica=self._replica, address=self.address, **more, why=why)
+        log.warning(event, replica=self._replica, address=self.address, **more, reason=why)
         self._told_at = time.time()
         if len(self._reasons) < MAX_REASONS:
             self._reasons.add(why)
@@ -128,7 +128,7 @@ class StoreWatch:
             }
             if self._refused_since is None or now - self._told_at >= AGAIN_S:
                 self._refused_since, self._told_at = refusals.since, now
-                log.error("Redis refuses writes", **lasts, why=refusals.why)
+                log.error("Redis refuses writes", **lasts, reason=refusals.why)
             await self._link.command("SET", self._probe, "1", "PX", 1000)
             if now - refusals.latest >= QUIET_S:
                 log.info("Redis takes writes again", **lasts)

@@ -178,9 +178,9 @@ class Sender:
             )
         if now.off_why:
             self._metrics.count(WEBHOOKS_GIVEN_UP, "webhook")
-            self._lines.log(log.warning, "webhook is switched off", **whose, why=now.off_why)
+            self._lines.log(log.warning, "webhook is switched off", **whose, reason=now.off_why)
         elif now.rests and not before.rests:
-            self._lines.log(log.warning, "webhook fails", **whose, why=now.error)
+            self._lines.log(log.warning, "webhook fails", **whose, reason=now.error)
         elif before.rests and not now.fails:
             self._lines.log(log.info, "webhook works again", **whose)
 

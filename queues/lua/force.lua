@@ -20,5 +20,5 @@ script('force', nil, function(ARGV)
   wake(m)
   local target = 'upstream ' .. m .. (up ~= '' and ' ' .. up or '')
   local was, is = cjson.encode({ breaker = before }), cjson.encode({ breaker = state })
-  return { 'ok', record_act(US_TEXT .. '-' .. ARGV[6], ARGV[4], ARGV[5], 'force', target, was, is), before }
+  return { 'ok', record_act(US_TEXT .. '-' .. ARGV[6], ARGV[4], ARGV[5], 'update', target, was, is), before }
 end)

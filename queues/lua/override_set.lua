@@ -22,5 +22,5 @@ script('override_set', nil, function(ARGV)
   end
   local before, after = overrides.apply(override)
   local target = asked.target .. ' ' .. asked.name
-  return { 'ok', record_act(US_TEXT .. '-' .. asked.mark, asked.who, asked.address, 'set', target, before, after), before, after }
+  return { 'ok', record_act(US_TEXT .. '-' .. asked.mark, asked.who, asked.address, 'update', target, before, after), before, after }
 end)

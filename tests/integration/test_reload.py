@@ -162,7 +162,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
 
         async def refusals(count: int) -> bool:
             told = [row["reloadError"] for row in await replicas(other)]
-            assert all("not valid YAML" in refusal["why"] for refusal in told if refusal)
+            assert all("not valid YAML" in refusal["reason"] for refusal in told if refusal)
             return len([refusal for refusal in told if refusal]) == count
 
         await until(lambda: refusals(processes + 1), "the refusals to be shown")

@@ -118,7 +118,7 @@ class EndpointAdmin:
         endpoint = self._current.endpoints.named(name)
         row: dict[str, Any] = {"name": name, "model": ENDPOINT + name}
         if configured is not None:
-            times = dict.fromkeys(("created", "changed", "who"))
+            times = dict.fromkeys(("createdAt", "changedAt", "changedBy"))
             row |= {"source": _CONFIGURATION, "settings": _dumped(configured), "note": "", **times}
         else:
             assert stored is not None
@@ -126,9 +126,9 @@ class EndpointAdmin:
                 "source": _DATABASE,
                 "settings": _dumped(stored.settings),
                 "note": stored.note,
-                "created": stored.created_ms,
-                "changed": stored.changed_ms,
-                "who": stored.who or None,
+                "createdAt": stored.created_ms,
+                "changedAt": stored.changed_ms,
+                "changedBy": stored.who or None,
             }
         line = lines.get(ENDPOINT + name)
         return row | {"line": None if endpoint is None else line_row(endpoint, line)}
@@ -154,7 +154,7 @@ class EndpointAdmin:
                 )
             said = _merged({}, fields)
             self._fitting(name, said, known)
-            await change.add(name, said, fields.get("note") or "", actor.who)
+            await change.add(name, said, fields.get("note") or "", actor.name)
             made = (await change.all())[name]
         return await self._done(made, actor, "create", {}, shown(said))
 
@@ -168,13 +168,13 @@ class EndpointAdmin:
             said = _merged(stored.said, fields)
             self._fitting(name, said, known)
             note = (fields["note"] or "") if "note" in fields else stored.note
-            await change.set(name, said, note, actor.who)
+            await change.set(name, said, note, actor.name)
             made = (await change.all())[name]
         before, after = shown(stored.said), shown(said)
         names = [one for one in {**before, **after} if before.get(one) != after.get(one)]
         names += [_MERGED] if fields.get(_MERGED) and _MERGED not in names else []
         split = ({one: told.get(one) for one in names} for told in (before, after))
-        return await self._done(made, actor, "change", *split)
+        return await self._done(made, actor, "update", *split)
 
     async def remove(self, name: str, actor: Actor) -> dict[str, Any]:
         """Take an endpoint away: nothing more is accepted for it, and what waits for it is not begun."""
@@ -192,7 +192,7 @@ class EndpointAdmin:
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "
                 f"`fairlane task cancel --model {ENDPOINT}{name}` ends them"
             )
-        await self._audit.noted(notes, actor, "remove", f"endpoint {name}", shown(stored.said), {})
+        await self._audit.noted(notes, actor, "delete", f"endpoint {name}", shown(stored.said), {})
         return {"name": name, "waiting": waiting, "notes": notes}
 
     async def _stored(

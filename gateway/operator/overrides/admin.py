@@ -146,7 +146,7 @@ class OverrideAdmin:
                 when: {field: pair[when] for field, pair in changed.items()} for when in ("before", "after")
             }
             log.info(
-                "setting changed", who=actor.who, address=actor.address, target=f"{kind} {name}", **split
+                "setting changed", actor=actor.name, address=actor.address, target=f"{kind} {name}", **split
             )
         settled = await scheduler.effective(kind, name)
         return {
@@ -169,7 +169,8 @@ class OverrideAdmin:
         """Log what was done, and apply it here."""
         log.info(
             event,
-            **actor._asdict(),
+            actor=actor.name,
+            address=actor.address,
             override=override.id,
             target=f"{override.target} {override.name}",
             **facts,

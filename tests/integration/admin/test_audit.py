@@ -25,27 +25,27 @@ async def test_every_change_leaves_one_entry_with_who_what_before_and_after(here
     assert page["next"] is None
     assert all(now - 60_000 < entry["at"] <= now for entry in page["entries"])
     told = [
-        {name: entry[name] for name in ("who", "action", "target", "before", "after")}
+        {name: entry[name] for name in ("actor", "action", "target", "before", "after")}
         for entry in page["entries"]
     ]
     assert told == [
         {
-            "who": "(open)",
-            "action": "set",
+            "actor": "(open)",
+            "action": "update",
             "target": "queue paid_stream",
             "before": {"weight": 4},
             "after": {"weight": 8},
         },
         {
-            "who": "(open)",
-            "action": "set",
+            "actor": "(open)",
+            "action": "update",
             "target": "model org/m",
             "before": {"concurrency": None},
             "after": {"concurrency": 8},
         },
         {
-            "who": "(open)",
-            "action": "set",
+            "actor": "(open)",
+            "action": "update",
             "target": "queue paid_stream",
             "before": {"weight": 8, "paused": False},
             "after": {"weight": 4, "paused": True},
@@ -93,7 +93,7 @@ async def test_changes_and_their_record_are_an_admins_business_who_is_named(gate
         {
             "event": "setting changed",
             "log_level": "info",
-            "who": "ops",
+            "actor": "ops",
             "address": "127.0.0.1",
             "target": "queue paid_stream",
             "before": {"weight": 8},
@@ -111,4 +111,4 @@ async def check_callers(talk: Talk) -> None:
             record = await http.get("/api/admin/audit")
             assert record.status_code == status
     [entry] = record.json()["entries"]
-    assert entry["who"] == "ops"
+    assert entry["actor"] == "ops"

@@ -182,7 +182,7 @@ async def test_batches_that_do_not_end_are_told_and_the_command_says_that_there_
     sums = sums_of(told)
     assert (sums["more"], sums["unended"], sums["files"], sums["batches"]) == (True, 1, files, 0)
     assert (await zebra.show(made["id"]))["status"] == "cancelling"
-    audit = (await ops.http.get("/api/admin/audit", params={"action": "forget"})).json()["entries"]
+    audit = (await ops.http.get("/api/admin/audit", params={"action": "erase"})).json()["entries"]
     assert len(audit) == 1, "that of the call that cancelled it, and not of each that only waited"
     leading_of(ops).start()
     monkeypatch.setattr(erase, "MAX_WAITS", 1000)

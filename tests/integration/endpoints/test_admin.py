@@ -64,7 +64,7 @@ async def test_an_endpoint_is_added_changed_and_removed_without_a_restart(here: 
             for entry in (await audit(here))["entries"]
             if entry["target"].startswith("endpoint")
         ]
-        assert entries == [(action, "endpoint image") for action in ("remove", "change", "change", "create")]
+        assert entries == [(action, "endpoint image") for action in ("delete", "update", "update", "create")]
 
 
 async def test_what_was_done_is_told_also_where_the_database_goes_away_then(

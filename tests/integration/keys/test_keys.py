@@ -83,9 +83,9 @@ async def test_no_answer_and_no_record_holds_a_hash_or_a_secret_again(
             assert digest(token) not in said
             assert digest(token)[:16] not in said
         entries = [
-            (entry["action"], entry["target"], entry["who"]) for entry in reversed(later[-1]["entries"])
+            (entry["action"], entry["target"], entry["actor"]) for entry in reversed(later[-1]["entries"])
         ]
-        assert entries == [(what, "key app", "ops") for what in ("create", "rotate", "change", "revoke")]
+        assert entries == [(what, "key app", "ops") for what in ("create", "rotate", "update", "revoke")]
         changed = later[-1]["entries"][1]
         assert (changed["before"], changed["after"]) == ({"note": ""}, {"note": "n"})
 
@@ -117,7 +117,7 @@ async def test_keys_are_listed_by_id_with_those_of_the_configuration(gateway: St
         assert await ids(text="M1") == ["m1"]
         assert await ids(text="%") == []
         shown = await told(await talk.http.get(f"{KEYS}/ops"))
-        assert (shown["source"], shown["settings"]["admin"], shown["created"]) == (
+        assert (shown["source"], shown["settings"]["admin"], shown["createdAt"]) == (
             "configuration",
             True,
             None,
@@ -469,12 +469,12 @@ async def test_when_a_key_was_used_last_is_written_at_the_end(gateway: Start) ->
         async with worker_v2(talk.served.ws, "m", token=token):
             await talk.served.gateway.key_cache._write_used()
         rows = {row["id"]: row for row in (await told(await talk.http.get(KEYS)))["keys"]}
-        assert rows["unused"]["lastUsed"] is None
-        assert rows["ops"]["lastUsed"] is None
-        assert min(rows["used"]["lastUsed"], rows["gpu"]["lastUsed"]) >= begun
+        assert rows["unused"]["lastUsedAt"] is None
+        assert rows["ops"]["lastUsedAt"] is None
+        assert min(rows["used"]["lastUsedAt"], rows["gpu"]["lastUsedAt"]) >= begun
         assert await status(talk, unused["secret"]) == 200
     async with gateway(keys=OPS) as talk:
-        assert (await told(await as_ops(talk).http.get(f"{KEYS}/unused")))["lastUsed"] is not None
+        assert (await told(await as_ops(talk).http.get(f"{KEYS}/unused")))["lastUsedAt"] is not None
 
 
 async def test_a_revoked_worker_token_closes_its_connections(gateway: Start) -> None:

@@ -42,7 +42,7 @@ async def test_what_is_changed_at_one_replica_holds_at_the_other(gateway: Start)
         as_ops(one), as_ops(other)
         made = await create(one, id="app")
         await becomes(other, made["secret"], 200)
-        second = await rotate(other, "app", keep_ms=0)
+        second = await rotate(other, "app", keepMs=0)
         await becomes(one, made["secret"], 401)
         await becomes(one, second["secret"], 200)
         token = (await create(one, id="gpu", kind="worker"))["secret"]
@@ -273,7 +273,7 @@ async def test_without_the_database_keys_hold_and_changes_are_refused(
                 assert refused.json()["code"] == "DATABASE_UNAVAILABLE"
                 assert refused.headers["retry-after"] == "1"
             page = (await talk.http.get(KEYS, params={"text": "L"})).json()
-            assert [(row["id"], row["lastUsed"]) for row in page["keys"]] == [("leaked", None)]
+            assert [(row["id"], row["lastUsedAt"]) for row in page["keys"]] == [("leaked", None)]
             assert "fl-pg-" in page["databaseError"]
             for key_id, source in (("app", "database"), ("ops", "configuration")):
                 shown = (await talk.http.get(f"{KEYS}/{key_id}")).json()
@@ -290,7 +290,7 @@ async def test_without_the_database_keys_hold_and_changes_are_refused(
             await until(away, "the log to say so")
             seen = (await talk.state())["database"]
             assert (seen["up"], seen["since"] > 0) == (False, True)
-            assert seen["why"].startswith(seen["address"])
+            assert seen["reason"].startswith(seen["address"])
             async with talk.client(made["secret"]) as http:
                 call = talk.later(http.post("/api/openai", json={"model": "m", "messages": []}))
                 await worker.answer(await worker.take(), "done", lastSeq=0)

@@ -37,9 +37,9 @@ async def test_a_redis_that_came_back_unfit_is_told_with_its_reason(
             assert str(own_redis.port) not in ready.text
             answer = (await talk.http.get("/api/admin/overview")).json()
             assert answer["error"] == "Store unavailable"
-            assert f"Redis (127.0.0.1:{own_redis.port}) for " in answer["why"]
-            assert reason in answer["why"]
-            assert "why" not in (await talk.sync()).json()
+            assert f"Redis (127.0.0.1:{own_redis.port}) for " in answer["reason"]
+            assert reason in answer["reason"]
+            assert "reason" not in (await talk.sync()).json()
             store.config_set(setting, {"maxmemory-policy": "noeviction", "maxmemory": "0"}.get(setting, ""))
             await until(lambda: gateway.link.up, "the connection")
     assert [line["event"] for line in told(lines, reason)] == ["still no connection to Redis"]
@@ -49,4 +49,4 @@ async def test_a_redis_that_came_back_unfit_is_told_with_its_reason(
 
 
 def told(lines: Any, reason: str) -> list[Any]:
-    return [line for line in lines if line["log_level"] == "warning" and reason in line.get("why", "")]
+    return [line for line in lines if line["log_level"] == "warning" and reason in line.get("reason", "")]

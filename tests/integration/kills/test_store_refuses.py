@@ -38,7 +38,7 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
             assert ready.json()["storeWriteError"].startswith(answer)
             seen = (await talk.state())["store"]
             assert (seen["up"], seen["rejectsWrites"]) == (True, True)
-            assert seen["why"].startswith(answer)
+            assert seen["reason"].startswith(answer)
             assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 1
             shown = await status(talk)
             assert f"Redis at {own_redis.socket_path} has rejected writes for" in shown
@@ -51,12 +51,12 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
                 "up": True,
                 "rejectsWrites": False,
                 "since": None,
-                "why": None,
+                "reason": None,
             }
             assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 0
     first, *_, last = told(lines)
     assert (first["event"], first["log_level"]) == ("Redis refuses writes", "error")
-    assert first["why"].startswith(answer)
+    assert first["reason"].startswith(answer)
     assert (last["event"], last["log_level"]) == ("Redis takes writes again", "info")
 
 
@@ -74,7 +74,7 @@ async def test_what_was_done_and_cannot_be_written_down_is_no_refusal(
             await worker.expect("drain")
             store.config_set("maxmemory", "0")
     events = [line["event"] for line in lines]
-    assert "operator acted" in events
+    assert "operator action" in events
     assert "call refused" not in events
 
 

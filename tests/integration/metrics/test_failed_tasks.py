@@ -115,7 +115,7 @@ async def test_a_gateway_without_redis_says_so_before_it_gives_up(tmp_path: Path
         starting = asyncio.create_task(start.start())
         line = await _line(logs, "no connection to Redis yet")
         assert not starting.done()
-        assert (line["address"], "connecting to" in line["why"]) == ("127.0.0.1:1", True)
+        assert (line["address"], "connecting to" in line["reason"]) == ("127.0.0.1:1", True)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await start.stop()
@@ -151,4 +151,4 @@ async def test_a_gateway_that_drains_says_what_it_waits_for(
         ]
         assert {(line["tasks"], line["task_id"]) for line in told} == {(1, task_id)}
         (back,) = [line for line in logs if line["event"] == "task goes back to its queue"]
-        assert back["why"] == "gateway stops"
+        assert back["reason"] == "gateway stops"

@@ -57,17 +57,17 @@ async def test_the_first_output_limit_tightens_with_the_queue_and_relaxes_as_it_
     async with gateway(models=models) as talk, talk.worker2(["m"]) as worker:
         await talk.warm(worker, "m")
         limits = await look(talk)
-        assert (limits["firstOutput"]["ms"], limits["firstOutput"]["why"]) == (30_000, "short_queue")
+        assert (limits["firstOutput"]["ms"], limits["firstOutput"]["reason"]) == (30_000, "short_queue")
         assert (limits["firstOutput"]["answers"], limits["silence"], limits["waitMs"]) == (1, None, 0)
 
         running = await talk.submit(model="m")
         first = await worker.take()
         late, *rest = [await talk.submit(model="m") for _ in range(3)]
-        assert (await look(talk))["firstOutput"]["why"] == "few_answers"
+        assert (await look(talk))["firstOutput"]["reason"] == "few_answers"
         await answered_quickly(talk, "first")
         one_round = (await look(talk))["firstOutput"]
         assert 200 < one_round["ms"] <= 24_000
-        assert (one_round["targetMs"], one_round["why"]) == (200, "long_queue")
+        assert (one_round["targetMs"], one_round["reason"]) == (200, "long_queue")
         limits = await look(talk, MANY)
         assert (limits["firstOutput"]["ms"], limits["waitMs"] > 0) == (200, True)
         seen = await scrape(talk.http)
@@ -86,7 +86,7 @@ async def test_the_first_output_limit_tightens_with_the_queue_and_relaxes_as_it_
         for task_id in rest:
             await talk.http.post(f"/api/task/{task_id}/cancel")
         limits = await look(talk)
-        assert (limits["firstOutput"]["ms"] > 200, limits["firstOutput"]["why"]) == (True, "short_queue")
+        assert (limits["firstOutput"]["ms"] > 200, limits["firstOutput"]["reason"]) == (True, "short_queue")
         assert (await look(talk, MANY))["firstOutput"]["ms"] == 30_000
 
 
@@ -140,12 +140,12 @@ async def test_while_the_model_is_paused_nothing_tightens(gateway: Start) -> Non
         assert (await look(talk, MANY))["firstOutput"]["ms"] == 200
         await talk.http.patch("/api/admin/models/m", json={"paused": True})
         limit = (await look(talk, MANY))["firstOutput"]
-        assert (limit["ms"], limit["why"]) == (30_000, "paused")
+        assert (limit["ms"], limit["reason"]) == (30_000, "paused")
 
 
 async def test_a_model_without_lower_bounds_keeps_its_limits_and_is_not_asked_about(gateway: Start) -> None:
     async with gateway(models={"m": {"first_output_ms": 5000}}) as talk:
         limits = await look(talk, 3)
-        assert (limits["firstOutput"]["ms"], limits["firstOutput"]["why"]) == (5000, "fixed")
+        assert (limits["firstOutput"]["ms"], limits["firstOutput"]["reason"]) == (5000, "fixed")
         assert not await talk.served.gateway.link.command("KEYS", "*:answers:*")
         assert talk.served.gateway.dispatcher.congestion.held("m") is None

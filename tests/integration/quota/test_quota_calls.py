@@ -149,7 +149,7 @@ async def test_what_is_granted_is_held_paid_and_given_back(talk: Talk) -> None:
     ]
     assert sum(row["amount"] for row in rows) == (await row_of(talk, key="app"))["balance"] == Decimal("0.25")
     assert {row["price"] for row in rows if row["kind"] == "task"} == {"0/0/0/0/0.5"}
-    assert (rows[-1]["id"], rows[-1]["who"], rows[-1]["note"], rows[-1]["ends"]) == (
+    assert (rows[-1]["id"], rows[-1]["grantedBy"], rows[-1]["note"], rows[-1]["ends"]) == (
         "invoice-1",
         "ops",
         "first",
@@ -325,7 +325,7 @@ async def test_the_same_grant_is_made_once(talk: Talk) -> None:
     assert (back["balance"], back["available"]) == (-2, 0)
     entries = (await told(talk.http, "/api/admin/audit"))["entries"]
     grants = [entry for entry in entries if entry["action"] == "grant"]
-    assert [(entry["target"], entry["who"]) for entry in grants] == [("key app", "ops")] * 2
+    assert [(entry["target"], entry["actor"]) for entry in grants] == [("key app", "ops")] * 2
     assert (grants[1]["before"], grants[1]["after"]) == (
         {"balance": 0},
         {"balance": 5, "id": "i-1", "credits": 5, "note": ""},

@@ -132,9 +132,9 @@ async def test_the_record_is_found_by_who_what_where_and_when(
         assert await targets(target="key") == everything[1:]
         assert await targets(target="key new") == ["key new"]
         assert await targets(target="ke") == []
-        assert await targets(action="set") == ["model m"]
-        assert await targets(who="ops") == everything
-        assert await targets(who="eyes") == []
+        assert await targets(action="update") == ["model m"]
+        assert await targets(actor="ops") == everything
+        assert await targets(actor="eyes") == []
         (first, *_), (*_, last) = [(await told(talk))["entries"]] * 2
         assert first["from"] == "127.0.0.1"
         assert await targets(to=last["at"]) == []
@@ -143,7 +143,7 @@ async def test_the_record_is_found_by_who_what_where_and_when(
         for query, sentence in (
             ({"from": "yesterday"}, "from must be a day such as 2026-11-23, or ms since 1970"),
             ({"whom": "ops"}, "there is no parameter whom"),
-            ({"who": "a\0"}, "who must hold no control characters"),
+            ({"actor": "a\0"}, "actor must hold no control characters"),
             ({"after": "1790000000000-0"}, "after"),
         ):
             answer = await talk.http.get("/api/admin/audit", params=query)

@@ -95,7 +95,7 @@ async def test_nothing_names_a_user_who_was_forgotten(talk: Talk) -> None:
         failed = (await talk.http.get("/api/admin/tasks", params={"status": "failed"})).json()["tasks"]
         assert [task["user"] for task in failed] == ["site/ann"]
         entries = (await talk.http.get("/api/admin/audit")).json()["entries"]
-        assert (entries[0]["action"], entries[0]["target"]) == ("forget", "user")
+        assert (entries[0]["action"], entries[0]["target"]) == ("erase", "user")
         assert entries[1]["target"] == f"user {FORGOTTEN}"
         assert entries[1]["after"] == {"user": "site/ann"}
         assert entries[2]["before"] == {"user": FORGOTTEN}

@@ -394,8 +394,8 @@ async def test_while_the_database_is_away_it_is_503(redis_url: str, tmp_path: Pa
                 told_ops, told_acme = await ops.get("/api/admin/usage"), await acme.get("/api/usage")
             assert told_ops.status_code == told_acme.status_code == 503
             assert told_ops.json()["code"] == "DATABASE_UNAVAILABLE"
-            assert "PostgreSQL" in told_ops.json()["why"]
-            assert "why" not in told_acme.json()
+            assert "PostgreSQL" in told_ops.json()["reason"]
+            assert "reason" not in told_acme.json()
             async with talk.worker2(["m"]) as worker, talk.client(secret("acme")) as acme:
                 call = talk.later(acme.post("/api/openai", json={"model": "m", "messages": []}))
                 await worker.answer(await worker.take(), result={"content": "hi"})

@@ -260,7 +260,7 @@ async def test_nobody_sees_anothers(here: Talk, acme: Asker) -> None:
         good(await Asker(ops, here).call("DELETE", asked["id"]))
         refused(await acme.call("GET", asked["id"]), 404)
         [act, *_] = good(await ops.get("/api/admin/audit"))["entries"]
-        assert (act["who"], act["action"], act["target"]) == ("ops", "remove", f"response {asked['id']}")
+        assert (act["actor"], act["action"], act["target"]) == ("ops", "delete", f"response {asked['id']}")
 
 
 async def test_an_unknown_id_and_queries_that_make_no_sense_are_refused(acme: Asker) -> None:

@@ -72,7 +72,7 @@ async def test_a_dead_upstream_is_told_at_once_on_every_replica_and_found_well_a
                 assert 1 <= int(answer.headers["retry-after"]) <= 2
             found = await breaker(other, "gpu:8000")
             assert found is not None
-            assert (found["breaker"], found["why"], found["openings"], found["workers"]) == (
+            assert (found["breaker"], found["reason"], found["openings"], found["workers"]) == (
                 "open",
                 "UPSTREAM_ERROR",
                 1,
@@ -219,7 +219,7 @@ async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Star
                 await talk.http.patch("/api/admin/models/m", json=wrong, headers=ops)
             ).status_code == status
         entries = (await talk.http.get("/api/admin/audit?action=force", headers=ops)).json()["entries"]
-        assert [(entry["who"], entry["target"], entry["after"]) for entry in entries] == [
+        assert [(entry["actor"], entry["target"], entry["after"]) for entry in entries] == [
             ("ops", "upstream m up 1", {"breaker": "open"})
         ]
         for state, before in (("closed", "open"), ("auto", "closed")):

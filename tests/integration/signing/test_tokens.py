@@ -239,7 +239,7 @@ async def test_tokens_end_with_their_key_at_every_replica(gateway: Start) -> Non
         of_second = token(second, user="ann")
         await becomes(there, of_second, 200)
         assert (await who(there, of_first)).status_code == 200, "side by side"
-        third = (await rotate(here, "site", keep_ms=0))["secret"]
+        third = (await rotate(here, "site", keepMs=0))["secret"]
         await becomes(there, of_second, 401)
         await becomes(there, token(third, user="ann"), 200)
         await revoke(here, "site")
@@ -335,7 +335,7 @@ async def test_the_log_tells_which_tokens_are_refused_and_why(gateway: Start) ->
             ("FORBIDDEN", "site", None),
         ]
         assert [line["route"] for line in beyond[2:]] == ["/api/admin/overview", "/api/me"]
-        assert "leave X-Fairlane-User out" in beyond[3]["why"]
+        assert "leave X-Fairlane-User out" in beyond[3]["reason"]
         unknown = [line for line in logs if line["event"] == "call with an unknown key"]
         assert [(line["code"], line.get("key_id")) for line in unknown] == [
             ("TOKEN_EXPIRED", "site"),

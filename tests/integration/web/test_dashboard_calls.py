@@ -106,7 +106,7 @@ async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
         "up": True,
         "rejectsWrites": False,
         "since": None,
-        "why": None,
+        "reason": None,
     }
     assert picture["gateway"]["replica"] == talk.served.gateway.replica
     assert picture["counts"] == state["counts"]
@@ -257,7 +257,7 @@ async def test_an_admins_key_sees_and_cancels_every_task(keyed: Talk) -> None:
         own = (await ops.post("/api/openai", json=body)).json()["taskId"]
         await ops.post(f"/api/task/{own}/cancel")  # their own: nothing to write down
         entries = (await ops.get("/api/admin/audit")).json()["entries"]
-    assert [(entry["who"], entry["action"], entry["target"]) for entry in entries] == [
+    assert [(entry["actor"], entry["action"], entry["target"]) for entry in entries] == [
         ("ops", "cancel", f"task {running}"),
         ("ops", "cancel", f"task {waiting}"),
     ]

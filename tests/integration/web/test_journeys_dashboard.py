@@ -361,8 +361,8 @@ async def test_a_key_is_created_limited_granted_credits_rotated_and_revoked(
             "revoke",
             "rotate",
             "grant",
-            "change",
-            "change",
+            "update",
+            "update",
             "create",
         ]
 

@@ -282,7 +282,7 @@ async def test_operators_see_all_and_may_switch_one_off(start: Start) -> None:
         assert (off.status_code, off.json()["enabled"]) == (200, False)
         shown = (await talk.http.get(f"/api/webhooks/{made['id']}")).json()
         assert shown["disabledReason"] == "An operator disabled it."
-        acts = (await ops.get("/api/admin/audit", params={"action": "off"})).json()["entries"]
+        acts = (await ops.get("/api/admin/audit", params={"action": "disable"})).json()["entries"]
         assert [act["target"] for act in acts] == [f"webhook {made['id']}"]
         assert (await ops.patch("/api/admin/webhooks/hook_0", json={"enabled": False})).status_code == 404
 

@@ -68,11 +68,11 @@ STATE: dict[str, Any] = {
                 "firstOutput": {
                     "ms": 24_000,
                     "targetMs": 2000,
-                    "why": "long_queue",
+                    "reason": "long_queue",
                     "p99Ms": 300,
                     "answers": 99,
                 },
-                "silence": {"ms": 9000, "targetMs": 9000, "why": "fixed", "p99Ms": None, "answers": 0},
+                "silence": {"ms": 9000, "targetMs": 9000, "reason": "fixed", "p99Ms": None, "answers": 0},
                 "waitMs": 17_000,
             },
         },

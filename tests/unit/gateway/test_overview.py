@@ -60,8 +60,8 @@ def test_a_task_shows_which_model_each_attempt_was_of() -> None:
     assert (row["requestedModel"], row["model"]) == ("route", "c")
     assert [attempt["model"] for attempt in row["attempts"]] == ["a", "b", "c"]
     assert row["moves"] == [
-        {"model": "a", "at": 150, "why": "UPSTREAM_ERROR"},
-        {"model": "b", "at": 300, "why": "model_paused"},
+        {"model": "a", "at": 150, "reason": "UPSTREAM_ERROR"},
+        {"model": "b", "at": 300, "reason": "model_paused"},
     ]
     stayed = task_row("t", {"state": "queued", "model": "a", "history": "w1|100|150|UPSTREAM_ERROR"})
     assert (stayed["requestedModel"], stayed["moves"], stayed["attempts"][0]["model"]) == (None, [], "a")

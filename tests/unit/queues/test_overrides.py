@@ -156,7 +156,7 @@ def test_every_change_is_written_down_with_what_held_before_and_after(world: Wor
     entries = trail(world)
     assert [entry["id"] for entry in entries] == [c.audit_id for c in (first, second, third)]
     assert [(e["who"], e["address"], e["action"], e["target"]) for e in entries] == [
-        (*OPS, "set", target) for target in ("queue free", "model llama:7b é", "queue free")
+        (*OPS, "update", target) for target in ("queue free", "model llama:7b é", "queue free")
     ]
     assert [(json.loads(e["before"]), json.loads(e["after"])) for e in entries] == [
         ({"weight": "1.0", "max_running": None}, {"weight": "3.0", "max_running": "2"}),

@@ -44,7 +44,10 @@ QUICK, NONE = took(100), Answers({})
         (None, 10**9, took(4000), TOLERANCE * edge(bin_of(4000)), Why.ANSWERS),
         (None, 11_000, took(4000), 16_000, Why.LONG_QUEUE),
         (None, None, QUICK, 30_000, Why.UNKNOWN),
-        *((why, 10**9, QUICK, 30_000, why) for why in (Why.PAUSED, Why.HELD, Why.PACED, Why.NO_WORKER)),
+        *(
+            (why, 10**9, QUICK, 30_000, why)
+            for why in (Why.PAUSED, Why.COOLDOWN, Why.THROTTLED, Why.NO_WORKER)
+        ),
     ],
 )
 def test_a_limit_goes_where_the_queue_and_the_answers_allow(
@@ -73,7 +76,7 @@ waits = st.one_of(st.none(), st.floats(0, 1e9))
 bounds = st.tuples(st.integers(1, 10**9), st.integers(0, 10**9)).map(lambda two: Bounds(two[0], sum(two)))
 ramps = st.tuples(st.integers(0, 10**9), st.integers(1, 10**9)).map(lambda two: Ramp(two[0], sum(two)))
 counts = st.dictionaries(st.integers(0, MAX_BIN), st.integers(1, 10**6)).map(Answers)
-stops = st.sampled_from([None, Why.PAUSED, Why.HELD, Why.PACED, Why.NO_WORKER])
+stops = st.sampled_from([None, Why.PAUSED, Why.COOLDOWN, Why.THROTTLED, Why.NO_WORKER])
 
 
 @given(bounds, ramps, stops, waits, counts, st.floats(0, 1))

@@ -151,7 +151,7 @@ function drawProblems(picture, lost) {
     const since = picture.store.since ?? picture.now;
     notices.push(["bad", `${t("store.down", { at: clock(since) })} ${known()}`]);
   } else if (picture?.store.rejectsWrites) {
-    notices.push(["bad", t("store.rejectsWrites", { address: picture.store.address, at: clock(picture.store.since), why: picture.store.why })]);
+    notices.push(["bad", t("store.rejectsWrites", { address: picture.store.address, at: clock(picture.store.since), reason: picture.store.reason })]);
   } else if (picture?.gateway.draining) notices.push(["warn", t("draining")]);
   if (picture && !lost) notices.push(...ofDatabase(picture));
   const box = byId("problem");
@@ -165,7 +165,7 @@ function drawProblems(picture, lost) {
 
 /** Notices of a database that is unavailable, or too far behind to accept tasks. */
 function ofDatabase({ database, counts }) {
-  const away = database && !database.up ? { at: clock(database.since), why: database.why } : null;
+  const away = database && !database.up ? { at: clock(database.since), reason: database.reason } : null;
   const { recordsWaiting, recordsMax } = counts ?? {};
   if (recordsWaiting >= recordsMax) {
     const full = t("database.full", { n: number(recordsWaiting), most: number(recordsMax) });

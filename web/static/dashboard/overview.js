@@ -269,7 +269,7 @@ const drainText = (ms, growth) => (growth > 0 ? t("drain.grows", { n: number(gro
 const trendText = growth => (growth > 0 ? "" : t(growth < 0 ? "drain.shrinks" : "drain.steady", { n: number(-growth) }));
 
 /** Why tasks of a model's row cannot start; "" where all can. */
-const blockedText = ({ blocked }) => [...new Set(Object.entries(blocked).map(([queue, why]) => t(`blocked.${why}`, { queue })))].join("; ");
+const blockedText = ({ blocked }) => [...new Set(Object.entries(blocked).map(([queue, reason]) => t(`blocked.${reason}`, { queue })))].join("; ");
 
 /** A duration in whole seconds. */
 const about = ms => wholeUnits(seconds(ms));
@@ -367,20 +367,20 @@ const queueTable = () =>
     "queues.title",
   );
 
-/** How long a model may be silent, as it holds now; where its queue moves that, why, and where it goes. */
+/** How long a model may be silent, as it holds now; where its queue moves that, reason, and where it goes. */
 const limitLines = limits =>
   ["firstOutput", "silence"]
     .filter(name => limits?.[name])
     .map(name => {
-      const { ms, targetMs, why, p99Ms, answers } = limits[name];
+      const { ms, targetMs, reason, p99Ms, answers } = limits[name];
       const wait = duration(limits.waitMs);
       const long = [
         t(`limit.${name}.long`),
-        t(`limit.why.${why}`, { wait }),
+        t(`limit.reason.${reason}`, { wait }),
         targetMs === ms ? "" : t("limit.target", { time: duration(targetMs) }),
         p99Ms === null ? "" : t("limit.answers", { n: number(answers), time: duration(p99Ms) }),
       ];
-      return h("span", { class: why === "long_queue" || why === "answers" ? "sub warn" : "sub", title: long.filter(Boolean).join(" ") }, t(`limit.${name}`, { time: duration(ms) }));
+      return h("span", { class: reason === "long_queue" || reason === "answers" ? "sub warn" : "sub", title: long.filter(Boolean).join(" ") }, t(`limit.${name}`, { time: duration(ms) }));
     });
 /** The upstreams of a model's row whose breakers are open, by name. */
 const openOf = ({ upstreams }) => (upstreams ?? []).filter(one => one.breaker === "open").map(one => one.upstream || t("upstream.unnamed"));
@@ -429,8 +429,8 @@ const modelTable = () =>
         sign: row => (row.waiting ? `${row.drainMs} ${row.growth} ${blockedText(row)}` : "–"),
         draw: row => {
           if (!row.waiting) return "–";
-          const why = blockedText(row);
-          const trend = why ? h("span", { class: "sub warn" }, why) : row.done && row.growth <= 0 ? h("span", { class: "sub" }, trendText(row.growth)) : null;
+          const reason = blockedText(row);
+          const trend = reason ? h("span", { class: "sub warn" }, reason) : row.done && row.growth <= 0 ? h("span", { class: "sub" }, trendText(row.growth)) : null;
           return [h("span", { title: t("drain.long") }, drainText(row.drainMs, row.growth)), trend];
         },
       },
@@ -505,7 +505,7 @@ const upstreamTable = () =>
       },
       { name: "upstream.since", class: "num", sign: row => (row.since === null ? "–" : t("ago", { time: about(Math.max(row.now - row.since, 0)) })) },
       { name: "upstream.openings", class: "num", sign: row => (row.openings ? number(row.openings) : "–") },
-      { name: "upstream.why", sign: row => row.why ?? "–" },
+      { name: "upstream.reason", sign: row => row.reason ?? "–" },
       { name: "upstream.probes", class: "num", sign: row => (row.probes ? number(row.probes) : "–"), draw: row => h("span", { title: t("upstream.probes.long") }, row.probes ? number(row.probes) : "–") },
       { name: "upstream.workers", class: "num", sign: row => number(row.workers) },
       {

@@ -128,7 +128,7 @@ export class Task {
       lost: "events.lost",
       ended: "events.ended",
     }[this._eventState];
-    const words = this._eventState === "refused" ? t("events.rejected", { why: explain(this._problemOfEvents) }) : hint ? t(hint) : "";
+    const words = this._eventState === "refused" ? t("events.rejected", { reason: explain(this._problemOfEvents) }) : hint ? t(hint) : "";
     setText(this._eventHint, `${t("events.count", { n: this._logged })} · ${words}`);
     this._eventNote.hidden = this._dropped === 0;
     setText(this._eventNote, t("events.hidden", { n: this._dropped }));
@@ -191,7 +191,7 @@ export class Task {
       ["task.queue", task.queue],
       ["task.model", task.model],
       ["task.requestedModel", task.requestedModel === task.model ? null : task.requestedModel],
-      ["task.moves", (task.moves ?? []).map(({ model, at, why }) => `${model} (${clock(at)}, ${why})`).join(", ")],
+      ["task.moves", (task.moves ?? []).map(({ model, at, reason }) => `${model} (${clock(at)}, ${reason})`).join(", ")],
       ["task.repaired", task.repaired ? t("task.repaired.yes") : null],
       ["task.type", task.type],
       ["task.priority", task.priority || null],

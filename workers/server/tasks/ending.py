@@ -311,7 +311,7 @@ class Endings:
             request_id=attempt.grant.request_id,
             model=attempt.grant.asked,
             worker_id=worker.id,
-            why=step.why,
+            reason=step.why,
             hold_ms=step.hold_ms,
         )
         self._background.spawn(self._put_back(attempt, step))

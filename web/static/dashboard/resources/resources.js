@@ -162,7 +162,7 @@ export const usage = {
 
 // ---- audit log and rejections ----------
 
-const ACTIONS = ["set", "cancel", "drain", "force", "create", "rotate", "revoke", "forget", "grant", "change", "update", "promote", "rollback", "end"];
+const ACTIONS = ["create", "update", "delete", "rotate", "revoke", "grant", "cancel", "drain", "disable", "erase", "promote", "rollback", "end"];
 
 function auditTarget({ target, before }) {
   const [kind, ...rest] = target.split(" ");
@@ -197,7 +197,7 @@ export const audit = {
       chips: ["target"],
       columns: () => [
         { name: "col.at", value: row => dateTime(row.at) },
-        text("col.who", row => who(row.who)),
+        text("col.who", row => who(row.actor)),
         text("col.from", row => row.from),
         text("col.action", row => (ACTIONS.includes(row.action) ? t(`audit.${row.action}`) : row.action)),
         { name: "col.target", value: auditTarget },
@@ -242,8 +242,8 @@ function settingNotes(answer) {
   const { file, storeError, reloadError, replicas, more } = answer;
   const differing = replicas.filter(({ differs }) => differs.length).map(({ replica, differs }) => ["warn", t("settings.differs", { replica, what: differs.join(", ") })]);
   return [
-    ...(storeError ? [["bad", t("settings.away", { why: storeError })]] : []),
-    ...(reloadError ? [["bad", t("settings.rejected", { at: dateTime(reloadError.at), why: reloadError.why })]] : []),
+    ...(storeError ? [["bad", t("settings.away", { reason: storeError })]] : []),
+    ...(reloadError ? [["bad", t("settings.rejected", { at: dateTime(reloadError.at), reason: reloadError.reason })]] : []),
     ...differing,
     ...(more ? [["warn", t("settings.more")]] : []),
     ["", `${t("settings.of", answer)} · ${file ? t("settings.file", { path: file.path, modified: dateTime(file.modifiedAt), read: dateTime(answer.readAt) }) : t("settings.nofile")}`],
