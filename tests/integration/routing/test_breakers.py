@@ -218,7 +218,7 @@ async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Star
             assert (
                 await talk.http.patch("/api/admin/models/m", json=wrong, headers=ops)
             ).status_code == status
-        entries = (await talk.http.get("/api/admin/audit?action=force", headers=ops)).json()["entries"]
+        entries = (await talk.http.get("/api/admin/audit?action=update", headers=ops)).json()["entries"]
         assert [(entry["actor"], entry["target"], entry["after"]) for entry in entries] == [
             ("ops", "upstream m up 1", {"breaker": "open"})
         ]
