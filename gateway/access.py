@@ -11,7 +11,7 @@ from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request, link_refused
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.settings import Scope
 
 log = structlog.get_logger("fairlane.gateway")
@@ -51,10 +51,12 @@ _SCOPES: dict[Access, Scope] = {
 class Authorizer:
     """Authorizes calls and counts them as open."""
 
-    def __init__(self, current: Current, tickets: Tickets, calls: InFlightRequests, going: Going) -> None:
+    def __init__(
+        self, current: Current, tickets: Tickets, calls: InFlightRequests, lifecycle: Lifecycle
+    ) -> None:
         self._current = current
         self._tickets = tickets
-        self._going = going
+        self._lifecycle = lifecycle
         self.calls = calls
         self._logged: set[str] = set()
         """Keys for which the log says that user names are ignored."""
@@ -70,8 +72,8 @@ class Authorizer:
             raise ApiError(403, "FORBIDDEN", rejection)
         if access is Access.PAGE:
             return None
-        if submits and self._going.begun:
-            raise self._going.refusal()
+        if submits and self._lifecycle.draining:
+            raise self._lifecycle.rejection()
         if access is Access.READER:
             return self._reader(request)
         caller = self._authenticate(request)

@@ -36,7 +36,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.opening import storage_of
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Component, Lifecycle
 from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
@@ -54,7 +54,6 @@ from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.settings_view import EffectiveSettings, overrides_now
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
-from fairlane.gateway.parts import Part
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.permits.issuer import PermitIssuer
 from fairlane.gateway.permits.signed import Signer
@@ -143,10 +142,10 @@ class Gateway:
             self.metrics,
         )
         bodies = Bodies()
-        closing, going = OpenAnswers(), Going()
+        closing, lifecycle = OpenAnswers(), Lifecycle()
         tickets = Tickets(secrets.token_bytes(32))
         self.calls = InFlightRequests(settings.max_calls_per_caller)
-        self.authorizer = Authorizer(current, tickets, self.calls, going)
+        self.authorizer = Authorizer(current, tickets, self.calls, lifecycle)
 
         # the store, and what tells of it
         self.link = RedisLink(
@@ -228,7 +227,7 @@ class Gateway:
             self.hub,
             self.metrics,
             current,
-            going,
+            lifecycle,
             records.balances.load,
             checker,
         )
@@ -289,7 +288,7 @@ class Gateway:
             store=batch_store,
             metrics=self.metrics,
         )
-        leader = Leader(tools, replica, going)
+        leader = Leader(tools, replica, lifecycle)
         self.batches = Batches(current, batch_store, files, leader.hurry)
         self.tasks = Tasks(
             current=current,
@@ -297,7 +296,7 @@ class Gateway:
             bodies=bodies,
             models=models,
             submit=submit,
-            wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
+            wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, lifecycle),
             poll=poll,
             cancel=cancel,
             cancel_soon=cancels.cancel_soon,
@@ -306,7 +305,7 @@ class Gateway:
             results=results,
             watch=watch,
             closing=closing,
-            going=going,
+            lifecycle=lifecycle,
             allowances=allowances,
             gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
             responses=responses,
@@ -362,7 +361,7 @@ class Gateway:
             self.link,
             self.store,
             self.channel,
-            going,
+            lifecycle,
             closing,
             self.connections,
             loop_monitor,
@@ -380,11 +379,11 @@ class Gateway:
         breakers = Breakers(replica, self.metrics)
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, holder)
         self._shutdown = Shutdown(
-            going, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
+            lifecycle, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
         )
         self._where = where
         self.stopping = False
-        self._parts: list[Part] = [
+        self._parts: list[Component] = [
             loop_monitor,
             self.database,
             self.key_cache,
@@ -524,7 +523,7 @@ class Gateway:
     def _about(self) -> dict[str, Any]:
         return {
             "startedAt": self._where.started_at,
-            "draining": self.tasks.going.begun,
+            "draining": self.tasks.lifecycle.draining,
             "heartbeatMs": self.current.settings.tuning.heartbeat_ms,
         }
 
@@ -539,7 +538,7 @@ class Gateway:
         return self._prepare(link)
 
     def _store_changed(self, up: bool) -> None:
-        self.store.changed(up, going=self.stopping)
+        self.store.changed(up, stopping=self.stopping)
         if up:
             server = self._prepare.server
             if not server or server != self._listens_at:

@@ -6,7 +6,7 @@ import time
 import structlog
 
 from fairlane.gateway.calls.streams import OpenAnswers
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.watch.replicas import Replicas
 from fairlane.streaming.hub import Hub
 from fairlane.web.dashboard import SharedFeed
@@ -28,7 +28,7 @@ class Shutdown:
 
     def __init__(
         self,
-        going: Going,
+        lifecycle: Lifecycle,
         dispatcher: Dispatcher,
         workers: WorkerSocket,
         replicas: Replicas,
@@ -36,7 +36,7 @@ class Shutdown:
         live: SharedFeed,
         hub: Hub,
     ) -> None:
-        self._going = going
+        self._lifecycle = lifecycle
         self._dispatcher = dispatcher
         self._workers = workers
         self._replicas = replicas
@@ -50,16 +50,16 @@ class Shutdown:
         What runs: tasks of workers here, and tasks elsewhere whose callers here could not read the rest elsewhere. What is not
         done by then ends with an error if it had output, and goes back to its queue if not, before streams are told to come back.
         """
-        self._going.begin(drain_ms)
+        self._lifecycle.drain(drain_ms)
         self._dispatcher.registry.drain()
         self._workers.drain(drain_ms + FAREWELL_MS)
-        self._going.others_stay = await self._replicas.another_stays()
+        self._lifecycle.peer_available = await self._replicas.another_stays()
         self._tell("the gateway drains")
         tell_at = time.monotonic() + TELL_S
-        while (self._working or self._closing.patience) and not self._going.over:
+        while (self._working or self._closing.patience) and not self._lifecycle.deadline_passed:
             self._workers.release()
             await asyncio.sleep(0.05)
-            if tell_at <= time.monotonic() and self._going.left_ms > TELL_S / 2 * 1000:
+            if tell_at <= time.monotonic() and self._lifecycle.left_ms > TELL_S / 2 * 1000:
                 tell_at += TELL_S
                 self._tell("the gateway still drains")
         self._tell(
@@ -92,6 +92,6 @@ class Shutdown:
             event,
             replica=self._replicas.me,
             tasks=len(held),
-            left_s=round(self._going.left_ms / 1000),
+            left_s=round(self._lifecycle.left_ms / 1000),
             **named,
         )

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.operator_schemas import AuditEntry, Rejection
 from fairlane.gateway.api.dependencies import CallerDep, OperatorDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import AuditEntry, Rejection
 from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.schemas import listed
 from fairlane.gateway.records.audit import WantedActs

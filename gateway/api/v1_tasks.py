@@ -237,7 +237,7 @@ async def respond(
                 shown.was_lost = True
                 raise gateway_failed("STORE_LOST", LOST, task_id) from None
             except Interrupted:
-                raise tasks.going.refusal(task_id) from None
+                raise tasks.lifecycle.rejection(task_id) from None
             except TimeoutError:
                 raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id) from None
             except (MisfitError, CutShort) as error:

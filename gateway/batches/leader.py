@@ -12,7 +12,7 @@ from fairlane.gateway.batches.models import Status
 from fairlane.gateway.batches.runner import Runner
 from fairlane.gateway.batches.store import Candidate, Overtaken
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.queues.clock import now_ms
 from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.metrics import BATCH_ERRORS
@@ -35,10 +35,10 @@ REST_S = 10.0
 class Leader:
     """The batches that one replica leads."""
 
-    def __init__(self, tools: Tools, replica: str, going: Going) -> None:
+    def __init__(self, tools: Tools, replica: str, lifecycle: Lifecycle) -> None:
         self._tools = tools
         self._replica = replica
-        self._going = going
+        self._lifecycle = lifecycle
         self._runs: dict[str, Runner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rests: dict[str, float] = {}
@@ -71,7 +71,7 @@ class Leader:
 
     async def _look(self) -> float | None:
         """Renew the leases, learn of cancellations, and take batches that no replica leads."""
-        if self._going.begun:
+        if self._lifecycle.draining:
             await self._leave()
             return None
         began, lease_ms = time.monotonic(), max(self._tools.current.settings.lease_ms, MIN_LEASE_MS)

@@ -108,23 +108,9 @@ def details(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
             for number, one in enumerate(value, 1):
                 rows += details(one, f"{prefix}{name}.{number}.")
         else:
-            is_time = name in _TIMES and isinstance(value, int) and not isinstance(value, bool)
+            is_time = (name in _TIMES or name.endswith("At")) and isinstance(value, int)
             rows.append((prefix + name, time_of(value) if is_time else shown(value)))
     return rows
 
 
-_TIMES = frozenset(
-    {
-        "createdAt",
-        "changedAt",
-        "expires",
-        "revokedAt",
-        "lastUsedAt",
-        "at",
-        "until",
-        "began",
-        "ended",
-        "validUntil",
-    }
-    | {"beganAt", "endedAt", "since"}
-)
+_TIMES = frozenset({"expires", "at", "until", "began", "ended", "since", "validUntil"})

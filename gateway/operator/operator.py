@@ -19,14 +19,13 @@ from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.search import FILTERS, search
 from fairlane.gateway.operator.settings_view import EffectiveSettings
 from fairlane.gateway.operator.state import StateReader
-from fairlane.gateway.operator.users import top_users
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.queues.actor import Actor
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.users import UserReader
+from fairlane.queues.survey.users import User, UserReader
 from fairlane.queues.tasks import State
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.history.history import History
@@ -112,5 +111,19 @@ class Operator:
                 raise ended
 
     async def top_users(self, limit: int) -> dict[str, Any]:
-        """See `users.top_users`."""
-        return await top_users(self.users, self.history, limit)
+        """Return the users with the most waiting and running tasks, and the tokens of their tasks that ended lately."""
+        found, tokens = await self.users.read(), await self.history.tokens_by_user()
+        total = sum(tokens.values())
+        rows: list[dict[str, Any]] = [
+            {
+                "user": user.user,
+                "waiting": user.waiting,
+                "running": user.running,
+                "tokens": (used := tokens.get(user.user, 0)),
+                "share": used / total if total else None,
+                "model": max(user.by_model, key=user.by_model.__getitem__, default=None),
+            }
+            for user in ({name: User(name) for name in tokens} | found.users).values()
+        ]
+        rows.sort(key=lambda row: (-row["waiting"], -row["running"], -row["tokens"], row["user"]))
+        return {"now": found.now_ms, "users": rows[:limit], "number": len(rows), "complete": found.complete}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.parts import Part
+from fairlane.gateway.lifecycle import Component
 from fairlane.gateway.records.announced import Announced
 from fairlane.gateway.records.archive import ArchiveReader
 from fairlane.gateway.records.archive import purge as purge_archive
@@ -80,4 +80,4 @@ class Records:
                 Kept(purge_responses, lambda: 0),
             ],
         )
-        self.parts: list[Part] = [self.outbox, self.reconciler, self.balances, self.refusals, retention]
+        self.parts: list[Component] = [self.outbox, self.reconciler, self.balances, self.refusals, retention]

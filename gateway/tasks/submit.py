@@ -11,7 +11,7 @@ from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.tasks.idempotent_replay import key_reused, result_gone
 from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.poll import record_info
@@ -41,7 +41,7 @@ class Submit:
         hub: Hub,
         metrics: Recorder,
         current: Current,
-        going: Going,
+        lifecycle: Lifecycle,
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
     ) -> None:
@@ -51,7 +51,7 @@ class Submit:
         self._hub = hub
         self._metrics = metrics
         self._current = current
-        self._going = going
+        self._lifecycle = lifecycle
         self._load_balance = load_balance
         self._schemas = schemas
 
@@ -121,8 +121,8 @@ class Submit:
 
     async def _check(self, task: TaskSpec, chain: Submission | None) -> None:
         """Raise ApiError for what the store need not be asked for."""
-        if self._going.begun:  # since its head was read
-            raise self._going.refusal()
+        if self._lifecycle.draining:  # since its head was read
+            raise self._lifecycle.rejection()
         if chain is not None or not task.answer:
             return
         schema = schema_of(task.answer, task.payload)

@@ -10,7 +10,7 @@ from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.current import Current
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.tasks.allowances import Allowances
@@ -44,7 +44,7 @@ class Tasks:
     results: Results
     watch: PositionMonitor
     closing: OpenAnswers
-    going: Going
+    lifecycle: Lifecycle
     allowances: Allowances
     gate: Gate
     responses: Responses

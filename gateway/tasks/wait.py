@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import Headers, gateway_failed
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.tasks.idempotent_replay import HEADERS, kept
 from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.submit import LOST, JoinPoint, Submit
@@ -98,14 +98,14 @@ class Wait:
         results: Results,
         closing: OpenAnswers,
         cancel_soon: Callable[[str, Literal["client", "timeout"]], None],
-        going: Going,
+        lifecycle: Lifecycle,
     ) -> None:
         self._submit = submit
         self._hub = hub
         self._results = results
         self._closing = closing
         self._cancel_soon = cancel_soon
-        self._going = going
+        self._lifecycle = lifecycle
 
     async def __call__(
         self,
@@ -181,7 +181,7 @@ class Wait:
                     if interrupted or leaving.gone:
                         if cancels:
                             self._cancel_soon(task_id, "client")
-                        raise waiter.gone() if leaving.gone else self._going.refusal(task_id)
+                        raise waiter.gone() if leaving.gone else self._lifecycle.rejection(task_id)
                     if hub.time() > give_up:
                         if earlier is None:
                             self._cancel_soon(task_id, "timeout")

@@ -2,7 +2,7 @@
 
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.connections.connections import Connections
-from fairlane.gateway.going import Going
+from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.store import StoreWatch
 from fairlane.queues.store.channel import Channel
@@ -19,7 +19,7 @@ class Health:
         link: RedisLink,
         store: StoreWatch,
         channel: Channel,
-        going: Going,
+        lifecycle: Lifecycle,
         closing: OpenAnswers,
         connections: Connections,
         loop_monitor: EventLoopMonitor,
@@ -28,7 +28,7 @@ class Health:
     ) -> None:
         self._link = link
         self._channel = channel
-        self._going = going
+        self._lifecycle = lifecycle
         self._closing = closing
         self._connections = connections
         self._loop_monitor = loop_monitor
@@ -46,7 +46,7 @@ class Health:
     def missing(self) -> list[str]:
         """Why the gateway should get no traffic; empty when it should."""
         missing = []
-        if self._going.begun:
+        if self._lifecycle.draining:
             missing.append("the gateway is shutting down")
         if not self._link.up:
             why = self._link.complaint
@@ -60,7 +60,7 @@ class Health:
     @property
     def wait_ms(self) -> int:
         """In what time it may be ready again, as far as can be told."""
-        return self._going.left_ms if self._going.begun else self.store.down_ms
+        return self._lifecycle.left_ms if self._lifecycle.draining else self.store.down_ms
 
     def gauges(self) -> dict[str, float]:
         """What holds now, by the names of `metrics.snapshot.GAUGES`."""

@@ -79,8 +79,8 @@ class StoreWatch:
         """The answer while Redis is away."""
         return store_unavailable(self.down_ms)
 
-    def changed(self, up: bool, *, going: bool) -> None:
-        """The connection is there, or lost. `going`: this gateway gives it up itself."""
+    def changed(self, up: bool, *, stopping: bool) -> None:
+        """The connection is there, or lost. `stopping`: this gateway closes it."""
         if up:
             since = self.down_since
             quiet = since is None or self._starting
@@ -91,7 +91,7 @@ class StoreWatch:
             return
         self.down_since = time.time()
         self._reasons.clear()
-        if not going:
+        if not stopping:
             self._tell("lost the connection to Redis")
 
     def _tell(self, event: str, **more: Any) -> None:

@@ -10,19 +10,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-import structlog
 
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import category_of
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import end_tasks, run_periodically
 from fairlane.queues.metrics import OTHER
 from fairlane.queues.store.link import RedisLink
 from fairlane.web.history.buckets import Bucket, ModelCounts
 from fairlane.web.history.recorder import HistoryRecorder
-
-log = structlog.get_logger("fairlane.web")
 
 BUCKET_MS = 10_000
 HOUR_MS = 3_600_000
@@ -57,7 +54,7 @@ class History:
         self._recorder = recorder
         self._count_waiting = waiting
         self._waiting = 0
-        self._unsent: dict[int, Bucket] = {}
+        self._unsent = Bucket()
         self._task: asyncio.Task[None] | None = None
         self._hour = Hour()
         self._read_to = "0-0"
@@ -66,63 +63,36 @@ class History:
         self._answer_end = 0
 
     def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._run(), name="history")
+        """Start writing a bucket every ten seconds."""
+        self._task = run_periodically(
+            "history", BUCKET_MS / 1000, self._step, expected=(StoreError,), delay_s=_rest_s()
+        )
 
     async def close(self) -> None:
-        """Write the last part, if Redis accepts it immediately, and end."""
-        if self._task is None:
+        """Write the last bucket, if Redis accepts it immediately, and stop."""
+        if self._task is not None:
+            await end_tasks(self._task)
+            await self.write(now_ms() // BUCKET_MS * BUCKET_MS)
+
+    async def _step(self) -> float:
+        begun = now_ms() // BUCKET_MS * BUCKET_MS - BUCKET_MS
+        self._waiting = await self._count_waiting()  # while Redis is unavailable, the number stays
+        await self.write(begun)
+        return _rest_s()
+
+    async def write(self, at: int) -> None:
+        """Write what was counted, as the bucket that began at `at`. If Redis accepts no writes, the next bucket includes it."""
+        self._unsent.merge(self._recorder.take())
+        self._unsent.waiting = self._waiting
+        if self._unsent.empty:
             return
-        await end_tasks(self._task)
-        self._task = None
-        now = now_ms()
-        self._collect(now // BUCKET_MS * BUCKET_MS)
-        await self._send(now)
-
-    async def _run(self) -> None:
-        while True:
-            now = now_ms()
-            begun = now // BUCKET_MS * BUCKET_MS
-            await asyncio.sleep((begun + BUCKET_MS - now) / 1000)
-            await self._look()
-            self._collect(begun)
-            await self._send(now_ms())
-
-    # ---- writing ----------
-
-    async def _look(self) -> None:
-        """Count the waiting tasks. While Redis is unavailable, the number stays: no task begins or ends."""
         with contextlib.suppress(StoreError):
-            self._waiting = await self._count_waiting()
-
-    def _collect(self, at: int) -> None:
-        """Put aside what was counted in the bucket that began at `at`."""
-        bucket = self._recorder.take()
-        bucket.waiting = self._waiting
-        if bucket.empty:
-            return
-        self._unsent.setdefault(at, Bucket()).merge(bucket)
-        while len(self._unsent) > HOUR_MS // BUCKET_MS:
-            del self._unsent[next(iter(self._unsent))]
-
-    async def _send(self, now: int) -> None:
-        """Write what was put aside, oldest first; the rest is kept for the next time.
-
-        If a reply is lost, an entry may be written twice; readers count it once.
-        """
-        try:
-            for at, bucket in list(self._unsent.items()):
-                await self._link.command(
-                    *("XADD", self._keys("history"), "MINID", "~", now - HOUR_MS - BUCKET_MS, "*"),
-                    *("from", self._replica, "at", at, "bucket", msgspec.json.encode(bucket)),
-                )
-                del self._unsent[at]
-                await self._link.command("PEXPIRE", self._keys("history"), EXPIRE_MS)
-        except StoreError:
-            pass
-        except Exception:  # a history with a hole is better than none: the next bucket is written again
-            log.exception("cannot write the history")
-            self._unsent.clear()
+            await self._link.command(
+                *("XADD", self._keys("history"), "MINID", "~", at - HOUR_MS, "*"),
+                *("from", self._replica, "at", at, "bucket", msgspec.json.encode(self._unsent)),
+            )
+            self._unsent = Bucket()
+            await self._link.command("PEXPIRE", self._keys("history"), EXPIRE_MS)
 
     # ---- reading ----------
 
@@ -155,11 +125,8 @@ class History:
                 self._read_to = entry_id.decode()
                 bucket = msgspec.json.decode(fields[5], type=Bucket)
                 self._hour.add(fields[1].decode(), int(fields[3]), bucket)
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)
             more = len(page) == PAGE
-        # what Redis did not accept; counted once, also when it is written later
-        for at, bucket in self._unsent.items():
-            self._hour.add(self._replica, at, bucket)
         self._hour.forget_before(oldest)
 
 
@@ -235,6 +202,10 @@ class Hour:
                     whole[user] = whole.get(user, 0) + tokens
         whole.pop(OTHER, None)
         return whole
+
+
+def _rest_s() -> float:
+    return (BUCKET_MS - now_ms() % BUCKET_MS) / 1000
 
 
 _NOTHING = Bucket()

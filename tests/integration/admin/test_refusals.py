@@ -176,7 +176,7 @@ async def test_a_gateway_that_goes_says_how_long_it_may_still_take(gateway: Star
         call = talk.sync()
         task = await worker.take()
         drain = talk.later(talk.served.gateway.drain())
-        await until(lambda: talk.served.gateway.tasks.going.begun)
+        await until(lambda: talk.served.gateway.tasks.lifecycle.draining)
         refused = await post(talk)
         assert (refused.status_code, refused.json()["code"]) == (503, "GATEWAY_STOPPING")
         assert 5 < retry_s(refused) <= 20

@@ -60,11 +60,11 @@ def port_of(talk: Talk) -> str:
 async def test_a_stream_a_worker_and_a_gateway_that_refuses(gateway: Start, tmp_path: Path) -> None:
     trust = certificate(tmp_path)
     port, plain = free_port(), free_port()
-    async with gateway(keys=[key("alice")]) as here, gateway(keys=[key("alice")]) as going:
+    async with gateway(keys=[key("alice")]) as here, gateway(keys=[key("alice")]) as other:
         text = (ROOT / "deploy/compose/nginx.conf").read_text()
         for pattern, ours in (
             (r"gateway-a:8080", f"127.0.0.1:{port_of(here)}"),
-            (r"gateway-b:8080", f"127.0.0.1:{port_of(going)}"),
+            (r"gateway-b:8080", f"127.0.0.1:{port_of(other)}"),
             (r"/etc/nginx/tls", str(tmp_path)),
             (r"listen 443", f"listen 127.0.0.1:{port}"),
             (r"listen 80;", f"listen 127.0.0.1:{plain};"),
@@ -96,7 +96,7 @@ async def test_a_stream_a_worker_and_a_gateway_that_refuses(gateway: Start, tmp_
                     await worker.answer(task)
                     rest = [line async for line in lines]
                     assert "event: done" in rest
-                going.served.gateway.tasks.going.begin(5000)
+                other.served.gateway.tasks.lifecycle.drain(5000)
                 async with http_client(url, verify=trust, headers=headers) as http:
                     for _ in range(4):  # every second one is sent to the gateway that refuses, first
                         calling = here.later(http.post("/api/openai", json={"messages": []}))

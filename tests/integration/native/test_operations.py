@@ -44,7 +44,7 @@ async def test_a_draining_gateway_is_not_ready_and_takes_no_tasks(gateway: Start
         task = await worker.take()
         waiting = await talk.submit()
         drain = talk.later(talk.served.gateway.drain())
-        await until(lambda: talk.served.gateway.tasks.going.begun)
+        await until(lambda: talk.served.gateway.tasks.lifecycle.draining)
         ready = await talk.http.get("/readyz")
         assert ready.status_code == 503
         assert 1 < int(ready.headers["retry-after"]) <= 10  # what is left of the drain
@@ -73,7 +73,7 @@ async def test_a_body_that_ends_in_the_drain_is_refused(gateway: Start, path: st
             caller.send(whole[:-1])
             await until(lambda: len(talk.served.gateway.calls) == 2, "the head to be read")
             drain = talk.later(talk.served.gateway.drain())
-            await until(lambda: talk.served.gateway.tasks.going.begun)
+            await until(lambda: talk.served.gateway.tasks.lifecycle.draining)
             caller.send(whole[-1:])
             status, _, said = await asyncio.to_thread(caller.answer)
         assert (status, b"GATEWAY_STOPPING" in said) == (503, True)

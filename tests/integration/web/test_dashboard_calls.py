@@ -325,14 +325,12 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
         assert refused.status_code in (404, 503)
         now = _now() - 30_000
         for replica in (talk, other):
-            history = replica.served.gateway.operator.history
-            history._collect(now)
-            await history._send(_now())
+            await replica.served.gateway.operator.history.write(now)
         answer: dict[str, Any] = {}
 
         async def complete() -> (
             bool
-        ):  # what the replicas collected by themselves is told when its ten seconds are over
+        ):  # buckets that the replicas wrote by themselves are shown when they are over
             answer.update((await talk.http.get("/api/admin/timeseries")).json())
             return (answer["total"]["accepted"], answer["total"]["completed"]) == (2, 2)
 
@@ -370,9 +368,7 @@ async def test_the_users_with_the_most_tasks_come_first(
         await submit(other, "ben", model="n")
         for _ in range(2):
             await worker.take()
-        history = talk.served.gateway.operator.history
-        history._collect(_now())
-        await history._send(_now())
+        await talk.served.gateway.operator.history.write(_now())
 
         async def told(**query: Any) -> dict[str, Any]:
             answer: dict[str, Any] = (await other.http.get("/api/admin/users", params=query)).json()
@@ -386,11 +382,7 @@ async def test_the_users_with_the_most_tasks_come_first(
         assert (answer["number"], answer["complete"]) == (6, True)
         rows = {row["user"]: row for row in answer["users"]}
         assert answer["users"][0]["user"] == "flooder"
-        assert (rows["flooder"]["waiting"], rows["flooder"]["running"], rows["flooder"]["model"]) == (
-            5,
-            1,
-            "m",
-        )
+        assert [rows["flooder"][name] for name in ("waiting", "running", "model")] == [5, 1, "m"]
         assert (rows["ann"]["waiting"], rows["ann"]["tokens"], rows["ann"]["share"]) == (0, 42, 1.0)
         assert rows["ann"]["model"] is None
         assert sum(row["running"] for row in rows.values()) == 2
@@ -409,13 +401,9 @@ async def test_the_history_tells_how_many_tasks_wait(talk: Talk) -> None:
         for _ in range(4):
             await submit(talk, "ann")
         await worker.take()
-        await history._look()
-        history._collect(at)
-        history._collect(at + 10_000)  # nothing came or ended, and they wait all the same
-        await history._send(_now())
+        history._waiting = await talk.served.gateway.surveyor.waiting()
+        await history.write(at)
+        await history.write(at + 10_000)  # nothing was submitted or ended, and they still wait
         told = (await talk.http.get("/api/admin/timeseries")).json()
-        assert [told["waiting"][told["at"].index(when)] for when in (at - 10_000, at, at + 10_000)] == [
-            0,
-            3,
-            3,
-        ]
+        waiting = dict(zip(told["at"], told["waiting"], strict=True))
+        assert [waiting[when] for when in (at - 10_000, at, at + 10_000)] == [0, 3, 3]

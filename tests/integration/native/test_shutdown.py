@@ -31,7 +31,7 @@ async def test_who_drains_beside_another_replica_says_to_come_again_in_a_second(
 ) -> None:
     async with talking(redis_url, tmp_path / "a", drain_ms=30_000) as a, a.worker() as worker:
         a.sync()
-        task = await worker.take()  # what runs keeps it from going
+        task = await worker.take()  # what runs delays the shutdown
         async with talking(redis_url, tmp_path / "b", drain_ms=30_000) as b, b.worker() as other:
             await a.replicas(2)
             draining = a.later(a.served.gateway.drain())
@@ -56,7 +56,7 @@ async def test_who_drains_alone_says_how_long_it_may_take(redis_url: str, tmp_pa
         a.sync()
         task = await worker.take()
         draining = a.later(a.served.gateway.drain())
-        await until(lambda: a.served.gateway.tasks.going.begun, "the drain to begin")
+        await until(lambda: a.served.gateway.tasks.lifecycle.draining, "the drain to begin")
         assert 20_000 < await refused(a) <= 30_000
         await worker.answer(task, {})
         await draining
@@ -76,7 +76,7 @@ async def test_what_answers_say_of_the_date_goes_on_while_a_gateway_drains(
         call = talk.sync()
         task = await worker.take()
         servers[0].end()
-        await until(lambda: talk.served.gateway.tasks.going.begun, "the drain to begin")
+        await until(lambda: talk.served.gateway.tasks.lifecycle.draining, "the drain to begin")
         monkeypatch.setattr("uvicorn.server.formatdate", lambda *_, **__: "later")
 
         async def is_later() -> bool:
