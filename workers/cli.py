@@ -14,12 +14,12 @@ import typer
 from fairlane.workers import protocol
 from fairlane.workers.adapters import PROVIDERS, SIMULATED, Accident, SimulateAdapter, Simulation, echo
 from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskError, Usage, Worker
+from fairlane.workers.sdk.dry_run import dry_run
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
-from fairlane.workers.sdk.rehearsal import rehearse
 from fairlane.workers.sdk.values import as_json
 
 if TYPE_CHECKING:
-    from fairlane.workers.adapters.trial import Finding
+    from fairlane.workers.adapters.smoke_test import Finding
     from fairlane.workers.adapters.upstream import Upstream
 
 HTTP_SLOTS = 64
@@ -259,7 +259,7 @@ async def _check(
     adapter: "Upstream", provider: str, models: list[str], image: bool, needed: set[str], as_json: bool
 ) -> bool:
     """Examine each model and print the result. Return whether all that is needed works."""
-    from fairlane.workers.adapters.trial import examine  # noqa: PLC0415 (it takes a while)
+    from fairlane.workers.adapters.smoke_test import examine  # noqa: PLC0415 (it takes a while)
 
     good = True
     try:
@@ -416,7 +416,7 @@ def try_command(
     screen = _Screen()
     try:
         asyncio.run(
-            rehearse(worker, task, screen.show, timeout_s=None if timeout_ms is None else timeout_ms / 1000)
+            dry_run(worker, task, screen.show, timeout_s=None if timeout_ms is None else timeout_ms / 1000)
         )
     except TaskError as error:
         screen.end_line()

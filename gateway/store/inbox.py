@@ -53,4 +53,4 @@ class Inbox:
             _, what, ms, by, why, model, upstream = message.decode().split("\n", 6)
             self._breakers.became(model, upstream, what, why, int(ms), by)
             if what == "closed":
-                self._dispatcher.slots.opened(model, upstream)
+                self._dispatcher.slots.on_upstream_open(model, upstream)

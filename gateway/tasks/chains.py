@@ -1,4 +1,4 @@
-"""What follows a stage of a chain that is done here: `workers/server/tasks/ending.py` asks, and the store is told."""
+"""What follows a stage of a chain that is done here: `workers/server/tasks/effects.py` asks, and the store is told."""
 
 from collections.abc import Awaitable, Callable
 

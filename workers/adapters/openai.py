@@ -15,7 +15,7 @@ class OpenAIAdapter(Upstream):
 
     The payload goes out as it came, except `model`, `stream` (as the task says) and, for a stream,
     `stream_options.include_usage`. A payload with a member that would steer the upstream to another server,
-    key or model fails with BAD_REQUEST (`steering.py`), unless `allow_fields` names it.
+    key or model fails with BAD_REQUEST (`forbidden_members.py`), unless `allow_fields` names it.
     """
 
     def __init__(self, *, base_url: str, models: Iterable[str] | Mapping[str, str], **options: Any) -> None:

@@ -58,8 +58,8 @@ class Upstream:
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
     names through. `task_types`: what it offers, if not what its dialect says by itself: media only
     where they are named here, as not every upstream has them. `allow_fields` are members of the body that go out although they
-    may steer the upstream elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx2's own, for
-    tests or for speed. A cancelled task closes its upstream connection immediately.
+    may redirect the upstream (`forbidden_members.py`) or the dialect does not know them. `transport` replaces httpx2's own,
+    for tests or for speed. A cancelled task closes its upstream connection immediately.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
     until it answers again; meanwhile the worker says that it is unhealthy. What the upstream reports about its models (owner,

@@ -22,6 +22,8 @@ from fairlane.workers.sdk.pool import Pool
 from fairlane.workers.sdk.session.session import Complaint, Effect, HandOver, Registered, Session, Start, Stop
 from fairlane.workers.sdk.values import attempt_mark
 
+log = logging.getLogger("fairlane.worker")
+
 OPEN_TIMEOUT_S = 10.0
 REGISTER_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 60.0
@@ -72,7 +74,6 @@ class Connection:
         pool: Pool,
         *,
         woken: asyncio.Event,
-        log: logging.Logger,
         on_change: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
@@ -84,7 +85,6 @@ class Connection:
         self._token = token
         self._pool = pool
         self._woken = woken
-        self._log = log
         self._on_change = on_change
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -195,16 +195,12 @@ class Connection:
             stuck = self._sending_since is not None and now - self._sending_since > SEND_TIMEOUT_S
             silent = self._registered_at is None and now - opened > REGISTER_TIMEOUT_S
             if stuck or silent:  # 1
-                self._log.warning(
-                    "the gateway %s", "takes no data" if stuck else "does not answer `register`"
-                )
+                log.warning("the gateway %s", "takes no data" if stuck else "does not answer `register`")
                 socket.transport.abort()
                 return
             if self._heartbeat_s is not None and now >= self._next_heartbeat:  # 2
                 for task_id, attempt in self.session.heartbeat():
-                    self._log.warning(
-                        "[%s #%s] its result was never acknowledged", task_id, attempt_mark(attempt)
-                    )
+                    log.warning("[%s #%s] its result was never acknowledged", task_id, attempt_mark(attempt))
                 self._next_heartbeat = now + self._heartbeat_s
             over = self._close_at is not None and now >= self._close_at
             if over or (self._close_asked and self.session.idle and self._sending_since is None):  # 3
@@ -235,17 +231,17 @@ class Connection:
                 self._registered_at = self._loop.time()
                 self._heartbeat_s = max(effect.heartbeat_ms / 1000, MIN_HEARTBEAT_S)
                 self._next_heartbeat = self._registered_at + self._heartbeat_s
-                self._log.info("registered with %s as %s", without_query(self._url), effect.worker_id)
+                log.info("registered with %s as %s", without_query(self._url), effect.worker_id)
                 self.registered.set()
                 self._stir.set()  # the pulse has a heartbeat to keep from now on
             case HandOver():
                 who = "the gateway is going" if effect.reconnect else "an operator takes this worker out"
-                self._log.info("%s; %d ms to finish", who, effect.grace_ms)
+                log.info("%s; %d ms to finish", who, effect.grace_ms)
                 self.reconnect = effect.reconnect
                 self._close_at = self._loop.time() + effect.grace_ms / 1000
                 self.going.set()
             case Complaint():
-                self._log.warning("gateway: %s: %s", effect.code, effect.message)
+                log.warning("gateway: %s: %s", effect.code, effect.message)
 
     # ---- the end ---------------------------------------------------------------------------------
 

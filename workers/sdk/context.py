@@ -12,6 +12,8 @@ import msgspec
 from fairlane.workers import protocol
 from fairlane.workers.sdk.values import Task, Usage, attempt_mark
 
+log = logging.getLogger("fairlane.worker")
+
 
 class Cancelled:
     """False until the task is to stop; then true. `await` it to wait for that moment.
@@ -59,29 +61,31 @@ class Context:
         self,
         task: Task,
         *,
-        state: SimpleNamespace,
-        deadline: float | None,
-        clock: Callable[[], float],
-        send_progress: Callable[[protocol.TaskProgress], Awaitable[None]],
-        log: logging.Logger,
+        state: SimpleNamespace | None = None,
+        deadline: float | None = None,
+        send_progress: Callable[[protocol.TaskProgress], Awaitable[None]] | None = None,
         send_sent: Callable[[], None] | None = None,
     ) -> None:
-        """`send_sent`: reports to the gateway what `sent` says; None if the gateway did not ask."""
+        """`Context(task)` is enough to call a handler in a test. `send_sent`: None if the gateway did not ask for `sent`."""
         self.task_id = task.task_id
         self.attempt = task.attempt
         self.model = task.model
-        self.state = state
+        self.state = state or SimpleNamespace()
         self.deadline = deadline
         self.cancelled = Cancelled()
         self.usage_json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
         self.log = _TaskLog(log, {"task_id": task.task_id, "attempt": task.attempt})
-        self._clock = clock
         self._send_progress = send_progress
         self._send_sent = send_sent
+        self._clock = (
+            asyncio.get_running_loop().time if deadline is not None else None
+        )  # `remaining` may run in a thread
 
     def remaining(self) -> float:
         """Seconds until the deadline; never negative, infinite when there is none."""
-        return math.inf if self.deadline is None else max(0.0, self.deadline - self._clock())
+        if self.deadline is None or self._clock is None:
+            return math.inf
+        return max(0.0, self.deadline - self._clock())
 
     async def progress(
         self,
@@ -101,7 +105,8 @@ class Context:
             task_id=self.task_id, attempt=self.attempt, pct=pct, note=note, stage=stage, usage=told
         )
         msgspec.json.decode(protocol.encoder.encode(message), type=protocol.TaskProgress)
-        await self._send_progress(message)
+        if self._send_progress is not None:
+            await self._send_progress(message)
 
     def sent(self) -> None:
         """Say that the task's request to its target has left: it is written, and nothing of it waits here any more.

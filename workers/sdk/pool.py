@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -38,7 +37,6 @@ class Pool:
         slots: Slots,
         *,
         state: SimpleNamespace,
-        log: logging.Logger,
         on_change: Callable[[], None],
         tracer: Tracer | None = None,
     ) -> None:
@@ -46,7 +44,6 @@ class Pool:
         self._registry = registry
         self._slots = slots
         self._state = state
-        self._log = log
         self._on_change = on_change
         self._failures = FailureLines()
         self._running: dict[tuple[Session, Key], _Running] = {}
@@ -112,9 +109,7 @@ class _Running:
             self._task,
             state=pool._state,
             deadline=self._started + message.timeout_ms / 1000 if message.timeout_ms > 0 else None,
-            clock=self._loop.time,
             send_progress=self._send_progress,
-            log=pool._log,
             send_sent=self._send_sent if self._task.tell_sent else None,
         )
 

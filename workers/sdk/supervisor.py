@@ -18,6 +18,8 @@ from fairlane.workers.sdk.session.ledger import Ledger
 from fairlane.workers.sdk.session.session import Session, Slots
 from fairlane.workers.tracing import Tracer
 
+log = logging.getLogger("fairlane.worker")
+
 ACK_WAIT_S = 10.0
 """How long a draining worker waits for the last acknowledgements once its last handler has ended."""
 
@@ -42,7 +44,6 @@ class Supervisor:
         slots: int,
         drain_ms: int,
         state: SimpleNamespace,
-        log: logging.Logger,
         rng: random.Random,
         tracer: Tracer | None = None,
     ) -> None:
@@ -51,14 +52,11 @@ class Supervisor:
         self._make_register = make_register
         self._registry = registry
         self._drain_ms = drain_ms
-        self._log = log
         self._backoff = Backoff(rng)
         self._slots = Slots(slots)
         self._ledger = Ledger()
         self._changed = asyncio.Event()
-        self._pool = Pool(
-            registry, self._slots, state=state, log=log, on_change=self._on_change, tracer=tracer
-        )
+        self._pool = Pool(registry, self._slots, state=state, on_change=self._on_change, tracer=tracer)
         self._open: dict[asyncio.Task[Ended], Connection] = {}
         self._draining_ms: int | None = None
         self._loop = asyncio.get_running_loop()
@@ -83,7 +81,7 @@ class Supervisor:
             self._pool.stop_all("shutdown", 0.0)
             await _cancel(*self._open)
             if not await self._pool.ended(ABORT_GRACE_S):
-                self._log.warning("%d handlers have not ended and are left behind", len(self._pool))
+                log.warning("%d handlers have not ended and are left behind", len(self._pool))
 
     # ---- staying connected -----------------------------------------------------------------------
 
@@ -106,7 +104,7 @@ class Supervisor:
             finally:
                 await _cancel(going, welcomed)
             if connection.going.is_set() and not connection.reconnect:
-                self._log.info("taken out by the gateway: not coming back")
+                log.info("taken out by the gateway: not coming back")
                 for other in self._open.values():
                     other.close_when_idle()
                 await asyncio.wait(self._open)
@@ -136,7 +134,6 @@ class Supervisor:
             session,
             self._pool,
             woken=woken,
-            log=self._log,
             on_change=self._on_change,
             on_end=self._on_end,
         )
@@ -153,7 +150,7 @@ class Supervisor:
         del self._open[link]
         ended = link.result()
         delay = self._backoff.after(ended.registered_s, ended.retry_after_s)
-        self._log.warning(
+        log.warning(
             "not connected to %s: %s; next attempt in %.1f s", without_query(self._url), ended.reason, delay
         )
         return delay
@@ -162,7 +159,7 @@ class Supervisor:
         """A handed-over connection has ended; whatever it raised, the current one reports better."""
         self._open.pop(link, None)
         if not link.cancelled() and (error := link.exception()) is not None:
-            self._log.warning("an old connection ended with %s", error)
+            log.warning("an old connection ended with %s", error)
         self._on_change()
 
     def register_changed(self) -> None:
@@ -187,7 +184,7 @@ class Supervisor:
     async def _drain_after(self, stop: asyncio.Event, abort: asyncio.Event) -> None:
         """Wait for `stop`, then until nothing runs or is unacknowledged, or the drain's time is over."""
         await stop.wait()
-        self._log.info("draining: %d running, at most %d ms", len(self._pool), self._drain_ms)
+        log.info("draining: %d running, at most %d ms", len(self._pool), self._drain_ms)
         self._draining_ms = self._drain_ms
         for connection in self._open.values():
             connection.session.drain(self._drain_ms)
@@ -197,12 +194,12 @@ class Supervisor:
         finally:
             await _cancel(nudge)
         if len(self._pool):
-            self._log.warning("cancelling %d running tasks", len(self._pool))
+            log.warning("cancelling %d running tasks", len(self._pool))
             self._pool.stop_all("shutdown", ABORT_GRACE_S / 2)
             await self._pool.ended(ABORT_GRACE_S)
         await self._until(lambda: not len(self._ledger), ACK_WAIT_S)
         if len(self._ledger):
-            self._log.warning("%d results were not acknowledged", len(self._ledger))
+            log.warning("%d results were not acknowledged", len(self._ledger))
 
     async def _nudge_on(self, event: asyncio.Event) -> None:
         await event.wait()

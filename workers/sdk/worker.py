@@ -135,7 +135,6 @@ class Worker:
                 slots=self.slots,
                 drain_ms=self.drain_ms,
                 state=self.state,
-                log=logging.getLogger("fairlane.worker"),
                 rng=random.Random(),  # noqa: S311 (spreads reconnects, guards nothing)
                 tracer=tracer,
             )

@@ -1,8 +1,8 @@
 """The workers' side of a replica: its parts, made, started and stopped together. Each holds the parts that it needs.
 
 ```
- submit, wake-ups ─▶ Slots ── grant ─▶ Beginnings ─▶ Attempt ── step ─▶ Endings ── the slot is free ─▶ Slots
- sessions ─▶ Registry (who is here) ─▶ Offers        Stops ─▶ attempts ended elsewhere      Upkeep: again and again
+ submit, wake-ups ─▶ Slots ── grant ─▶ Assigner ─▶ Attempt ── step ─▶ AttemptEffects ── the slot is free ─▶ Slots
+ sessions ─▶ Registry (who is here) ─▶ Offers        RemoteStops ─▶ attempts ended elsewhere      Upkeep: again and again
 ```
 """
 
@@ -18,20 +18,20 @@ from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.limits.congestion import Congestion
-from fairlane.workers.server.offers.elsewhere import Elsewhere
 from fairlane.workers.server.offers.health import Health
 from fairlane.workers.server.offers.offers import Offers
+from fairlane.workers.server.offers.remote_workers import RemoteWorkers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Pool
 from fairlane.workers.server.registry import Registry
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
+from fairlane.workers.server.tasks.assigner import Assigner
 from fairlane.workers.server.tasks.attempts import Attempts
-from fairlane.workers.server.tasks.beginning import Beginnings
 from fairlane.workers.server.tasks.chains import Chains
-from fairlane.workers.server.tasks.ending import Endings
-from fairlane.workers.server.tasks.silence import Silence
-from fairlane.workers.server.tasks.stopping import Stops
+from fairlane.workers.server.tasks.effects import AttemptEffects
+from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
+from fairlane.workers.server.tasks.remote_stops import RemoteStops
 from fairlane.workers.server.upkeep import Upkeep
 from fairlane.workers.tracing import Tracer
 
@@ -59,12 +59,12 @@ class Dispatcher:
         self.cancels = Cancels(scheduler, hub.deliver, background)
         self.slots = slots = Slots(scheduler, pool, self.payloads, self.cancels)
         self.offers = Offers(scheduler, pool, settings)
-        self._elsewhere = Elsewhere(link, keys, scheduler.replica)
-        self.health = health = Health(slots, self.offers, self._elsewhere, background)
+        self._remote_workers = RemoteWorkers(link, keys, scheduler.replica)
+        self.health = health = Health(slots, self.offers, self._remote_workers, background)
         self.congestion = Congestion(scheduler, settings)
-        silence = Silence(settings, self.congestion)
+        timeouts = OutputTimeouts(settings, self.congestion)
         self.registry = Registry(slots, self.offers, health, settings)
-        self._endings = Endings(
+        self._effects = AttemptEffects(
             scheduler,
             hub,
             self.attempts,
@@ -73,36 +73,36 @@ class Dispatcher:
             health,
             self.payloads,
             background,
-            silence,
+            timeouts,
             checker,
             settings,
         )
-        beginnings = Beginnings(
+        assigner = Assigner(
             scheduler,
             slots,
-            self._endings,
+            self._effects,
             self.payloads,
-            self._elsewhere,
+            self._remote_workers,
             background,
             settings,
             Flushes(scheduler, loop),
-            silence,
+            timeouts,
             tracer,
         )
-        slots.start, self._endings.move = beginnings.start, beginnings.move  # a slot goes round
-        self.stops = Stops(scheduler, self._endings, background)
+        slots.start, self._effects.move = assigner.start, assigner.move  # a slot goes round
+        self.stops = RemoteStops(scheduler, self._effects, background)
         self.upkeep = Upkeep(
-            scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, silence, settings
+            scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, timeouts, settings
         )
 
     async def takes(self, models: Collection[str] | None, task_type: str) -> bool:
         """Whether a worker, here or elsewhere, takes tasks of a type ('': any) of one of these models (None: of any). Of those
         elsewhere it says how it was a moment ago. Raises StoreError."""
-        return self.pool.offers(models, task_type) or await self._elsewhere.offers(models, task_type)
+        return self.pool.offers(models, task_type) or await self._remote_workers.offers(models, task_type)
 
     def use_chains(self, chains: Chains) -> None:
         """Set the object that knows what follows a stage of a chain. Once, before the start."""
-        self._endings.chains = chains
+        self._effects.chains = chains
 
     def start(self) -> None:
         """Begin the upkeep, and to look at how long queues are."""
@@ -115,9 +115,9 @@ class Dispatcher:
         await self.congestion.close()
         await self.upkeep.close()
         self.offers.close()
-        self._elsewhere.close()
+        self._remote_workers.close()
         await self.background.close()
-        self._endings.close()
+        self._effects.close()
 
     def abandon(self) -> None:
         """The time to finish is over: a task whose output was seen ends now, as no other worker can continue it; others are

@@ -1,8 +1,8 @@
-"""The workers connected to this replica and their slots. Pure: who is free, and who is next.
+"""The workers connected to this replica and their slots. Pure: which are free, and which is next.
 
-Who is next is found without looking at the others: workers that offer the same stand together (`Kind`), those of them that are
-free in the order of their turns, and the kinds are found by model. So a task costs the same with ten workers and with
-thousands, be they busy or free. It grows with the number of different offers that hold its model.
+The next worker is found without looking at all of them: workers with the same offer share a `WorkerGroup`, which keeps its free
+workers in the order of their turns, and groups are found by model. So a task costs the same with ten workers and with thousands,
+busy or free. The cost grows with the number of different offers that include its model.
 """
 
 import enum
@@ -56,7 +56,7 @@ class Recent(dict[Key, Value]):
 
 
 def _nobody() -> None:
-    """The listener of a worker's slots while it is in no pool."""
+    """Do nothing: the `on_change` of a worker that is in no pool."""
 
 
 class Mismatch(enum.StrEnum):
@@ -67,30 +67,30 @@ class Mismatch(enum.StrEnum):
     REJECTED = "rejected as unsupported"
 
 
-class Held(dict[Any, Any]):
-    """What takes a worker's slots (its attempts, see `attempts_on`); notifies its pool when one is added or removed."""
+class AttemptTable(dict[Any, Any]):
+    """The attempts that take a worker's slots (see `attempts_on`); calls `on_change` when one is added or removed."""
 
-    __slots__ = ("moved",)
+    __slots__ = ("on_change",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.moved: Callable[[], None] = _nobody
+        self.on_change: Callable[[], None] = _nobody
         """The worker's own."""
 
     def __setitem__(self, key: Any, attempt: Any) -> None:
         super().__setitem__(key, attempt)
-        self.moved()
+        self.on_change()
 
     def __delitem__(self, key: Any) -> None:
         super().__delitem__(key)
-        self.moved()
+        self.on_change()
 
 
-class Kind:
+class WorkerGroup:
     """Workers of the same version and upstream that offer the same models and take the same task types.
 
-    `members`: those that do not drain; `unhealthy`: those of them that have an ailment. `free`: those that may be asked for;
-    `resting`: those that may only be given what is at hand; both as (turn, worker), the one that is next first.
+    `members`: those that do not drain; `unhealthy`: the unhealthy ones of them. `free`: those for which tasks are requested;
+    `resting`: those that only get tasks which are at hand. Both hold (turn, worker), the next worker first.
     """
 
     __slots__ = ("free", "members", "models", "offer", "resting", "task_types", "unhealthy", "upstream")
@@ -106,30 +106,32 @@ class Kind:
     def takes(self, task_type: str) -> bool:
         return not task_type or takes(self.task_types, task_type)
 
-    def does(self, task_types: frozenset[str] | None, version: int) -> bool:
-        """Whether one of them is well, and takes all that a worker of these task types and this version takes."""
+    def supports(self, task_types: frozenset[str] | None, version: int) -> bool:
+        """Return whether a healthy member takes all that a worker of these task types and this version takes."""
         able = covers(self.task_types, task_types)
         return able and self.offer[2] >= version and len(self.members) > len(self.unhealthy)
 
 
-MAX_TOLD = 8
-"""Models of a worker that a line in the log names."""
+MAX_LOGGED = 8
+"""Models of a worker that a log line names."""
 
 
 class Worker:
     """One connected worker as the gateway sees it.
 
-    A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. While it rests
-    (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
-    with a code and a reason. `past` holds, for attempts that are over on this connection, until when late frames are no fault (0:
-    the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot run and
-    why, `avoided` those that another one should try first; `failures` how many in a row failed through it, `failed_endpoint`
-    the model of the last, if that is an endpoint's; `upstream` the server behind it, '' where it names none. What `health.py`
-    knows of it: `reported` is why it cannot work, as it says itself, `failing` with what its tasks failed when there were too
-    many in a row (both are empty while it is well), `rests` how often it rested since, and `probe_at` until when.
+    A slot is `reserved` before the scheduler is asked, and then becomes an attempt or is released. Until `rest_until` no task is
+    requested for the worker, but it may get one that is at hand. `send` queues a frame; `close` ends the connection with a
+    code and
+    a reason. `finished_attempts` holds the attempts that are over on this connection, and until when late frames about them
+    are no
+    fault (0: the result has arrived); `unknown_attempts` holds those that the worker listed and never had. `refused` holds
+    the tasks
+    that it cannot run and why, `avoided` those that another worker should try first. `failures` counts its failures in a row,
+    `failed_endpoint` is the model of the last one if that is an endpoint's, and `upstream` the server behind the worker ('': none
+    named). `health.py` keeps `reported`, why the worker says that it cannot work, `failure_reason`, the failure that it had too
+    often in a row (both are empty while it is healthy), `backoffs`, how often it backed off since, and `probe_at`, until when.
 
-    Its pool follows every change by itself: `moved` notifies it that something about the slots has changed. `turn`, `kind` and
-    `line` are the pool's.
+    The worker calls `on_change` when something about its slots has changed. `turn`, `group` and `line` belong to the pool.
     """
 
     __slots__ = (
@@ -143,31 +145,31 @@ class Worker:
         "_suspended",
         "attempts",
         "avoided",
+        "backoffs",
         "changed",
         "close",
         "failed_endpoint",
-        "failing",
+        "failure_reason",
         "failures",
+        "finished_attempts",
+        "group",
         "heard_at",
         "id",
         "instance_id",
         "key_id",
-        "kind",
         "line",
         "missed_acks",
         "model_info",
         "models",
-        "moved",
         "name",
-        "past",
+        "on_change",
         "probe_at",
         "refused",
         "reported",
-        "rests",
         "send",
-        "strange",
         "task_types",
         "turn",
+        "unknown_attempts",
         "upstream",
         "usable",
         "version",
@@ -191,7 +193,7 @@ class Worker:
         close: Callable[[int, str], None],
     ) -> None:
         self._pool: Pool | None = None
-        self.moved: Callable[[], None] = _nobody
+        self.on_change: Callable[[], None] = _nobody
         self.id = worker_id
         self.name = name
         self.version = version
@@ -201,7 +203,7 @@ class Worker:
         self.send = send
         self.close = close
         self._slots = slots
-        self.attempts = Held()
+        self.attempts = AttemptTable()
         """By how the worker's messages name them; each takes a slot. What they are is no matter of the pool."""
         self._cap: int | None = None
         self.usable = slots
@@ -218,15 +220,15 @@ class Worker:
         self.failures = 0
         self.failed_endpoint = ""
         self.reported = ""
-        self.failing = ""
-        self.rests = 0
+        self.failure_reason = ""
+        self.backoffs = 0
         self.probe_at = 0.0
-        self.past: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
-        self.strange: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
+        self.finished_attempts: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
+        self.unknown_attempts: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
         self.refused: Recent[str, Mismatch] = Recent(REMEMBERED)
         self.avoided: Recent[str, bool] = Recent(REMEMBERED)
         self.turn = 0
-        self.kind: Kind | None = None
+        self.group: WorkerGroup | None = None
         self.line: list[tuple[int, Worker]] | None = None
         self.wakes_at = 0.0
         self.task_types: frozenset[str] | None = None
@@ -235,10 +237,10 @@ class Worker:
         self.set_models(models, task_types)
 
     @property
-    def told_models(self) -> tuple[str, ...]:
-        """Its models for a line in the log: the first few, and how many more there are. (256 long names are 50 KB.)"""
-        more = len(self.models) - MAX_TOLD
-        return self.models if more <= 0 else (*self.models[:MAX_TOLD], f"… and {more} more")
+    def logged_models(self) -> tuple[str, ...]:
+        """Return its first few models for a log line, and how many more there are: 256 long names take 50 KB."""
+        more = len(self.models) - MAX_LOGGED
+        return self.models if more <= 0 else (*self.models[:MAX_LOGGED], f"… and {more} more")
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
         """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types, or
@@ -250,7 +252,7 @@ class Worker:
         if self._pool is not None:
             self._pool.sort(self)
 
-    # ---- what its pool follows ----------
+    # ---- changes that the pool follows ----------
 
     @property
     def reserved(self) -> int:
@@ -259,12 +261,12 @@ class Worker:
     def reserve(self, count: int) -> None:
         """Reserve this many slots."""
         self._reserved += count
-        self.moved()
+        self.on_change()
 
     def give_back(self, count: int) -> None:
         """This many reserved slots are free again, or about to become attempts."""
         self._reserved -= count
-        self.moved()
+        self.on_change()
 
     @property
     def slots(self) -> int:
@@ -287,12 +289,12 @@ class Worker:
 
     def _fit(self) -> None:
         self.usable = self._slots if self._cap is None else min(self._slots, self._cap)
-        self.moved()
+        self.on_change()
 
     @property
-    def ailment(self) -> str:
-        """Why it is unhealthy; empty when it is well."""
-        return self.reported or self.failing
+    def unhealthy_reason(self) -> str:
+        """Return why it is unhealthy; empty while it is healthy."""
+        return self.reported or self.failure_reason
 
     @property
     def hold_until(self) -> float:
@@ -301,7 +303,7 @@ class Worker:
     @hold_until.setter
     def hold_until(self, at: float) -> None:
         self._hold_until = at
-        self.moved()
+        self.on_change()
 
     @property
     def rest_until(self) -> float:
@@ -310,7 +312,7 @@ class Worker:
     @rest_until.setter
     def rest_until(self, at: float) -> None:
         self._rest_until = at
-        self.moved()
+        self.on_change()
 
     @property
     def suspended(self) -> bool:
@@ -319,7 +321,7 @@ class Worker:
     @suspended.setter
     def suspended(self, yes: bool) -> None:
         self._suspended = yes
-        self.moved()
+        self.on_change()
 
     @property
     def draining(self) -> bool:
@@ -334,9 +336,9 @@ class Worker:
     def join(self, pool: "Pool | None") -> None:
         """Its pool's: follow it from now on. None: no more."""
         self._pool = pool
-        self.moved = self.attempts.moved = _nobody if pool is None else partial(pool.place, self)
+        self.on_change = self.attempts.on_change = _nobody if pool is None else partial(pool.place, self)
 
-    # ---- what it can do ----------
+    # ---- abilities ----------
 
     @property
     def identity(self) -> str:
@@ -371,22 +373,22 @@ class Pool:
         self.draining = False
         """Drain: no worker gets a task any more, new ones included."""
         self._workers: dict[str, Worker] = {}
-        self._kinds: dict[Offer, Kind] = {}
+        self._groups: dict[Offer, WorkerGroup] = {}
         self.unhealthy: dict[str, Worker] = {}
-        """Those that are (`Worker.ailment`)."""
-        self.kinds_changed = False
-        """Some kind has come or gone since this was last set to False."""
-        self._by_model: dict[str, list[Kind]] = {}
+        """Workers with an `unhealthy_reason`."""
+        self.groups_changed = False
+        """A group was added or removed since this was last set to False."""
+        self._by_model: dict[str, list[WorkerGroup]] = {}
         self._through: dict[str, dict[str, int]] = {}
-        """By model and upstream, the number of kinds."""
-        self._news: set[str] = set()
+        """By model and upstream, the number of groups."""
+        self._changed_models: set[str] = set()
         self._instances: dict[tuple[str, str], dict[str, Worker]] = {}
         self._turn = 0
         self._asleep: list[tuple[float, str]] = []
-        """A heap: when to check which worker again, of those that are to get nothing, or to rest, until then."""
+        """A heap of the workers that get no tasks for a while: when to check each again."""
         self._losses: Recent[str, list[float]] = Recent(LOSSES_REMEMBERED)
         self._closed_until: Recent[tuple[str, str], float] = Recent(SHUT_REMEMBERED)
-        """Model and upstream through which nothing of it starts, and until when."""
+        """Until when nothing of a model starts through an upstream."""
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -408,7 +410,7 @@ class Pool:
         return [other for other in same.values() if other is not worker]
 
     def add(self, worker: Worker) -> None:
-        """Its turn comes after those that have had no task either, and before all that had one."""
+        """Add a worker. Its turn comes after those that have had no task either, and before all that had one."""
         if self.draining:
             worker.draining = True
         self._workers[worker.id] = worker
@@ -417,14 +419,14 @@ class Pool:
         self._turn += 1
         worker.turn = self._turn - _UNUSED
         worker.join(self)
-        self._rest(worker)
+        self._back_off(worker)
         self.sort(worker)
 
     def remove(self, worker: Worker) -> bool:
-        """False when it had been removed before."""
+        """Remove a worker. Return False if it had been removed before."""
         if worker not in self:
             return False
-        self._leave_kind(worker)
+        self._leave_group(worker)
         worker.join(None)
         del self._workers[worker.id]
         self.unhealthy.pop(worker.id, None)
@@ -436,106 +438,111 @@ class Pool:
         return True
 
     def count_loss(self, worker: Worker) -> None:
-        """A task, or a connection with tasks, was lost on it; the fifth time in ten minutes begins a minute's rest."""
+        """Count a task, or a connection with tasks, that a worker lost; the fifth in ten minutes begins a minute without
+        tasks."""
         now = self.time()
         key = worker.identity
         losses = [at for at in self._losses.get(key) or [] if now - at < LOSS_WINDOW_S]
         self._losses.put(key, [*losses, now][-LOSSES_TO_HOLD:])
-        self._rest(worker)
+        self._back_off(worker)
 
-    def _rest(self, worker: Worker) -> None:
-        """No tasks for a worker that lost too many, also when it has connected again since."""
+    def _back_off(self, worker: Worker) -> None:
+        """Hold tasks back from a worker that lost too many, also after it has reconnected."""
         losses = self._losses.get(worker.identity) or []
         if len(losses) >= LOSSES_TO_HOLD and losses[-1] - losses[0] < LOSS_WINDOW_S:
             worker.hold_until = max(worker.hold_until, losses[-1] + LOSS_HOLD_S)
 
-    # ---- who stands where ----------
+    # ---- groups ----------
 
     def sort(self, worker: Worker) -> None:
-        """A worker has come, changed its offer or begun to drain: bring it among its like."""
+        """Move a worker that has connected, changed its offer or begun to drain into the group of its offer."""
         if worker not in self:
             return
         offer = (worker.models, worker.task_types, worker.version, worker.upstream)
-        if worker.kind is not None and worker.kind.offer == offer and not worker.draining:
-            worker.models, worker.task_types = worker.kind.models, worker.kind.task_types
-            return  # where it is: its kind, and what that offers, is neither removed nor added
-        self._leave_kind(worker)
+        if worker.group is not None and worker.group.offer == offer and not worker.draining:
+            worker.models, worker.task_types = worker.group.models, worker.group.task_types
+            return  # it stays in its group, whose offer is neither removed nor added
+        self._leave_group(worker)
         if worker.draining:
             return
-        kind = self._kinds.get(offer)
-        if kind is None:
-            kind = self._kinds[offer] = Kind(offer)
-            self.kinds_changed = True
-            for model in kind.models:
-                self._by_model.setdefault(model, []).append(kind)
+        group = self._groups.get(offer)
+        if group is None:
+            group = self._groups[offer] = WorkerGroup(offer)
+            self.groups_changed = True
+            for model in group.models:
+                self._by_model.setdefault(model, []).append(group)
                 through = self._through.setdefault(model, {})
-                if kind.upstream not in through:
-                    self._news.add(model)
-                through[kind.upstream] = through.get(kind.upstream, 0) + 1
-        worker.models, worker.task_types = kind.models, kind.task_types  # thousands share one tuple
-        kind.members[worker.id] = worker
-        worker.kind = kind
+                if group.upstream not in through:
+                    self._changed_models.add(model)
+                through[group.upstream] = through.get(group.upstream, 0) + 1
+        worker.models, worker.task_types = group.models, group.task_types  # thousands share one tuple
+        group.members[worker.id] = worker
+        worker.group = group
         self.mark(worker)
         self.place(worker)
 
     def mark(self, worker: Worker) -> None:
-        """A worker is well, or unhealthy, from now on."""
+        """Record that a worker has become healthy or unhealthy."""
         if worker not in self:
             return
-        if worker.ailment:
+        if worker.unhealthy_reason:
             self.unhealthy[worker.id] = worker
         else:
             self.unhealthy.pop(worker.id, None)
-        if worker.kind is not None:
-            (worker.kind.unhealthy.add if worker.ailment else worker.kind.unhealthy.discard)(worker.id)
+        if worker.group is not None:
+            (worker.group.unhealthy.add if worker.unhealthy_reason else worker.group.unhealthy.discard)(
+                worker.id
+            )
 
-    def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
-        """Whether for each of these models some worker here is well that takes all of these task types."""
-        return all(any(kind.does(task_types, version) for kind in self._serving(model)) for model in models)
+    def peers_support(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
+        """Return whether, for each of these models, a healthy worker here takes all of these task types."""
+        return all(
+            any(group.supports(task_types, version) for group in self._serving(model)) for model in models
+        )
 
-    def _leave_kind(self, worker: Worker) -> None:
-        self._stand(worker, None)
-        kind, worker.kind = worker.kind, None
-        if kind is None:
+    def _leave_group(self, worker: Worker) -> None:
+        self._move_to_list(worker, None)
+        group, worker.group = worker.group, None
+        if group is None:
             return
-        del kind.members[worker.id]
-        kind.unhealthy.discard(worker.id)
-        if not kind.members:
-            del self._kinds[kind.offer]
-            self.kinds_changed = True
-            for model in kind.models:
-                self._by_model[model].remove(kind)
+        del group.members[worker.id]
+        group.unhealthy.discard(worker.id)
+        if not group.members:
+            del self._groups[group.offer]
+            self.groups_changed = True
+            for model in group.models:
+                self._by_model[model].remove(group)
                 through = self._through[model]
-                through[kind.upstream] -= 1
-                if not through[kind.upstream]:
-                    del through[kind.upstream]
-                    self._news.add(model)
+                through[group.upstream] -= 1
+                if not through[group.upstream]:
+                    del through[group.upstream]
+                    self._changed_models.add(model)
                 if not through:
                     del self._by_model[model], self._through[model]
 
     def place(self, worker: Worker) -> None:
-        """A worker's slots, or its rests, have changed: into the line where it belongs, or out of any.
+        """Put a worker whose slots or pauses have changed into the list where it belongs, or into none.
 
-        It comes four times a task, so it reads fields instead of calling properties.
+        This is called four times per task, so it reads fields instead of calling properties.
         """
-        kind = worker.kind
+        group = worker.group
         line = None
         has_room = worker.usable > len(worker.attempts) + worker._reserved
-        if has_room and kind is not None and not worker._suspended:
-            line = kind.free
+        if has_room and group is not None and not worker._suspended:
+            line = group.free
             wakes_at = max(worker._hold_until, worker._rest_until)
             if wakes_at > 0 and wakes_at > (now := self.time()):
-                line = None if worker._hold_until > now else kind.resting
+                line = None if worker._hold_until > now else group.resting
                 if line is None and worker._rest_until > worker._hold_until:
                     wakes_at = worker._hold_until
                 if worker.wakes_at != wakes_at:
                     worker.wakes_at = wakes_at
                     heapq.heappush(self._asleep, (wakes_at, worker.id))
         if line is not worker.line:
-            self._stand(worker, line)
+            self._move_to_list(worker, line)
 
     @staticmethod
-    def _stand(worker: Worker, line: list[tuple[int, Worker]] | None) -> None:
+    def _move_to_list(worker: Worker, line: list[tuple[int, Worker]] | None) -> None:
         if worker.line is not None:
             del worker.line[bisect_left(worker.line, (worker.turn,))]
         if line is not None:
@@ -549,7 +556,7 @@ class Pool:
                 worker.wakes_at = 0.0
                 self.place(worker)
 
-    # ---- who is next ----------
+    # ---- the next worker ----------
 
     def models(self) -> set[str]:
         """Every model that some worker offers; `*` for any."""
@@ -561,29 +568,28 @@ class Pool:
 
     def is_new(self, upstream: str) -> bool:
         """Whether no worker here names this upstream."""
-        return bool(upstream) and all(kind.upstream != upstream for kind in self._kinds.values())
+        return bool(upstream) and all(group.upstream != upstream for group in self._groups.values())
 
     def untold(self, models: Iterable[str], upstream: str) -> int:
         """Return how many of these names are offered, but by no worker through this upstream: the store would get as many."""
         return sum(model in self._through and upstream not in self._through[model] for model in set(models))
 
-    def take_news(self) -> dict[str, bool]:
-        """Models that began or ceased to be offered since the last call, or both, or whose upstreams are others now: whether they
-        are offered now."""
-        news, self._news = self._news, set()
+    def pop_offer_changes(self) -> dict[str, bool]:
+        """Return the models whose offer or upstreams have changed since the last call, each with whether it is offered now."""
+        news, self._changed_models = self._changed_models, set()
         return {model: model in self._by_model for model in news}
 
     def shut(self, model: str, upstream: str, ms: int) -> None:
-        """For so long nothing of a model is asked for through an upstream."""
+        """Request nothing of a model through an upstream for this long."""
         self._closed_until.put((model, upstream), self.time() + ms / 1000)
 
     def reopen(self, model: str, upstream: str) -> None:
-        """Something may be asked for again."""
+        """Allow requests for a model through an upstream again."""
         self._closed_until.pop((model, upstream), None)
 
     def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
-        """Each of these models and each upstream by which it is offered here, the first MAX_UPSTREAMS: of those for which one
-        has a name."""
+        """Return each of these models with each upstream that offers it here, MAX_UPSTREAMS at most; models without a named
+        upstream are left out."""
         found = []
         for model in models:
             names = self._through.get(model, {})
@@ -604,14 +610,14 @@ class Pool:
             self._wake(now)
         best: Worker | None = None
         second_best: Worker | None = None
-        for kind in self._serving(model):
-            if upstream is not None and kind.upstream != upstream:
+        for group in self._serving(model):
+            if upstream is not None and group.upstream != upstream:
                 continue
-            if task_type and not takes(kind.task_types, task_type):
+            if task_type and not takes(group.task_types, task_type):
                 continue
-            if upstream is None and self._closed_until and now < self._closed(model, kind.upstream):
+            if upstream is None and self._closed_until and now < self._closed(model, group.upstream):
                 continue
-            for line in (kind.free, kind.resting) if task_id else (kind.free,):
+            for line in (group.free, group.resting) if task_id else (group.free,):
                 for turn, worker in line:
                     if best is not None and turn > best.turn:
                         break
@@ -631,18 +637,18 @@ class Pool:
         """Whether some worker here can run the task, now or when it is free."""
         return any(
             task_id not in worker.refused
-            for kind in self._serving(model)
-            if kind.takes(task_type)
-            for worker in kind.members.values()
+            for group in self._serving(model)
+            if group.takes(task_type)
+            for worker in group.members.values()
         )
 
     def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
         """Whether a worker here takes tasks of a type ('': any), of one of these models (None: of any), now or later."""
         if models is None:
-            return any(kind.takes(task_type) for kind in self._kinds.values())
-        return any(kind.takes(task_type) for model in models for kind in self._serving(model))
+            return any(group.takes(task_type) for group in self._groups.values())
+        return any(group.takes(task_type) for model in models for group in self._serving(model))
 
-    def _serving(self, model: str) -> Sequence[Kind]:
+    def _serving(self, model: str) -> Sequence[WorkerGroup]:
         named = self._by_model.get(model, ())
         of_any = self._by_model.get(ANY, ())
         if not of_any or model == ANY or is_reserved(model):
@@ -663,20 +669,20 @@ class Pool:
     def wanted(self, worker: Worker, leaving: int = 0) -> int:
         """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none.
 
-        `leaving`: how many of its attempts that still stand there are over then. A worker that has fewer slots now gets nothing
-        until they suffice.
+        `leaving`: how many of its present attempts are over then. A worker that has fewer slots now gets nothing until they
+        suffice.
         """
         taken = len(worker.attempts) + worker._reserved - leaving
-        if worker.kind is None or worker._suspended or taken >= worker.usable:
+        if worker.group is None or worker._suspended or taken >= worker.usable:
             return 0
         return 1 if self.time() >= max(worker._hold_until, worker._rest_until) else 0
 
     def silent_ms(self, worker: Worker) -> int:
-        """How long ago a worker was last heard of."""
+        """Return the time since a worker's last frame."""
         return int((self.time() - worker.heard_at) * 1000)
 
     def touch(self, worker: Worker) -> None:
-        """A task begins on it: it is the most recently used one now."""
+        """Make a worker the most recently used one: a task begins on it."""
         line = worker.line
         if line is not None:
             del line[bisect_left(line, (worker.turn,))]

@@ -32,7 +32,7 @@ class Registry:
         worker.heard_at = self.pool.time()
         self.pool.add(worker)
         self._offers.offer(worker)
-        self.health.says(worker, unhealthy)
+        self.health.report(worker, unhealthy)
         self._slots.fill(worker)
         self.health.review_soon()
 

@@ -21,7 +21,7 @@ from fairlane.workers.server.timers import ModelTimers
 
 MAX_FILLED = 50
 FILL_PAUSE_S = 0.02
-MAX_UNHEARD = 1000
+MAX_MISSED_WAKEUPS = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
 MAX_SHUT_MS = 5000
 """For so long it is believed that nothing of a model starts through an upstream: the message that it does may be lost."""
@@ -41,7 +41,7 @@ class Slots:
         self._payloads = payloads
         self._cancels = cancels
         self._loop = asyncio.get_running_loop()
-        self._unheard: set[str] = set()
+        self._missed_wakeups: set[str] = set()
         self._changed: dict[str, Worker] = {}
         """Workers that have changed, and that are still to be asked for."""
         self._filling_changed = False
@@ -107,9 +107,9 @@ class Slots:
         if not isinstance(answer, Submitted):
             self._payloads.pop(task_id)
             if worker and isinstance(answer, ExistingTask):  # these come in crowds
-                self._came_back_empty(worker)
+                self._on_no_grant(worker)
         elif worker:
-            self.use(worker, answer.grants, answer.later, answer.shut)
+            self.assign_grants(worker, answer.grants, answer.later, answer.shut)
         else:
             self.ask_later(answer.later)
         if not done.done():
@@ -124,8 +124,8 @@ class Slots:
         if reserved is not None:
             self._take(*reserved, woken=model)
             return
-        if len(self._unheard) < MAX_UNHEARD:
-            self._unheard.add(model)
+        if len(self._missed_wakeups) < MAX_MISSED_WAKEUPS:
+            self._missed_wakeups.add(model)
         if targeted:
             with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
                 reply = self._scheduler.take([model], 0, self._scheduler.nonce())
@@ -192,7 +192,7 @@ class Slots:
         for grant in grants:
             self.start(grant, worker)
         if len(grants) < want:
-            self._came_back_empty(worker)
+            self._on_no_grant(worker)
             if woken is not None and any(model == woken for model, _ in shut):
                 self.on_wake(woken, targeted=True)  # through another upstream
         elif woken is not None:
@@ -200,7 +200,7 @@ class Slots:
         elif want == MAX_TAKEN:
             self.fill(worker)
 
-    def use(self, worker: Worker, grants: list[Grant], later: Later, shut: Shut) -> None:
+    def assign_grants(self, worker: Worker, grants: list[Grant], later: Later, shut: Shut) -> None:
         """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
         if later:
             self.ask_later(later)
@@ -209,7 +209,7 @@ class Slots:
         for grant in grants:
             self.start(grant, worker)
         if not grants:
-            self._came_back_empty(worker)
+            self._on_no_grant(worker)
 
     def _shut(self, worker: Worker, shut: Shut) -> None:
         """Nothing of these models starts through the worker's upstream: others are asked first, until a timer rings."""
@@ -217,17 +217,17 @@ class Slots:
             self.pool.shut(model, worker.upstream, min(ms, MAX_SHUT_MS))
         self.ask_later([(model, min(ms, MAX_SHUT_MS) + 1) for model, ms in shut])
 
-    def opened(self, model: str, upstream: str) -> None:
+    def on_upstream_open(self, model: str, upstream: str) -> None:
         """Something of a model may start through an upstream again."""
         self.pool.reopen(model, upstream)
         self.on_wake(model, targeted=False)
 
-    def _came_back_empty(self, worker: Worker) -> None:
+    def _on_no_grant(self, worker: Worker) -> None:
         """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""
-        if self._unheard:
-            heard = {model for model in self._unheard if worker.serves(model)}
+        if self._missed_wakeups:
+            heard = {model for model in self._missed_wakeups if worker.serves(model)}
             if heard:
-                self._unheard -= heard
+                self._missed_wakeups -= heard
                 self.fill(worker)
         if worker.changed:
             worker.changed = False

@@ -18,7 +18,7 @@ from fairlane.workers.server.pool import RETRY_REST_MS, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import Attempts
-from fairlane.workers.server.tasks.silence import Silence
+from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
 from fairlane.workers.server.tasks.steps import Phase
 
 RENEW_S = 5.0
@@ -42,7 +42,7 @@ class Upkeep:
         payloads: PayloadCache,
         offers: Offers,
         health: Health,
-        silence: Silence,
+        timeouts: OutputTimeouts,
         settings: DispatchSettings,
     ) -> None:
         self._scheduler = scheduler
@@ -53,7 +53,7 @@ class Upkeep:
         self._payloads = payloads
         self._offers = offers
         self._health = health
-        self._silence = silence
+        self._timeouts = timeouts
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._rng = random.Random()  # noqa: S311 - spreads load only
@@ -120,7 +120,7 @@ class Upkeep:
                     worker.close(CLOSE_NO_ACK, "three tasks in a row were not acknowledged")
             elif attempt.phase is Phase.RUNNING:
                 if attempt.timer is None:  # its model may have a limit now
-                    self._silence.look(attempt)
+                    self._timeouts.check(attempt)
             elif attempt.phase is Phase.STOPPING:
                 late = now - attempt.stopping_since
                 if now > attempt.stop_until:

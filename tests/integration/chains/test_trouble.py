@@ -128,7 +128,7 @@ async def test_a_worker_is_not_blamed_for_the_next_stage(gateway: Start) -> None
                 await stage.sums.answer(await stage.sums.take(), {"content": "no"})
                 await stage.talk.reaches(answer.json()["taskId"], "failed")
             workers = list(stage.at.served.gateway.dispatcher.pool)
-            assert [(worker.ailment, worker.failures) for worker in workers] == [("", 0)] * 3
+            assert [(worker.unhealthy_reason, worker.failures) for worker in workers] == [("", 0)] * 3
             metrics = stage.at.served.gateway.metrics.values[TASKS_ENDED.name]
     assert [key[1] for key in metrics if key[3] == "STAGE_INPUT_FAILED"] == ["chat"]
     line = next(line for line in logs if line["event"] == "task failed")

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -172,18 +170,7 @@ async def call(
     model = f"http:{asked['endpoint']}"
     task = Task(task_id="t", type="http", model=model, payload_bytes=raw, tell_sent=sent is not None)
 
-    async def no_progress(_: object) -> None:
-        raise AssertionError
-
-    context = Context(
-        task,
-        state=SimpleNamespace(),
-        deadline=None if timeout_s is None else loop.time() + timeout_s,
-        clock=loop.time,
-        send_progress=no_progress,
-        log=logging.getLogger("fairlane.worker"),
-        send_sent=sent,
-    )
+    context = Context(task, deadline=None if timeout_s is None else loop.time() + timeout_s, send_sent=sent)
     async with asyncio.timeout(PATIENCE_S):
         told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await adapter(task, context)))
     return told

@@ -72,7 +72,7 @@ async def test_an_endpoint_that_fails_gives_no_worker_a_rest_and_is_called_as_of
             task = await submit(talk, target_url="https://bad.example.com/x", http_method="GET")
             await reaches(talk, task["task_id"], "failed")
             assert begun == number
-        assert [(worker.failing, worker.cap) for worker in talk.served.gateway.dispatcher.pool] == [
+        assert [(worker.failure_reason, worker.cap) for worker in talk.served.gateway.dispatcher.pool] == [
             ("", None)
         ] * 2
         for task_of in working:
@@ -88,10 +88,10 @@ async def test_a_worker_is_not_unhealthy_because_one_endpoint_fails(gateway: Sta
             task = await worker.take()
             await worker.answer(task, error="no", errorInfo={"code": code, "retryable": False})
             await reaches(talk, bad["task_id"], "failed")
-            assert (mine.ailment, mine.failures) == ("", 1)
+            assert (mine.unhealthy_reason, mine.failures) == ("", 1)
         for name in ("good", "bad"):
             failed = await submit(talk, target_url=f"https://{name}.example.com/x", http_method="GET")
             task = await worker.take()
             await worker.answer(task, error="no", errorInfo={"code": "JSON_PARSE_FAILED", "retryable": False})
             await reaches(talk, failed["task_id"], "failed")
-        assert mine.ailment
+        assert mine.unhealthy_reason

@@ -130,7 +130,7 @@ async def test_an_answer_that_is_wrong_twice_fails_with_the_last_place(gateway: 
         assert poll["code"] == "JSON_PARSE_FAILED"
         assert await logged(talk, task_id) == ["start", "start", "error"]
         await no_other_task(worker)
-        assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)
+        assert not any(known.unhealthy_reason for known in talk.served.gateway.dispatcher.pool)
         assert 'outcome="failed"' in (await talk.http.get("/metrics")).text
 
 

@@ -162,7 +162,7 @@ async def test_its_worker_is_not_to_blame(shared_gateway: Start) -> None:
             whose = await take_of(worker, other)
             await whose[0].answer(whose[1], message(GOOD))
             assert (await call).status_code == 502
-        assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)
+        assert not any(known.unhealthy_reason for known in talk.served.gateway.dispatcher.pool)
 
 
 async def take_of(*workers: Any) -> tuple[Any, dict[str, Any]]:
@@ -269,7 +269,7 @@ async def test_an_answer_that_nobody_had_time_for_may_be_asked_for_again(
             told = [last.event, *(said[name] for name in ("code", "category", "retryable"))]
             assert told == ["error", "NOT_CHECKED", "gateway", True]
         await other.nothing_more()
-        assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)
+        assert not any(known.unhealthy_reason for known in talk.served.gateway.dispatcher.pool)
         call = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
         await worker.answer(await worker.take(), message(GOOD))
         assert (await call).status_code == 200
@@ -284,7 +284,7 @@ async def test_another_model_answers_where_there_is_one_and_nothing_was_shown(ga
             await second.answer(await second.take(), message(GOOD))
             answer = await call
             assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, GOOD)
-        assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)
+        assert not any(known.unhealthy_reason for known in talk.served.gateway.dispatcher.pool)
         async with talk.events("/api/openai", json={**asked(), "stream": True}) as reader:
             task = await first.take()
             await first.chunk(task, BAD)

@@ -90,7 +90,7 @@ async def test_after_a_rest_it_gets_one_task_and_is_well_again_when_that_is_done
         assert worker is not None
         for _ in range(3):
             served.gateway.dispatcher.health.ended(worker, "m", State.FAILED, "UPSTREAM_ERROR", "down")
-        assert worker.failing == "down"
+        assert worker.failure_reason == "down"
         await until(lambda: worker.cap == 1, "its rest to be over")
         answers = [callers.ask(n=n) for n in range(4)]
         first = await bad.expect("task")

@@ -1,11 +1,8 @@
 """Audio, images and moderations through the adapter, against scripted upstreams, and those that are simulated."""
 
-import asyncio
-import logging
 import wave
 from base64 import b64encode
 from io import BytesIO
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -38,18 +35,7 @@ def task(type: str, payload: Any, *, stream: bool = False) -> Task:
 
 
 async def run(handler: Any, task: Task) -> list[Any]:
-    async def no_progress(_: Any) -> None:
-        return None
-
-    loop = asyncio.get_running_loop()
-    context = Context(
-        task,
-        state=SimpleNamespace(),
-        deadline=None,
-        clock=loop.time,
-        send_progress=no_progress,
-        log=logging.getLogger("test"),
-    )
+    context = Context(task)
     return [item async for item in handler(task, context)]
 
 

@@ -1,9 +1,7 @@
 """The OpenAI-compatible adapter against scripted upstreams."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -28,17 +26,7 @@ def task(payload: Any, *, type: str = "openaiLike", stream: bool = True, model: 
 async def run(adapter: OpenAIAdapter, task: Task, remaining_s: float | None = None) -> list[Any]:
     loop = asyncio.get_running_loop()
 
-    async def no_progress(_: Any) -> None:
-        return None
-
-    context = Context(
-        task,
-        state=SimpleNamespace(),
-        deadline=None if remaining_s is None else loop.time() + remaining_s,
-        clock=loop.time,
-        send_progress=no_progress,
-        log=logging.getLogger("test"),
-    )
+    context = Context(task, deadline=None if remaining_s is None else loop.time() + remaining_s)
     try:
         return [item async for item in adapter(task, context)]
     finally:

@@ -1,9 +1,7 @@
 """Each provider's adapter against scripted upstreams: what goes over the wire, errors, broken and endless answers."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -52,19 +50,7 @@ def adapter(name: str, **options: Any) -> Upstream:
 async def run(adapter: Upstream, payload: Any = HI, *, stream: bool = True) -> list[Any]:
     raw = msgspec.json.encode(payload)
     task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=raw, stream=stream)
-    loop = asyncio.get_running_loop()
-
-    async def no_progress(_: Any) -> None:
-        return None
-
-    context = Context(
-        *(task,),
-        state=SimpleNamespace(),
-        deadline=None,
-        clock=loop.time,
-        send_progress=no_progress,
-        log=logging.getLogger("test"),
-    )
+    context = Context(task)
     items = []
     try:
         async for item in adapter(task, context):

@@ -2,9 +2,7 @@
 
 import asyncio
 import base64
-import logging
 import struct
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -25,22 +23,8 @@ def task(payload: Any, *, type: str = "openaiLike", stream: bool = True, task_id
     )
 
 
-def context(task: Task) -> Context:
-    async def no_progress(_: Any) -> None:
-        return None
-
-    return Context(
-        task,
-        state=SimpleNamespace(),
-        deadline=None,
-        clock=lambda: 0.0,
-        send_progress=no_progress,
-        log=logging.getLogger("test"),
-    )
-
-
 async def run(handler: Any, task: Task) -> list[Any]:
-    return [item async for item in handler(task, context(task))]
+    return [item async for item in handler(task, Context(task))]
 
 
 def text_of(items: list[Any]) -> str:
@@ -143,7 +127,7 @@ async def test_accidents_happen_before_output_or_midway() -> None:
     items: list[Any] = []
 
     async def collect() -> None:
-        async for item in handler(task(user("a")), context(task(user("a")))):
+        async for item in handler(task(user("a")), Context(task(user("a")))):
             items.append(item)
 
     with pytest.raises(TaskError):

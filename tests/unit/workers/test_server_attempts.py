@@ -202,7 +202,7 @@ def finished(outcome: str, *grants: Grant) -> Any:
 async def test_a_task_is_silent_since_its_worker_last_gave_a_sign_of_it() -> None:
     stage = Stage()
     now = 1000.0
-    stage.dispatcher.pool.time = stage.dispatcher._endings.time = lambda: now
+    stage.dispatcher.pool.time = stage.dispatcher._effects.time = lambda: now
     worker = stage.worker()
 
     def silent() -> tuple[Any, Any]:
@@ -853,10 +853,10 @@ async def test_a_worker_for_which_ten_tasks_in_a_row_fail_is_told_once() -> None
         ended(worker, "m", State.CANCELLED, "CANCELLED", "")
         told = [(line["event"], line["in_a_row"]) for line in logs]
         assert told == [("worker is unhealthy", 3), ("worker fails everything", 10)]
-        assert worker.ailment == "why"
+        assert worker.unhealthy_reason == "why"
         ended(worker, "m", State.COMPLETED, "", "")
     assert [line["event"] for line in logs[2:]] == ["worker completes tasks again", "worker is well again"]
-    assert (worker.ailment, worker.cap) == ("", None)
+    assert (worker.unhealthy_reason, worker.cap) == ("", None)
 
 
 @pytest.mark.parametrize(
@@ -871,7 +871,7 @@ async def test_what_ails_a_worker_quotes_no_request(code: str, sentence: str, ai
     worker = stage.worker()
     for _ in range(3):
         stage.dispatcher.health.ended(worker, "m", State.FAILED, code, sentence)
-    assert worker.ailment == ailment
+    assert worker.unhealthy_reason == ailment
 
 
 async def test_workers_that_change_again_and_again_are_asked_for_one_at_a_time() -> None:

@@ -79,7 +79,7 @@ async def test_as_many_upstreams_as_may_come_hold_nobody_up() -> None:
     for worker in workers[:400]:
         pool.remove(worker)
     assert pool.upstreams(models) == []
-    assert not any(pool.take_news().values())
+    assert not any(pool.pop_offer_changes().values())
 
 
 async def test_of_one_model_so_many_are_told_that_some_of_them_are_not_shut() -> None:

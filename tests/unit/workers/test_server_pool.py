@@ -60,8 +60,8 @@ def test_a_wildcard_serves_everything_and_swallows_other_names() -> None:
 
 
 def test_a_line_in_the_log_names_some_models() -> None:
-    assert make("a", "m", "n").told_models == ("m", "n")
-    told = make("a", *(f"{n}".ljust(200, "x") for n in range(256))).told_models
+    assert make("a", "m", "n").logged_models == ("m", "n")
+    told = make("a", *(f"{n}".ljust(200, "x") for n in range(256))).logged_models
     assert told[0].startswith("0x")
     assert told[-1] == "… and 248 more"
     assert len(repr(told)) < 2000
@@ -279,32 +279,32 @@ def test_workers_that_are_to_get_nothing_for_a_while_cost_nothing_until_then(clo
 def test_thousands_of_the_same_kind_are_one_offer(pool: Pool) -> None:
     workers = [make(f"w{number}", "m", "n") for number in range(1000)]
     pool.add(workers[0])
-    assert pool.take_news() == {"m": True, "n": True}
-    assert pool.kinds_changed
-    pool.kinds_changed = False
+    assert pool.pop_offer_changes() == {"m": True, "n": True}
+    assert pool.groups_changed
+    pool.groups_changed = False
     for worker in workers[1:]:
         pool.add(worker)
         pool.remove(worker)
-    assert not pool.kinds_changed
-    assert pool.take_news() == {}
+    assert not pool.groups_changed
+    assert pool.pop_offer_changes() == {}
     workers[0].draining = True
-    assert pool.kinds_changed
-    assert pool.take_news() == {"m": False, "n": False}
+    assert pool.groups_changed
+    assert pool.pop_offer_changes() == {"m": False, "n": False}
     assert workers[5].models is workers[0].models
 
 
 def test_a_worker_that_offers_the_same_again_is_no_news(pool: Pool) -> None:
     worker = make("w", "m", "n")
     pool.add(worker)
-    pool.take_news()
-    pool.kinds_changed = False
+    pool.pop_offer_changes()
+    pool.groups_changed = False
     for slots in (2, 1):
         worker.set_models(["m", "n"])
         worker.slots = slots
-    assert (pool.take_news(), pool.kinds_changed) == ({}, False)
+    assert (pool.pop_offer_changes(), pool.groups_changed) == ({}, False)
     assert pool.pick("m") is worker
     worker.set_models(["m"])
-    assert pool.take_news() == {"m": True, "n": False}
+    assert pool.pop_offer_changes() == {"m": True, "n": False}
 
 
 def test_models_that_nobody_offers_through_an_upstream_are_to_be_told(pool: Pool) -> None:

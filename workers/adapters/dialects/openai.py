@@ -11,10 +11,10 @@ from msgspec import Raw
 from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, ended, is_null, usage_of
 from fairlane.workers.adapters.dialects.base import Call, Output
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+from fairlane.workers.adapters.dialects.chat_only import plain_messages, plain_tools
 from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
 from fairlane.workers.adapters.dialects.media import media_call
-from fairlane.workers.adapters.dialects.plainly import plain_messages, plain_tools
-from fairlane.workers.adapters.steering import steering_member
+from fairlane.workers.adapters.forbidden_members import forbidden_member
 from fairlane.workers.sdk import Result, Task, TaskError
 
 PATHS = {
@@ -28,7 +28,7 @@ PATHS = {
 class OpenAIDialect:
     """Everything but `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage` keeps its bytes.
 
-    A request that was one of Messages or Responses is said in chat's words alone (`plainly.py`). `renamed` are members that this
+    A Messages or Responses request is sent as plain chat (`chat_only.py`). `renamed` are members that this
     upstream knows by another name only. With `plain_roles`, messages of the role `developer` go out as `system`: older servers
     know no other. What media are called is in `media.py`.
     """
@@ -47,7 +47,7 @@ class OpenAIDialect:
             members = msgspec.json.decode(task.payload_bytes, type=dict[str, Raw])
         except msgspec.DecodeError as error:
             raise TaskError("BAD_REQUEST", f"The payload is not a JSON object: {error}") from error
-        if (name := steering_member(members, allowed)) is not None:
+        if (name := forbidden_member(members, allowed)) is not None:
             raise TaskError(
                 "BAD_REQUEST",
                 f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",

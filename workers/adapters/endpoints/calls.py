@@ -66,7 +66,7 @@ class Call:
     @property
     def last(self) -> bool:
         """Whether its connection must serve no other: it has a body where requests have none as a rule, and a server that
-        looks for none would read it as the next request, which nobody has checked.
+        looks for none would read it as the next request, which is not checked.
         """
         return bool(self.body) and self.method not in WITH_BODIES
 

@@ -280,7 +280,7 @@ def _check_end(response: httpcore2.Response) -> None:
 
 
 def _unreachable(error: BaseException) -> TaskError:
-    """Return the failure in the system's words, without the address, which is nobody's business."""
+    """Return the failure in the system's words, without the address, which clients must not see."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):

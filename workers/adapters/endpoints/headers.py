@@ -14,11 +14,11 @@ HOP_BY_HOP = frozenset(
         *("http2-settings", "expect"),
     }
 )
-"""They are about one connection (RFC 9110, 7.6.1). `Expect` goes with them: a body is sent at once."""
+"""They are about one connection (RFC 9110, 7.6.1). `Expect` is one of them: a body is sent immediately."""
 OURS = frozenset({"host", "content-length", "accept-encoding"})
 """They follow from the call itself: where it goes, what its body is, and what we can read."""
 CREDENTIALS_OF_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
-"""They are for whoever made the call, which is this worker with the operator's credentials, and not for callers."""
+"""They are meant for this worker, which calls with the operator's credentials, not for clients."""
 
 NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
 VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")

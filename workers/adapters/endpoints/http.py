@@ -29,9 +29,9 @@ LARGE_BYTES = 256 * 1024
 class HttpAdapter:
     """A handler of the calls of all endpoints.
 
-    It retries nothing and follows no redirects. `resolve` tells a host's addresses, `tls` makes
+    It retries nothing and follows no redirects. `resolve` returns a host's addresses, `tls` makes
     what decides whose certificates are believed. Proxies that the environment names are not used: they would connect to
-    addresses that nobody here has checked.
+    addresses that are not checked here.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class HttpAdapter:
             answer = await self._answer(call, context, task)
             if len(answer.body) <= LARGE_BYTES and first(answer.headers, b"content-encoding") is None:
                 return result(call, answer)
-            return await asyncio.to_thread(result, call, answer)  # others go on meanwhile
+            return await asyncio.to_thread(result, call, answer)  # other calls continue meanwhile
         except TaskError as error:
             if error.code != "MODEL_TOO_BUSY" and not call.idempotent:
                 error.retryable = False

@@ -5,11 +5,11 @@
 | answers below 500, but 429                          | its result                        |                                |
 | 429; 503 with `Retry-After`                         | MODEL_TOO_BUSY                    | yes: it was not done           |
 | 504, 522, 524                                       | UPSTREAM_TIMEOUT                  | if its method is idempotent    |
-| other 5xx, no connection, broken off before an answer | UPSTREAM_ERROR                  | likewise                       |
-| broken off within its answer                        | UPSTREAM_TRUNCATED                | likewise                       |
-| no connection in time                               | CONNECT_TIMEOUT                   | likewise                       |
-| no answer in time                                   | FIRST_TOKEN_TIMEOUT               | likewise                       |
-| an answer that does not end in time                 | TOTAL_TIMEOUT                     | likewise                       |
+| other 5xx, no connection, broken off before an answer | UPSTREAM_ERROR                  | the same                       |
+| broken off within its answer                        | UPSTREAM_TRUNCATED                | the same                       |
+| no connection in time                               | CONNECT_TIMEOUT                   | the same                       |
+| no answer in time                                   | FIRST_TOKEN_TIMEOUT               | the same                       |
+| an answer that does not end in time                 | TOTAL_TIMEOUT                     | the same                       |
 | the time of the task is over                        | TOTAL_TIMEOUT                     | no                             |
 | an answer that cannot be read                       | JSON_PARSE_FAILED                 | no                             |
 | an address or a size that may not be                | ADDRESS_REFUSED, RESPONSE_TOO_LARGE | no                           |

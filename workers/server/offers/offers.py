@@ -82,10 +82,10 @@ class Offers:
         pool = self._pool
         self._presence.changed(worker.id)
         try:
-            news = pool.take_news()
+            news = pool.pop_offer_changes()
             if news and not pool.draining:
                 self._tell([m for m, yes in news.items() if yes], [m for m, yes in news.items() if not yes])
-            if self._present_timer is None or pool.kinds_changed:
+            if self._present_timer is None or pool.groups_changed:
                 self._present()
         except StoreUnavailable:
             self.offer_soon()
@@ -113,7 +113,7 @@ class Offers:
         pool, now = self._pool, self._pool.time()
         if now < self._due:
             return
-        pool.take_news()
+        pool.pop_offer_changes()
         models = set() if pool.draining else pool.models()
         withdrawn = sorted(self._offered - models)
         offered = sorted(models)
@@ -158,7 +158,7 @@ class Offers:
         """Report what is new of the workers, and no more for a moment."""
         self.close()
         self._present_timer = None
-        self._pool.kinds_changed = False
+        self._pool.groups_changed = False
         if not self._presence:
             return
         try:
@@ -193,7 +193,7 @@ class Offers:
             "slots": worker.slots,
             "draining": worker.draining,
             "upstream": worker.upstream or None,
-            "unhealthy": worker.ailment or None,
+            "unhealthy": worker.unhealthy_reason or None,
             "modelInfo": msgspec.to_builtins(
                 {name: info for name, info in (worker.model_info or {}).items() if name in worker.models}
             ),

@@ -293,7 +293,7 @@ class Session:
         What comes late for an attempt that the gateway has ended is no fault for as long as a worker may take to stop; what comes
         after that, behind the worker's own result, or for a task that it never had, is.
         """
-        late_until = self.worker.past.get(self._key(frame)) if self.worker else None
+        late_until = self.worker.finished_attempts.get(self._key(frame)) if self.worker else None
         if self._time() > (late_until or 0.0):
             self._stale_frame(frame.task_id)
 
@@ -304,12 +304,12 @@ class Session:
         if attempt is not None and not attempt.answered:
             attempt.result(frame)
             return
-        late_until = worker.past.get(key)
+        late_until = worker.finished_attempts.get(key)
         if attempt is not None or late_until == 0.0:
             status, fault = "duplicate", True
-        elif late_until is not None or worker.strange.pop(key, False):
+        elif late_until is not None or worker.unknown_attempts.pop(key, False):
             status, fault = "stale", False
-            worker.past.put(key, 0.0)
+            worker.finished_attempts.put(key, 0.0)
         else:
             given = any(frame.task_id == task_id for task_id, _ in worker.attempts)
             status = "stale" if given else "unknown"
@@ -356,8 +356,8 @@ class Session:
                         self._registry.pool.count_loss(worker)
                     attempt.lost()
         for key in sorted(running)[: max(worker.slots, MAX_CANCELS)]:
-            if worker.past.get(key) is None:
-                worker.strange.put(key, True)  # its answer to the cancel is no fault
+            if worker.finished_attempts.get(key) is None:
+                worker.unknown_attempts.put(key, True)  # its answer to the cancel is no fault
             self.send(encoder.encode(Cancel(*key, "superseded", self._registry.settings.cancel_grace_ms)))
 
     # ---- registering ----------
@@ -423,7 +423,7 @@ class Session:
             log.info(
                 "worker offers other models, by its token and the endpoints",
                 worker_id=worker.id,
-                models=worker.told_models,
+                models=worker.logged_models,
             )
             self._registry.changed(worker)
 
@@ -442,7 +442,7 @@ class Session:
             first.slots = frame.slots
             self._frame_rate.set_slots(frame.slots, self._time())
             unhealthy = frame.unhealthy or ""
-            self._registry.health.says(first, unhealthy)
+            self._registry.health.report(first, unhealthy)
             if (first.models, first.task_types, first.slots, first.model_info, first.upstream) != before:
                 self._registry.changed(first)
             return
@@ -505,7 +505,7 @@ class Session:
             worker_id=worker.id,
             name=worker.name,
             version=worker.version,
-            models=worker.told_models,
+            models=worker.logged_models,
             slots=worker.slots,
             key_id=self.identity.id,
         )

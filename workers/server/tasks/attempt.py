@@ -123,7 +123,7 @@ class Effects(Protocol):
 
     def time(self) -> float: ...
 
-    def carry_out(self, attempt: "Attempt", step: Step) -> None:
+    def apply(self, attempt: "Attempt", step: Step) -> None:
         """Do what an attempt has come to, until the store has answered."""
         ...
 
@@ -290,7 +290,7 @@ class Attempt:
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
                 self._effects.keep_payload(grant.task_id, payload)
-                self._effects.carry_out(self, Move(Mismatch.SIZE))
+                self._effects.apply(self, Move(Mismatch.SIZE))
                 return
             self.phase = Phase.RUNNING
         self.started_at = self.output_at = self._sent_at = self._effects.time()
@@ -509,7 +509,7 @@ class Attempt:
         alone = len(choices) == len(texts) == 1 and len(texts[0]) <= MAX_TEXT_BYTES
         repairs = self.grant.repairs and alone and not self.writer.has_output
         self.phase, self.end, self._checking = Phase.FINISHING, end, True
-        self._effects.carry_out(self, Check(schema, texts, usage, repairs))
+        self._effects.apply(self, Check(schema, texts, usage, repairs))
 
     def checked(self, verdict: Verdict, step: Check, payload: bytes | None = None) -> None:
         """It is known whether the answer is what it must be. Nothing, if the task has ended otherwise meanwhile. `payload`: its
@@ -518,7 +518,7 @@ class Attempt:
             return
         end, self._checking = self.end, False
         if not verdict.wrong:
-            self._effects.carry_out(self, end)
+            self._effects.apply(self, end)
             return
         text, code = MISMATCHES[verdict.wrong].format(verdict.sentence), "JSON_PARSE_FAILED"
         self.phase, self.end = Phase.RUNNING, None
@@ -579,7 +579,7 @@ class Attempt:
             )
             return
         if message.reason == "unsupported":
-            self._effects.carry_out(self, Move(Mismatch.REJECTED))
+            self._effects.apply(self, Move(Mismatch.REJECTED))
             return
         if message.reason == "draining":
             worker.draining = True
@@ -741,7 +741,7 @@ class Attempt:
         self._checking = False
         self.phase = Phase.FINISHING
         self.end = end
-        self._effects.carry_out(self, end)
+        self._effects.apply(self, end)
 
     def _requeue(
         self,
@@ -757,7 +757,7 @@ class Attempt:
         self.phase = Phase.OVER
         self.writer.close()
         unsent = self._sent_at is None or self._rejected
-        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent))
+        self._effects.apply(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent))
 
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""
@@ -765,7 +765,7 @@ class Attempt:
             used = self._estimate() if self.writer.chunks or self._unread_chunks else NO_USAGE
         self.phase = Phase.OVER
         self.writer.close()
-        self._effects.carry_out(self, Release(used))
+        self._effects.apply(self, Release(used))
 
     # ---- what was used ----------
 

@@ -1,4 +1,4 @@
-"""Where an attempt stands, and what it may come to: a step, which `ending.py` carries out."""
+"""Where an attempt stands, and what it may come to: a step, which `effects.py` carries out."""
 
 import enum
 from typing import Literal, NamedTuple

@@ -26,7 +26,7 @@ OURS = frozenset({"model", "stream", "stream_options", "n"})
 """What the adapter sets, or the gateway has looked at: another spelling would be added to it."""
 
 
-def steering_member(members: Mapping[str, Raw], allowed: Collection[str] = ()) -> str | None:
+def forbidden_member(members: Mapping[str, Raw], allowed: Collection[str] = ()) -> str | None:
     """The first member that a caller may not set, or None. One that is null says nothing and is let through."""
     for name, value in members.items():
         folded = name.casefold()

@@ -18,7 +18,7 @@ SHARED_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
 
 
-class Elsewhere:
+class RemoteWorkers:
     """Reads what the other replicas report about their workers, when asked. `me`: this replica."""
 
     def __init__(self, link: RedisLink, keys: Keys, me: str) -> None:
@@ -32,8 +32,8 @@ class Elsewhere:
     async def takes(self, grant: Grant, why: Mismatch) -> bool:
         """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
         return any(
-            kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Mismatch.SIZE)
-            for kind in await self._kinds()
+            worker.takes(grant.model, grant.task_type) and (worker.version >= 2 or why is not Mismatch.SIZE)
+            for worker in await self._workers()
         )
 
     async def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
@@ -44,39 +44,41 @@ class Elsewhere:
     async def _keep(self) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._kept_until:
-            self._kept, self._kept_until = await self._kinds(0.0), now + KEPT_S
+            self._kept, self._kept_until = await self._workers(0.0), now + KEPT_S
 
     def _offers(self, models: Iterable[str] | None, task_type: str) -> bool:
         if models is None:
-            return any(not kind.draining and kind.does_type(task_type) for kind in self._kept)
-        return any(kind.takes(model, task_type) for model in models for kind in self._kept)
+            return any(not worker.draining and worker.supports_type(task_type) for worker in self._kept)
+        return any(worker.takes(model, task_type) for model in models for worker in self._kept)
 
-    async def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
-        """As `Pool.others_do`, of the workers elsewhere. Raises StoreError."""
-        kinds = await self._kinds()
-        return all(any(kind.does(model, task_types, version) for kind in kinds) for model in models)
+    async def peers_support(
+        self, models: Iterable[str], task_types: frozenset[str] | None, version: int
+    ) -> bool:
+        """As `Pool.peers_support`, of the workers elsewhere. Raises StoreError."""
+        workers = await self._workers()
+        return all(any(worker.supports(model, task_types, version) for worker in workers) for model in models)
 
     def close(self) -> None:
         """Stop reading."""
         if self._reading is not None:
             self._reading.cancel()
 
-    async def _kinds(self, pause_s: float = SHARED_S) -> set["_RemoteWorker"]:
+    async def _workers(self, pause_s: float = SHARED_S) -> set["_RemoteWorker"]:
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(pause_s), name="workers-elsewhere")
         return await asyncio.shield(self._reading)
 
     async def _read(self, pause_s: float) -> set["_RemoteWorker"]:
-        """The kinds of workers of other replicas; who asks within a moment shares the reading."""
+        """The workers of workers of other replicas; who asks within a moment shares the reading."""
         try:
             await asyncio.sleep(pause_s)
-            kinds: set[_RemoteWorker] = set()
+            workers: set[_RemoteWorker] = set()
             for name in await self._link.command("ZRANGE", self._keys("replicas"), 0, -1):
                 replica = name.decode()
                 if replica != self._me:
                     reply = await self._link.command("HGETALL", self._keys("presence", replica=replica))
-                    kinds.update(msgspec.convert(read_presence(reply), list[_RemoteWorker]))
-            return kinds
+                    workers.update(msgspec.convert(read_presence(reply), list[_RemoteWorker]))
+            return workers
         finally:
             self._reading = None
 
@@ -90,7 +92,7 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
     draining: bool = False
     unhealthy: str | None = None
 
-    def does(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
+    def supports(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
         return (
             covers(self.task_types, task_types)
             and self._offers(model)
@@ -100,9 +102,9 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
         )
 
     def takes(self, model: str, task_type: str) -> bool:
-        return not self.draining and self._offers(model) and self.does_type(task_type)
+        return not self.draining and self._offers(model) and self.supports_type(task_type)
 
-    def does_type(self, task_type: str) -> bool:
+    def supports_type(self, task_type: str) -> bool:
         return not task_type or takes(self.task_types, task_type)
 
     def _offers(self, model: str) -> bool:

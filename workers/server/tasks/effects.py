@@ -44,8 +44,8 @@ from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
 from fairlane.workers.server.tasks.chains import Chains, Follows, StageDone
-from fairlane.workers.server.tasks.departures import Departures
-from fairlane.workers.server.tasks.silence import Silence
+from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
+from fairlane.workers.server.tasks.sent_batcher import SentBatcher
 from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Phase, Release, Requeue, Step
 
@@ -75,7 +75,7 @@ NOT_BEGUN = Requeue("no worker any more", "declined", begun=False, unsent=True)
 log = structlog.get_logger("fairlane.workers")
 
 
-class Endings:
+class AttemptEffects:
     """See the module. The effects of every attempt, and the owner of every writer, of one replica."""
 
     move: Callable[[Attempt, Mismatch], None]
@@ -93,7 +93,7 @@ class Endings:
         health: Health,
         payloads: PayloadCache,
         background: Background,
-        silence: Silence,
+        timeouts: OutputTimeouts,
         checker: Checker,
         settings: DispatchSettings,
     ) -> None:
@@ -102,7 +102,7 @@ class Endings:
         self._slots = slots
         self._pool = slots.pool
         self._health = health
-        self._silence = silence
+        self._timeouts = timeouts
         self._checker = checker
         self._background = background
         self._lines = RateLimitedLogger()
@@ -113,7 +113,7 @@ class Endings:
         self.time = slots.pool.time
         self.keep_payload = payloads.put
         self.hold = slots.hold
-        self.sent = Departures(scheduler, slots).add
+        self.sent = SentBatcher(scheduler, slots).add
         self.changed = offers.offer
 
     @property
@@ -129,7 +129,7 @@ class Endings:
 
     # ---- steps ----------
 
-    def carry_out(self, attempt: Attempt, step: Step) -> None:
+    def apply(self, attempt: Attempt, step: Step) -> None:
         """Do what an attempt has come to."""
         if isinstance(step, Finish):
             self._finish(attempt, step)
@@ -208,13 +208,13 @@ class Endings:
             return
         done, outcome = attempt.end.stage, advanced.outcome
         if outcome in STAGE_OVER:  # 1, 2
-            self._tell(grant, step, advanced)
+            self._report_steps(grant, step, advanced)
             if outcome in STAGE_DONE:
                 self._account_stage(attempt, step, advanced)
             attempt.written()
             worker = self._forget(attempt)
             _acknowledge(attempt, "ok" if outcome in STAGE_DONE else outcome)
-            self._slots.use(worker, list(advanced.grants), advanced.later, advanced.shut)
+            self._slots.assign_grants(worker, list(advanced.grants), advanced.later, advanced.shut)
         else:  # 3
             self._background.spawn(self._decide_again(attempt, done, step, advanced))
 
@@ -241,7 +241,7 @@ class Endings:
         follows = None if chain is None else self.chains.broken(chain, done, step.then, code, sentence)
         self._step(attempt, done, follows)
 
-    def _tell(self, grant: Grant, step: Advance, advanced: Advanced) -> None:
+    def _report_steps(self, grant: Grant, step: Advance, advanced: Advanced) -> None:
         """Bring what the step wrote into its chain's log to the readers here."""
         run = running(grant)
         told = [*step.told, *([step.then.terminal] if isinstance(step.then, ChainEnd) else [])]
@@ -255,7 +255,7 @@ class Endings:
         if advanced.outcome == "ended" and isinstance(step.then, ChainEnd) and not is_part(attempt.grant):
             self._account(attempt, step.then.state, step.then.code, step.used, step.then)
             return
-        self._silence.completed(attempt)
+        self._timeouts.completed(attempt)
         self._health.ended(attempt.worker, attempt.grant.model, State.COMPLETED, "", "")
         if attempt.span is not None:
             trace_end(attempt.span, State.COMPLETED, "", step.used)
@@ -283,7 +283,7 @@ class Endings:
         attempt.written()
         worker = self._forget(attempt)
         _acknowledge(attempt, finished.outcome)
-        self._slots.use(worker, finished.grants, finished.later, finished.shut)
+        self._slots.assign_grants(worker, finished.grants, finished.later, finished.shut)
 
     def on_unwritable(self, grant: Grant, why: str) -> None:
         """A writer cannot continue."""
@@ -383,9 +383,9 @@ class Endings:
         if finished.outcome == "ok":
             self._account(attempt, State.CANCELLED, CANCELLED, used)
         _acknowledge(attempt, finished.outcome)
-        self._slots.use(worker, finished.grants, finished.later, finished.shut)
+        self._slots.assign_grants(worker, finished.grants, finished.later, finished.shut)
 
-    def moved(self, attempt: Attempt) -> Worker:
+    def reassigned(self, attempt: Attempt) -> Worker:
         """An attempt moves to another worker: its slot is free, the grant stays. Returns the worker it was on."""
         attempt.forget()
         return self._forget(attempt)
@@ -397,7 +397,9 @@ class Endings:
             del worker.attempts[attempt.key]
         self.attempts.remove(attempt)
         attempt.cancel_timer()
-        worker.past.put(attempt.key, 0.0 if attempt.answered else self.time() + self.stop_grace_s)
+        worker.finished_attempts.put(
+            attempt.key, 0.0 if attempt.answered else self.time() + self.stop_grace_s
+        )
         if attempt.span is not None:
             attempt.span.end()
         if worker.suspended and not any(a.phase is Phase.STOPPING for a in attempts_on(worker)):
@@ -415,7 +417,7 @@ class Endings:
 
     def began_output(self, attempt: Attempt) -> None:
         """Record an attempt's first output in the metrics and its span. Silence counts from now on."""
-        self._silence.began_output(attempt)
+        self._timeouts.began_output(attempt)
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
@@ -434,7 +436,7 @@ class Endings:
                 self._scheduler.metrics.count(REPAIRS, grant.model, "failed" if code else "repaired")
         ended = self._ended_task(attempt, chain) if state is State.FAILED else None
         if state is State.COMPLETED or chain is not None:
-            self._silence.completed(attempt)
+            self._timeouts.completed(attempt)
         works = chain is not None or (attempt.end is not None and attempt.end.blameless)
         said = ended.sentence if ended else ""
         self._health.ended(attempt.worker, grant.model, State.COMPLETED if works else state, code, said)

@@ -3,12 +3,10 @@
 import asyncio
 import base64
 import contextlib
-import logging
 import struct
 import zlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -166,7 +164,7 @@ async def _try(
     heard = _Heard()
     finding = Finding(name, False, "", 0)
     try:
-        async with contextlib.aclosing(adapter(task, _context(task))) as items:
+        async with contextlib.aclosing(adapter(task, Context(task))) as items:
             async for item in items:
                 assert not isinstance(item, bytes)  # texts have none
                 _hear(heard, item, loop.time() - began)
@@ -242,20 +240,6 @@ def _is_object(heard: _Heard) -> tuple[bool, str]:
     except msgspec.DecodeError:
         return False, f"no JSON: {_said_something(heard)[1]}"
     return isinstance(value, dict), repr(_short(heard.content))
-
-
-def _context(task: Task) -> Context:
-    async def no_progress(_: Any) -> None:
-        return None
-
-    return Context(
-        task,
-        state=SimpleNamespace(),
-        deadline=None,
-        clock=asyncio.get_running_loop().time,
-        send_progress=no_progress,
-        log=logging.getLogger("fairlane.worker"),
-    )
 
 
 def _failed(error: TaskError) -> Failed:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 
 from fairlane.workers import protocol
@@ -13,7 +12,7 @@ from fairlane.workers.sdk.values import Delta, Result, Task, Usage
 from fairlane.workers.sdk.worker import Worker
 
 
-async def rehearse(
+async def dry_run(
     worker: Worker,
     task: Task,
     show: Callable[[Item | protocol.TaskProgress], None],
@@ -37,9 +36,7 @@ async def rehearse(
         task,
         state=worker.state,
         deadline=None if timeout_s is None else loop.time() + timeout_s,
-        clock=loop.time,
         send_progress=show_progress,
-        log=logging.getLogger("fairlane.worker"),
     )
     async with (
         worker.started(),

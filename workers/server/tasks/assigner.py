@@ -7,14 +7,14 @@ from fairlane.streaming.events import Event
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.server.background import Background
-from fairlane.workers.server.offers.elsewhere import Elsewhere
+from fairlane.workers.server.offers.remote_workers import RemoteWorkers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Mismatch, Recent, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt, key_of
-from fairlane.workers.server.tasks.ending import Endings
-from fairlane.workers.server.tasks.silence import Silence
+from fairlane.workers.server.tasks.effects import AttemptEffects
+from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
 from fairlane.workers.server.tasks.spans import trace_attempt, trace_wait
 from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.tasktypes import MEDIA
@@ -31,33 +31,33 @@ UNTAKEN = {
 }
 
 
-class Beginnings:
+class Assigner:
     """See the module. `tracer`: where traces are wanted."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         slots: Slots,
-        endings: Endings,
+        effects: AttemptEffects,
         payloads: PayloadCache,
-        elsewhere: Elsewhere,
+        remote_workers: RemoteWorkers,
         background: Background,
         settings: DispatchSettings,
         flushes: Flushes,
-        silence: Silence,
+        timeouts: OutputTimeouts,
         tracer: Tracer | None,
     ) -> None:
         self._scheduler = scheduler
         self._slots = slots
         self._pool = slots.pool
-        self._endings = endings
-        self._attempts = endings.attempts
+        self._effects = effects
+        self._attempts = effects.attempts
         self._payloads = payloads
-        self._elsewhere = elsewhere
+        self._remote_workers = remote_workers
         self._background = background
         self._settings = settings
         self._flushes = flushes
-        self._silence = silence
+        self._timeouts = timeouts
         self._tracer = tracer
         self._sent_away: Recent[str, int] = Recent(MAX_SENT_AWAY)
 
@@ -101,7 +101,7 @@ class Beginnings:
             or key_of(grant, worker) in worker.attempts
             or (worker.cap is not None and len(worker.attempts) >= worker.cap)
         ):  # 2
-            self._endings.give_back_soon(grant)
+            self._effects.give_back_soon(grant)
             if not worker.serves(grant.model):
                 self._slots.fill(worker)  # with what it offers by now
         elif mismatch:  # 3
@@ -119,17 +119,17 @@ class Beginnings:
             self._background.spawn(self._fetch_payload(attempt))
 
     def _new_attempt(self, grant: Grant, worker: Worker) -> Attempt:
-        settings, endings = self._settings, self._endings
+        settings, effects = self._settings, self._effects
         coalescer = Coalescer(settings.flush_interval_ms, settings.flush_chunks, settings.flush_chars)
         max_bytes = settings.max_output_bytes
-        writer = TaskWriter(self._scheduler, endings, grant, coalescer, self._flushes, max_bytes=max_bytes)
+        writer = TaskWriter(self._scheduler, effects, grant, coalescer, self._flushes, max_bytes=max_bytes)
         span = None if self._tracer is None else trace_attempt(self._tracer, grant, worker)
-        attempt = Attempt(endings, grant, worker, writer, span)
+        attempt = Attempt(effects, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt
         self._attempts.add(attempt)
-        self._silence.begin(attempt)
+        self._timeouts.begin(attempt)
         self._pool.touch(worker)
-        endings.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
+        effects.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
         return attempt
 
     async def _fetch_payload(self, attempt: Attempt) -> None:
@@ -158,7 +158,7 @@ class Beginnings:
             worker.refused.put(grant.task_id, why)
         other = self._pool.pick(grant.model, grant.task_type, grant.task_id, worker.upstream)
         if other is not None:
-            self._endings.moved(attempt)
+            self._effects.reassigned(attempt)
             self._begin(grant, other)
             self._slots.fill(worker)
             return
@@ -174,7 +174,9 @@ class Beginnings:
         times = (self._sent_away.get(grant.task_id) or 0) + 1
         self._sent_away.put(grant.task_id, times)
         tired = why is Mismatch.REJECTED and times > MAX_REFUSALS
-        if not tired and await self._background.until_answered(lambda: self._elsewhere.takes(grant, why)):
+        if not tired and await self._background.until_answered(
+            lambda: self._remote_workers.takes(grant, why)
+        ):
             attempt.decline(why.value)
         else:
             code = "NO_WORKER"

@@ -13,7 +13,7 @@ CALL_ATTEMPTS = 500
 """The most that one call reports; other calls wait for as long as it takes."""
 
 
-class Departures:
+class SentBatcher:
     """See the module. What is not reported, as the store is unavailable, is made up for by the end of the attempt: until
     then it counts."""
 

@@ -17,7 +17,7 @@ SOON_S = 0.05
 """A worker that has not said that it has begun is looked at again after so long."""
 
 
-class Silence:
+class OutputTimeouts:
     """See the module. Removing an attempt cancels its timer."""
 
     def __init__(self, settings: DispatchSettings, congestion: Congestion) -> None:
@@ -30,9 +30,9 @@ class Silence:
         if not self._settings.output_limits:
             return  # those that come while it runs are found by upkeep
         attempt.limits = self._congestion.held(attempt.grant.model)
-        self.look(attempt)
+        self.check(attempt)
 
-    def look(self, attempt: Attempt) -> None:
+    def check(self, attempt: Attempt) -> None:
         """End an attempt whose model was silent for too long; look again when that may be. Any number of times."""
         attempt.cancel_timer()
         limits = attempt.limits or self._settings.limits_of(attempt.grant)
@@ -44,7 +44,7 @@ class Silence:
             return
         over_at = (attempt.output_at if has_output else attempt.started_at) + limit_ms / 1000
         if now < over_at or attempt.phase is not Phase.RUNNING:
-            attempt.timer = self._loop.call_at(max(over_at, now + SOON_S), self.look, attempt)
+            attempt.timer = self._loop.call_at(max(over_at, now + SOON_S), self.check, attempt)
         elif has_output:
             text = f"The model sent nothing for {self._words(limit_ms, attempt, 'gap')}"
             self._over(attempt, "gap", limit_ms)
@@ -60,7 +60,7 @@ class Silence:
             self._took_to_begin(attempt, attempt.first_output_at)
         elif not self._settings.output_limits:
             return
-        self.look(attempt)
+        self.check(attempt)
 
     def completed(self, attempt: Attempt) -> None:
         """It has answered, perhaps with nothing but its result."""

@@ -1,23 +1,23 @@
-"""Stops tasks here that another replica, or a script, has ended."""
+"""RemoteStops tasks here that another replica, or a script, has ended."""
 
 import asyncio
 
 from fairlane.queues.scheduler import Scheduler
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.ending import Endings
+from fairlane.workers.server.tasks.effects import AttemptEffects
 
 LOST_REPLY_S = 2.0
 """A reply of Redis seldom takes as long; and as they come in order, one to a later question proves that it never will."""
 
 
-class Stops:
+class RemoteStops:
     """See the module."""
 
-    def __init__(self, scheduler: Scheduler, endings: Endings, background: Background) -> None:
+    def __init__(self, scheduler: Scheduler, effects: AttemptEffects, background: Background) -> None:
         self._scheduler = scheduler
-        self._endings = endings
-        self._attempts = endings.attempts
+        self._effects = effects
+        self._attempts = effects.attempts
         self._background = background
 
     def on_stop(self, task_id: str, epoch: int, why: str) -> None:
@@ -42,4 +42,4 @@ class Stops:
         record = await self._background.until_answered(lambda: self._scheduler.position(task_id))
         if record is None or record.number("epoch") != epoch or self._held(task_id, epoch):
             return
-        self._endings.give_back_soon(record.grant(task_id))
+        self._effects.give_back_soon(record.grant(task_id))
