@@ -1,7 +1,7 @@
 """What the scheduler and the dispatcher are told of the settings, and how tasks end that nobody ends. Pure."""
 
 from fairlane.gateway.current import Current
-from fairlane.gateway.endpoints.payloads import completed
+from fairlane.gateway.endpoints.payloads import worker_payload
 from fairlane.gateway.permits.gate import LEFT_UNREPORTED
 from fairlane.gateway.settings import ModelSettings, Settings
 from fairlane.queues.scheduler import Ends, Limits
@@ -59,7 +59,7 @@ def dispatch_settings(current: Current) -> DispatchSettings:
     settings = current.settings
     return DispatchSettings(
         endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints)),
-        complete=lambda model, payload: completed(current.endpoints, model, payload),
+        complete=lambda model, payload: worker_payload(current.endpoints, model, payload),
         flush_interval_ms=settings.stream_flush_interval_ms,
         flush_chunks=settings.stream_flush_size,
         no_worker_grace_ms=settings.no_worker_grace_ms,

@@ -264,11 +264,10 @@ def model_not_found(model: str) -> ApiError:
 
 
 def type_not_offered(model: str, makes: str, task_type: str) -> ApiError:
-    """No worker takes tasks of this type: none of this model, or ('') none at all. `makes`: what they would make."""
-    if model:
-        sentence = f"Model `{model}` doesn't support {makes}: none of its workers offers the task type `{task_type}`."
-    else:
-        sentence = f"This gateway doesn't support {makes}: no worker offers the task type `{task_type}`."
+    """No worker of this model takes tasks of this type. `makes`: what they would make."""
+    sentence = (
+        f"Model `{model}` doesn't support {makes}: none of its workers offers the task type `{task_type}`."
+    )
     return ApiError(404, "TYPE_NOT_OFFERED", sentence, param="model")
 
 

@@ -307,7 +307,7 @@ class Gateway:
             closing=closing,
             lifecycle=lifecycle,
             allowances=allowances,
-            gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
+            gate=Gate(self.scheduler, background, signer, lambda: current.endpoints, holder.ask_later),
             responses=responses,
             files=files,
         )

@@ -32,7 +32,7 @@ async def caller(request: Framed, caller: CallerDep) -> Response:
             "tiers": sorted(gateway.current.settings.tiers) if caller.delegating else [caller.tier],
             "modes": list(MODES),
             "version": __version__,
-            **await gateway.tasks.allowances.told(
+            **await gateway.tasks.allowances.describe(
                 caller.user, "" if caller.claims else caller.key_limits, caller.user_limits
             ),
             "quota": await gateway.quota.own(caller),

@@ -14,7 +14,7 @@ from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, 
 from fairlane.gateway.calls.endpoints import MEMBERS, EndpointRequest, endpoint_task, read_endpoint_request
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import IdempotencyKey, key_of_prompt, name_task, read_idempotency
-from fairlane.gateway.calls.prompts import Filled, fill_in
+from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.task_builder import (
     OWN_FIELDS,
@@ -31,16 +31,16 @@ from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request, task_f
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.idempotent_replay import state_of
+from fairlane.gateway.tasks.idempotent_replay import state_fields
 from fairlane.gateway.tasks.poll import (
     is_chain,
     not_found,
     place_fields,
+    plan_fields,
     poll_after,
     record_info,
-    told_of_plan,
 )
-from fairlane.gateway.tasks.resume import begin, read_cursor
+from fairlane.gateway.tasks.resume import read_cursor, resume
 from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.clock import now_ms
@@ -218,7 +218,7 @@ def _make(
     said: IdempotencyKey | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
-    filled: Filled | None = None,
+    filled: FilledTemplate | None = None,
     task_id: str = "",
 ) -> tuple[TaskSpec, AnswerMode]:
     """`named`: the model that the payload names; without another word it is the task's. `filled`: the template of which the
@@ -274,14 +274,14 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: S
     if isinstance(submitted, ExistingTask):
         assert request.caller is not None
         task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
-        told = await state_of(submitted, tasks.poll, request.caller)
-        plan = told_of_plan(submitted.asked, submitted.model, submitted.template)
+        told = await state_fields(submitted, tasks.poll, request.caller)
+        plan = plan_fields(submitted.asked, submitted.model, submitted.template)
     else:
         told = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
         told["pollAfterMs"] = poll_after(submitted.place.wait_ms)
         if chain is not None:
             told |= {"stageStatus": chain.status, "stages": chain.stages}
-        plan = told_of_plan(task.asked, submitted.model, task.template)
+        plan = plan_fields(task.asked, submitted.model, task.template)
     links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
     headers = [JSON, (b"x-task-id", task_id.encode()), _location(task_id), *(REPLAYED if again else ())]
     await request.respond(202, msgspec.json.encode({**told, **links, **plan, **again}), headers)
@@ -488,7 +488,7 @@ async def _replay(
     """What answers a reader of a task's log. Raises StoreError."""
     # Last-Event-ID beats ?after=; a browser's EventSource would give up for good on a 400
     seen = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
-    start = await begin(tasks.hub, reader, record, read_cursor(seen), from_latest)
+    start = await resume(tasks.hub, reader, record, read_cursor(seen), from_latest)
     if start.seen_all:
         return request.respond(204, b"", [(b"x-task-id", task_id.encode())])
     first = b""

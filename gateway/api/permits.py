@@ -6,7 +6,7 @@ Any method is answered alike, as proxies ask with the method of the request that
 from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
 from fairlane.gateway.errors import ApiError, bad_request, native_answer
-from fairlane.gateway.permits.gate import UNKNOWN_MS, NotYourTurn
+from fairlane.gateway.permits.gate import UNKNOWN_MS, PermitRejected
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import Left
 
@@ -20,7 +20,7 @@ async def check(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: 
         if endpoint is None:
             endpoint = _asked_for(request, tasks.current.endpoints).name
         task_id, receipt = await tasks.gate.admit(endpoint, request.header(PERMIT), request.header(TASK))
-    except NotYourTurn as error:  # some proxies pass headers of a refusal on, and not its body
+    except PermitRejected as error:  # some proxies pass headers of a refusal on, and not its body
         error.headers = [(b"x-fairlane-refusal", native_answer(error).body), NO_STORE]
         raise
     headers = [JSON, NO_STORE, (TASK, task_id.encode()), (RECEIPT, receipt.encode())]
@@ -52,7 +52,9 @@ def _asked_for(request: Request, endpoints: Endpoints) -> Endpoint:
     try:
         meant = [endpoints.find(url, method)[0] for url in urls]
     except EndpointError as error:
-        raise NotYourTurn("PERMIT_INVALID", str(error), UNKNOWN_MS) from None
+        raise PermitRejected("PERMIT_INVALID", str(error), UNKNOWN_MS) from None
     if any(one.name != meant[0].name for one in meant):
-        raise NotYourTurn("PERMIT_INVALID", "The request tells two URLs, of different endpoints", UNKNOWN_MS)
+        raise PermitRejected(
+            "PERMIT_INVALID", "The request tells two URLs, of different endpoints", UNKNOWN_MS
+        )
     return meant[0]

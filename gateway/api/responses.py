@@ -15,7 +15,7 @@ from fairlane.gateway.api.stored_responses import follow
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.responses.request import chat_of, wishes_of
+from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
@@ -39,7 +39,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    wishes = await tasks.bodies.run(len(body), wishes_of, fields)
+    wishes = await tasks.bodies.run(len(body), read_storage_options, fields)
     kept, most = tasks.responses, tasks.settings.max_body_bytes
     previous, background = wishes.previous, wishes.background
     stores = await kept.stores(wishes)

@@ -7,8 +7,8 @@ from fastapi import Response
 
 from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
 from fairlane.gateway.api.operator_schemas import RouteList
-from fairlane.gateway.calls.prompts import told_of_template
-from fairlane.gateway.chains.requests import told_of_declared
+from fairlane.gateway.calls.prompts import template_fields
+from fairlane.gateway.chains.requests import declared_chain
 from fairlane.gateway.credits.amounts import plain_credits
 from fairlane.gateway.current import Current
 from fairlane.gateway.routing.routes import Rule
@@ -50,6 +50,6 @@ async def routes(request: Framed, caller: CallerDep) -> Response:
             template = plain.template or (name if name in plans.templates else None)
             said = {"name": name, "tier": tier, "template": template, "vision": vision}
             listed.append(said | _rule(plain, current.settings, tier))
-    templates = [told_of_template(template) for _, template in sorted(plans.templates.items())]
-    chains = [told_of_declared(current, name) for name in sorted(current.settings.chains)]
+    templates = [template_fields(template) for _, template in sorted(plans.templates.items())]
+    chains = [declared_chain(current, name) for name in sorted(current.settings.chains)]
     return answer({"routes": listed, "templates": templates, "chains": chains})

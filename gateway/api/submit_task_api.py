@@ -19,11 +19,11 @@ from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
 from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.endpoints.rates import per_second
+from fairlane.gateway.endpoints.endpoints import per_second
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.idempotent_replay import state_of
+from fairlane.gateway.tasks.idempotent_replay import state_fields
 from fairlane.gateway.tasks.poll import PERMIT_MEMBERS
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.clock import now_ms
@@ -50,7 +50,7 @@ async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
     del body, fields  # it may wait for the store
     submitted = await tasks.submit(task)
     if isinstance(submitted, ExistingTask):
-        known = await state_of(submitted, tasks.poll, caller)
+        known = await state_fields(submitted, tasks.poll, caller)
         told = _told(submitted.task_id, State(known["status"]), submitted.enqueued_ms, submitted.place)
         headers = [JSON, (b"x-task-id", submitted.task_id.encode()), *REPLAYED]
     else:
@@ -132,8 +132,8 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
         if error.status != 404:
             raise
         archived = await tasks.poll.archived(task_id, caller)
-        kept = msgspec.json.decode(archived.answer, type=_Archived)
-        told = _result(kept.result) if kept.result else _failure(kept.error, kept.code)
+        read_log = msgspec.json.decode(archived.answer, type=_Archived)
+        told = _result(read_log.result) if read_log.result else _failure(read_log.error, read_log.code)
         times = archived.enqueued_ms, 0, archived.ended_ms
         await request.respond(200, _encoded(State(archived.state), told, 0, 0, *times), headers)
         return

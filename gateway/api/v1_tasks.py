@@ -87,7 +87,7 @@ def task_of(
 
 def options_of(request: Request, *, stream: bool, wait: bool = True) -> Options:
     """What a request's headers say of its task. Raises ApiError(400)."""
-    if not request.says_any_of(OPTIONS):
+    if request.headers.keys().isdisjoint(OPTIONS):
         return Options(wait=wait, stream=stream, on_v1=True)
     return Options(
         wait=wait,

@@ -17,7 +17,7 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
-from fairlane.gateway.calls.responses.request import chat_of, wishes_of
+from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
@@ -60,7 +60,7 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     fields = await reading.bodies.parse(body)
     if read_flag(fields, "stream"):
         raise _cannot_stream()
-    wishes = await reading.bodies.run(len(body), wishes_of, fields)
+    wishes = await reading.bodies.run(len(body), read_storage_options, fields)
     for name, wish in (
         ("background", wishes.background),
         ("store", wishes.store),

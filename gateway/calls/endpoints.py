@@ -1,13 +1,13 @@
-"""From a call that names an endpoint, or a URL, to a task of its line.
+"""Turn a call that names an endpoint, or a URL, into a task of its line.
 
-What is stored is a request in its one form: the URL as it was understood, headers that may pass, the body. Who may use the
-endpoint is looked at here; what the operator says of it otherwise, at the grant (`gateway/endpoints/payloads.py`).
+The stored request has one form: the normalised URL, the headers that may pass, the body. Access is checked here; the operator's
+other settings of the endpoint are applied at the grant (`gateway/endpoints/payloads.py`).
 """
 
 import base64
 import binascii
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -37,7 +37,7 @@ KEEP_MS = 3_600_000
 AFTER_READ_MS = 20_000
 """and once its caller has read it."""
 RUN_MARGIN_MS = 5000
-"""What a task may run for longer than its request: the worker has the answer by then, and tells it."""
+"""Added to the endpoint's timeout: within it the worker reports the answer."""
 NONE = "No endpoint is configured for this URL"
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -45,7 +45,7 @@ BYTES_TYPE = "application/octet-stream"
 
 
 class EndpointRequest(NamedTuple):
-    """What a call asks for."""
+    """A request for an endpoint."""
 
     url: str | None
     """None: that of the endpoint, which must be one alone."""
@@ -61,24 +61,23 @@ class EndpointRequest(NamedTuple):
     """The JSON of base64, in the place of a text."""
     bytes_of_body: int = 0
     content_type: str = ""
-    """Of the body, where the headers do not say it."""
+    """The body's type, if the headers name none."""
 
 
 def read_endpoint_request(fields: RawObject, task_type: str) -> EndpointRequest:
-    """What the members of a native call ask for. Raises ApiError(400)."""
+    """Read the members of a native call. Raise ApiError(400)."""
     url, endpoint = read_text(fields, "url"), read_text(fields, "endpoint")
     if url is None and endpoint is None:
         raise bad_request("url is missing: the URL that is called (or name an endpoint)", "url")
     body, encoded, size, kind = _body(fields)
+    # the method of a permit is its holder's to choose
+    usual = "" if task_type == PERMIT else "GET" if body is encoded is None else "POST"
     asked = EndpointRequest(
         url,
-        (
-            read_text(fields, "method")
-            or _method(task_type, has_body=body is not None or encoded is not None)
-        ).upper(),
+        (read_text(fields, "method") or usual).upper(),
         endpoint,
-        _query(fields),
-        _headers(fields),
+        urlencode(list(_pairs(fields, "query"))),
+        tuple(_pairs(fields, "headers")),
         body,
         encoded,
         size,
@@ -89,13 +88,6 @@ def read_endpoint_request(fields: RawObject, task_type: str) -> EndpointRequest:
             "A permit is for a URL and a method: headers and body are the caller's to send", "body"
         )
     return asked
-
-
-def _method(task_type: str, *, has_body: bool) -> str:
-    """What is meant where no method is said: that of a permit is its caller's to choose."""
-    if task_type == PERMIT:
-        return ""
-    return "POST" if has_body else "GET"
 
 
 def find_endpoint(
@@ -137,7 +129,7 @@ def find_endpoint(
 
 
 def _may_use(caller: Caller, endpoint: Endpoint) -> bool:
-    """Whether a caller's key is for an endpoint; else nothing tells him that there is one. (His token may.)"""
+    """Return whether the caller's key covers an endpoint; to others it does not exist. (A token is checked later.)"""
     covered = "*" in caller.models or endpoint.model in caller.models
     return covered and endpoint.may_use(caller.key_id, caller.tier)
 
@@ -183,7 +175,7 @@ def endpoint_task(
 def _settle(
     task: TaskSpec, endpoint: Endpoint, method: str, options: Options, payload: bytes, archive_ms: int
 ) -> None:
-    """What of a task the endpoint says. It has no tokens."""
+    """Apply the endpoint's settings to a task. It has no tokens."""
     task.payload = payload
     task.estimated_input = task.most_input = 0
     task.max_output, task.answers = 1, 1
@@ -216,74 +208,39 @@ def read_text(fields: RawObject, name: str) -> str | None:
     return value
 
 
-def _headers(fields: RawObject) -> tuple[Header, ...]:
-    """`{"name": "value"}`, or with a list of values; or `[["name", "value"]]`."""
-    value = _object(fields, "headers")
-    pairs = value.items() if isinstance(value, dict) else value
-    return tuple(_pairs(pairs, "headers"))
-
-
-def _query(fields: RawObject) -> str:
-    value = _object(fields, "query")
-    pairs = value.items() if isinstance(value, dict) else value
-    return urlencode(list(_pairs(pairs, "query")))
-
-
-def _object(fields: RawObject, name: str) -> Any:
-    value = value_of_long(fields, name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict | list):
-        raise bad_request(f'{name} must be an object such as {{"name": "value"}}', name)
-    return value
-
-
 MAX_OBJECT = 64 * 1024
 """Bytes of headers, or of a query."""
 
 
-def value_of_long(fields: RawObject, name: str) -> Any:
-    """A member that may be longer than names and numbers are."""
+def _pairs(fields: RawObject, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of `headers` or `query`: `{"name": "value"}`, or with a list of values; or `[["name", "value"]]`."""
     raw = fields.get(name)
     if raw is None or not kind_of(raw):
-        return None
+        return
     if memoryview(raw).nbytes > MAX_OBJECT:
         raise bad_request(f"{name} may have {MAX_OBJECT} bytes", name)
     try:
-        return msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         raise bad_request(f"{name} cannot be read", name) from None
-
-
-def _pairs(pairs: Any, name: str) -> Iterator[tuple[str, str]]:
-    for pair in pairs:
+    for pair in value.items() if isinstance(value, dict) else value if isinstance(value, list) else [None]:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise bad_request(f'{name} must be an object such as {{"name": "value"}}', name)
-        values = pair[1] if isinstance(pair[1], list) else [pair[1]]
-        for value in values:
-            if isinstance(value, bool):
-                yield pair[0], "true" if value else "false"
-            elif isinstance(value, str | int | float):
-                yield pair[0], str(value)
-            else:
+        for one in pair[1] if isinstance(pair[1], list) else [pair[1]]:
+            if not isinstance(one, bool | str | int | float):
                 raise bad_request(f"{name}: the value of {pair[0][:40]!r} must be a text or a number", name)
+            yield pair[0], str(one).lower() if isinstance(one, bool) else str(one)
 
 
 def _body(fields: RawObject) -> tuple[bytes | None, bytes | None, int, str]:
     """The JSON of the body's text, or that of its base64; how many bytes it has; its type, where the caller says none."""
     raw, encoded = fields.get("body"), fields.get("bodyBase64")
-    has_text, has_bytes = (
-        bool(raw is not None and kind_of(raw)),
-        bool(encoded is not None and kind_of(encoded)),
-    )
-    if has_text and has_bytes:
-        raise bad_request("body and bodyBase64 cannot both be given", "body")
-    if has_bytes:
-        assert encoded is not None
+    if encoded is not None and kind_of(encoded):
+        if raw is not None and kind_of(raw):
+            raise bad_request("body and bodyBase64 cannot both be given", "body")
         return None, *_base64(bytes(encoded)), BYTES_TYPE
-    if not has_text:
+    if raw is None or not kind_of(raw):
         return None, None, 0, ""
-    assert raw is not None
     text = bytes(raw).strip()
     if kind_of(raw) != '"':  # any other JSON is sent as it came
         return msgspec.json.encode(text.decode()), None, len(text), JSON_TYPE

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -42,7 +42,7 @@ STREAMED_S = 3600.0
 MAX_QUERY_FIELDS = 20
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 WRITE_CHUNK = 128 * 1024
-"""Bytes of an answer that are written at once."""
+"""Bytes of an answer that are written in one piece."""
 
 
 CONNECTION = "fairlane.connection"
@@ -58,15 +58,15 @@ class WatchedConnection(Protocol):
 
 
 class AnswerBroken(Exception):
-    """An answer that has begun and cannot go on; its cause says why."""
+    """An answer that has begun and cannot continue; its cause says why."""
 
     def __init__(self, request_id: str) -> None:
-        super().__init__(f"the answer to {request_id} cannot go on")
+        super().__init__(f"the answer to {request_id} cannot continue")
         self.request_id = request_id
 
 
-class Whole:
-    """Whoever `receive` and `send` belong to when the server is ours and nothing stands between: takes and gives bodies whole."""
+class DirectExchange:
+    """The object behind `receive` and `send` where no middleware wraps them: it passes bodies whole."""
 
     __slots__ = ()
 
@@ -88,7 +88,7 @@ class Whole:
 
     @property
     def may_write(self) -> bool:
-        """Whether the answer has begun and its client reads what is written."""
+        """Whether the answer has begun, and its client reads."""
         raise NotImplementedError
 
     def write_more(self, body: bytes) -> None:
@@ -96,8 +96,14 @@ class Whole:
         raise NotImplementedError
 
 
+def direct_exchange(method: Callable[..., object]) -> DirectExchange | None:
+    """Return the object that a `receive` or `send` belongs to; None if middleware wraps it."""
+    whole = getattr(method, "__self__", None)
+    return whole if isinstance(whole, DirectExchange) else None
+
+
 class Request:
-    """One HTTP request."""
+    """An HTTP request."""
 
     __slots__ = (
         "_query",
@@ -138,42 +144,38 @@ class Request:
         self.id = self._said_id() or b"req_" + os.urandom(12).hex().encode()
         self.started = False
         self.status = 499
-        """Of the answer; 499 until it begins: the caller left before."""
+        """Of the answer; 499 until it begins, as if the client had left."""
         self.began = time.monotonic()
         self.span: Span | None = None
-        """Where traces are made; the tasks of the request belong to it."""
+        """The request's span, if traces are made."""
         self.rate_limits: RateLimitStatus | None = None
-        """What is left of the caller's limits: answers of OpenAI's calls tell it, whatever they are."""
+        """What is left of the caller's limits, for headers of OpenAI's calls."""
         self.route = "other"
         """The path's pattern, when there is such a call."""
         self.submits = False
         """Whether the call submits a task."""
         self.caller: Caller | None = None
-        """Whose call it is, while it is open (`InFlightRequests`)."""
+        """The caller, while the call is open (`InFlightRequests`)."""
         self.owner_key: tuple[str | None, str] | None = None
         self.link_owner: tuple[str | None, str] | None = None
-        """Who else it counts for: the owner of the task whose link is read."""
+        """The owner of the task whose link is read: the call counts for that owner, too."""
         self.revoked = False
-        """Whether the caller's key was taken away while the call was open."""
+        """Whether the caller's key was removed while the call was open."""
         self.on_revoked: Callable[[], None] | None = None
         self._query: dict[str, list[str]] | None = None
 
     def own_headers(self) -> Headers:
-        """What each answer has: the request's id; on OpenAI's calls also how long it took until now, ms, as there."""
+        """Return the headers of each answer: the request's id; on OpenAI's calls also the time taken so far, ms."""
         named = (b"x-request-id", self.id)
         if not self.path.startswith("/v1/"):
             return [named]
+        left = self.rate_limits
+        limits = [] if left is None else limit_headers(left)
         if self.anthropic:
-            return [named, (b"request-id", self.id), *self._limits(), *self._anthropic_limits()]
+            more = [] if left is None else anthropic_limit_headers(left, time.time())
+            return [named, (b"request-id", self.id), *limits, *more]
         took = (b"openai-processing-ms", b"%d" % round((time.monotonic() - self.began) * 1000))
-        return [named, took, *self._limits()]
-
-    def _limits(self) -> Headers:
-        on_v1 = self.rate_limits is not None and self.path.startswith("/v1/")
-        return limit_headers(self.rate_limits) if on_v1 and self.rate_limits else []
-
-    def _anthropic_limits(self) -> Headers:
-        return [] if self.rate_limits is None else anthropic_limit_headers(self.rate_limits, time.time())
+        return [named, took, *limits]
 
     @property
     def anthropic(self) -> bool:
@@ -182,7 +184,7 @@ class Request:
 
     @property
     def key_header(self) -> str | None:
-        """What the header `authorization` says; on /v1 a key may stand in `x-api-key`, too, where Anthropic's clients put it."""
+        """The header `authorization`; on /v1 also `x-api-key`, which Anthropic's clients send."""
         said = self.header(b"authorization")
         if said is not None or not self.path.startswith("/v1/"):
             return said
@@ -195,17 +197,13 @@ class Request:
 
     @property
     def address(self) -> str:
-        """Of the client that connected; '' where there is none, as on a Unix socket."""
+        """The client's address; '' on a Unix socket."""
         return str((self.scope.get("client") or ("",))[0])
 
     def header(self, name: bytes) -> str | None:
         """A header's value; `name` in lower case."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
-
-    def says_any_of(self, names: Collection[bytes]) -> bool:
-        """Whether it has any of these headers; `names` in lower case."""
-        return not self.headers.keys().isdisjoint(names)
 
     def _said_id(self) -> bytes | None:
         """The caller's own id of the request, if it is one that a log line may hold."""
@@ -218,8 +216,8 @@ class Request:
         return values[-1] if values else None
 
     def check_query(self, *known: str) -> None:
-        """Refuse other parameters than these, and any that is given twice: for calls that would do or tell more than was
-        asked for. Raises ApiError(400)."""
+        """Raise ApiError(400) for other parameters than these, and for one that is given twice: without it the call would do more
+        than was requested."""
         for name, values in self._parameters().items():
             if name not in known:
                 raise bad_request(f"there is no parameter {name}: {', '.join(known)}", name)
@@ -244,11 +242,9 @@ class Request:
                 raise ApiError(
                     415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json"
                 )
-        length = self.headers.get(b"content-length")
-        if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
-            raise too_large(limit)
-        whole = getattr(self.receive, "__self__", None)
-        if isinstance(whole, Whole) and (body := whole.take_body()) is not None:
+        self._check_length(limit)
+        whole = direct_exchange(self.receive)
+        if whole is not None and (body := whole.take_body()) is not None:
             if len(body) > limit:
                 raise too_large(limit)
             if self.revoked:
@@ -274,13 +270,11 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def body_parts(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """The body as it comes: nothing of it is held, and no more of it is read than whoever asks takes.
+        """Yield the body as it arrives, reading no faster than the consumer.
 
-        Raises ApiError (413, 408; 401 where the key was taken away) or ClientGone.
+        Raise ApiError (413, 408; 401 if the key was removed) or ClientGone.
         """
-        length = self.header(b"content-length")
-        if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
-            raise too_large(limit)
+        self._check_length(limit)
         end, size, more = time.monotonic() + STREAMED_S, 0, True
         while more:
             patience = min(BODY_S, end - time.monotonic())
@@ -298,6 +292,11 @@ class Request:
                 raise too_large(limit)
             yield part
 
+    def _check_length(self, limit: int) -> None:
+        length = self.headers.get(b"content-length", b"")
+        if length.isdigit() and (len(length) > 18 or int(length) > limit):
+            raise too_large(limit)
+
     async def _next(self) -> Message:
         message = await self.receive()
         if message["type"] == "http.disconnect":
@@ -305,18 +304,18 @@ class Request:
         return message
 
     def revoke(self) -> None:
-        """The caller's key was taken away: whoever makes the answer is told once, and ends it."""
+        """The caller's key was removed: end the answer, once."""
         self.revoked = True
         on_revoked, self.on_revoked = self.on_revoked, None
         if on_revoked is not None:
             on_revoked()
 
     def watch_disconnect(self, on_gone: Callable[[], None]) -> "DisconnectWatcher":
-        """Notice when the caller leaves; whoever asks closes what is given."""
+        """Return a watcher that calls `on_gone` when the client disconnects; the caller of this closes it."""
         return DisconnectWatcher(self, on_gone)
 
     def gone(self) -> Exception:
-        """Why a `DisconnectWatcher` ended the wait for an answer: the client left, or its key was taken away."""
+        """Return why a `DisconnectWatcher` ended the wait for an answer: the client left, or its key was removed."""
         return unauthorized() if self.revoked else ClientGone()
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -328,11 +327,9 @@ class Request:
         )
 
     def begin(self, status: int, headers: Headers) -> bool:
-        """Begin the answer where that can be done at once; the head leaves with the first part. False: nothing was done."""
-        whole = getattr(self.send, "__self__", None)
-        if not isinstance(whole, Whole):
-            return False
-        if not whole.begin(status, [*headers, *self.own_headers()]):
+        """Begin the answer if that needs no waiting; the head leaves with the first part. Return False if nothing was done."""
+        whole = direct_exchange(self.send)
+        if whole is None or not whole.begin(status, [*headers, *self.own_headers()]):
             return False
         self.started, self.status = True, status
         return True
@@ -341,8 +338,8 @@ class Request:
         """Drop the headers and the query, and the scope where it is ours: a long answer needs them no more."""
         self.headers = {}
         self._query = None
-        whole = getattr(self.send, "__self__", None)
-        if isinstance(whole, Whole):
+        whole = direct_exchange(self.send)
+        if whole is not None:
             whole.forget_head()
         else:
             self.scope["headers"].clear()
@@ -353,8 +350,8 @@ class Request:
             await self.respond_in_parts(status, [body], headers)
             return
         length = (b"content-length", b"%d" % len(body))
-        whole = getattr(self.send, "__self__", None)
-        if isinstance(whole, Whole):
+        whole = direct_exchange(self.send)
+        if whole is not None:
             self.started, self.status = True, status
             fields = headers if status in (204, 304) else [*headers, length]
             if whole.respond(status, [*fields, *self.own_headers()], body):
@@ -363,9 +360,7 @@ class Request:
         await self.send({"type": "http.response.body", "body": body})
 
     async def respond_in_parts(self, status: int, parts: list[bytes], headers: Headers) -> None:
-        """Answer with a body in parts, which is not put together, and is written as fast as it is read: what is not read counts
-        for its caller, whose call is still open.
-        """
+        """Answer with a body in parts, without joining them, as fast as the client reads: meanwhile the call counts as open."""
         size = sum(map(len, parts))
         if size <= WRITE_CHUNK:
             await self.respond(status, b"".join(parts), headers)

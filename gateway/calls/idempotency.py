@@ -1,8 +1,8 @@
-"""Idempotency keys of submitting calls: what a caller says, and what counts as the same request.
+"""Idempotency keys of submitting calls, and the fingerprint that decides what the same request is.
 
 The same request is the same call with the same members, in any order, each with the same bytes as its value; white space between
-members, the key itself and who asks are no part of it. On OpenAI's calls our own options stand in headers, and are a part of it
-as they are in a native body. Values are not parsed: another spelling of the same value is another request.
+members, the key itself and the caller do not count. On OpenAI's calls the headers with Fairlane's options count, as they do in a
+native body. Values are not parsed: another spelling of the same value is another request.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
 from fairlane.gateway.calls.http import Request
-from fairlane.gateway.calls.prompts import Filled
+from fairlane.gateway.calls.prompts import FilledTemplate
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import Settings
 from fairlane.queues.naming import digest_text, name_of, pack
@@ -33,18 +33,18 @@ OPTIONS: Final = (
 )
 """Our options on OpenAI's calls that say what becomes of the task."""
 PATIENCE_MS: Final = 36_000
-"""How long a task with a key outlives its last reader at least: 30 s, in which a client whose connection was cut comes again, and
-the time between two renewals of its readers' interest."""
+"""Least linger of a task with a key: 30 s for a client whose connection was cut, and the time between two renewals of its
+readers."""
 _KEY = re.compile(r"[!-~]{1,255}")
 
 
 class IdempotencyKey(NamedTuple):
-    """What a request says of itself: its idempotency key, and the fingerprint of what it asks for."""
+    """The idempotency key of a request, and the fingerprint of the request."""
 
     key: str
     fingerprint: str
     ttl_ms: int
-    """For how long the key names its task."""
+    """How long the key names its task."""
     most: int
     """Keys that its user may have, of those that name a task for `period_ms`."""
     period_ms: int
@@ -53,9 +53,9 @@ class IdempotencyKey(NamedTuple):
 async def read_idempotency(
     request: Request, settings: Settings, bodies: Bodies, fields: RawObject, *, native: bool
 ) -> IdempotencyKey | None:
-    """What a request says of itself; None where it has no key, or keys are off. Before anything changes its `fields`.
+    """Return the key of a request; None if it has none, or keys are off. To be called before anything changes `fields`.
 
-    Raises ApiError(400) for what cannot be a key, and where header and body name two.
+    Raise ApiError(400) for an invalid key, and if header and body name two.
     """
     if _HEADER not in request.headers and not (native and FIELD in fields):
         return None
@@ -70,9 +70,9 @@ async def read_idempotency(
     return _said(key, await _fingerprint(request, bodies, fields, options), settings)
 
 
-def key_of_prompt(filled: Filled, settings: Settings) -> IdempotencyKey | None:
-    """What a request says by itself that fills in a template, where its route takes the same for the same task. However it is to
-    be read. Its key has a space, so no caller names it."""
+def key_of_prompt(filled: FilledTemplate, settings: Settings) -> IdempotencyKey | None:
+    """Return the key that a route with `same_task_ms` gives to a request for a template. No client can send it: it has a
+    space."""
     rule = filled.plan.rule
     if rule is None or not rule.same_task_ms or not settings.idempotency_ttl_ms:
         return None
@@ -82,7 +82,7 @@ def key_of_prompt(filled: Filled, settings: Settings) -> IdempotencyKey | None:
 
 
 def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> IdempotencyKey:
-    """`ttl_ms`: how long the key names its task, if not as long as a caller's own."""
+    """`ttl_ms`: how long the key names its task; 0: as long as a client's own key."""
     period_ms = settings.idempotency_ttl_ms
     return IdempotencyKey(
         key, fingerprint, ttl_ms or period_ms, settings.tuning.max_idempotency_keys, period_ms
@@ -90,8 +90,8 @@ def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> Id
 
 
 def name_task(task: TaskSpec, said: IdempotencyKey | None) -> None:
-    """Let a task that is to be submitted be the one that its key names, if there is one. Whoever waits for it may come back for a
-    while; and what its caller has read stays."""
+    """Give a task its idempotency key, if the request has one: its client may come back for a while, and a result that was read
+    is kept."""
     if said is None:
         return
     name = name_of(task.key, task.user, said.key)
@@ -141,7 +141,7 @@ def _hash(route: str, asked: RawObject, options: Sequence[tuple[bytes, str]]) ->
 def _parts(
     route: str, asked: RawObject, options: Iterable[tuple[bytes, str]]
 ) -> Iterator[bytes | memoryview]:
-    """What is hashed: each text behind its length, so that no two requests come to the same bytes."""
+    """Yield the bytes to hash: each text behind its length, so that different requests give different bytes."""
     yield b"%d:%b" % (len(route), route.encode())
     for option, text in options:
         yield b"%d:%b%d:%b" % (len(option), option, len(text), text.encode("latin-1"))

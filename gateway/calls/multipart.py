@@ -17,25 +17,25 @@ from fairlane.gateway.errors import ApiError, bad_request, too_large
 
 MAX_PARTS = 64
 """Of a form. OpenAI's own have less than twenty."""
-HEADERS_OF_PART = 8
-HEADER_BYTES = 4096
-FIELD_BYTES = 64 * 1024
+MAX_PART_HEADERS = 8
+MAX_HEADER_BYTES = 4096
+MAX_FIELD_BYTES = 64 * 1024
 """Of a part that is no file."""
 FRAMING_BYTES = 256 * 1024
-"""What a form may hold beside its largest part: boundaries, heads and fields."""
+"""Bytes of a form besides its largest part: boundaries, heads and fields."""
 _ENCODINGS = ("", "binary", "8bit", "7bit")
 _ESCAPED = (("%22", '"'), ("%0D", "\r"), ("%0A", "\n"))
 """How clients write these in names; nothing else is escaped."""
 
 
 class Head(NamedTuple):
-    """What stands before a part."""
+    """The head of a part."""
 
     name: str
     filename: str | None
     """None: it is a field. Never trusted: it is what the client calls it."""
     content_type: str
-    """As the client says; '' where it says nothing."""
+    """As the client sends it; '' if absent."""
 
 
 class FormReader:
@@ -63,12 +63,12 @@ class FormReader:
                 "on_part_end": self._on_end_of_part,
                 "on_end": self._on_end,
             },
-            max_header_count=HEADERS_OF_PART,
-            max_header_size=HEADER_BYTES,
+            max_header_count=MAX_PART_HEADERS,
+            max_header_size=MAX_HEADER_BYTES,
         )
 
     def feed(self, data: bytes) -> list[Head | bytes | None]:
-        """What these bytes bring. Raises ApiError(400)."""
+        """Return the parts and bytes that these bytes complete. Raise ApiError(400)."""
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -132,7 +132,7 @@ def _text(raw: bytes) -> str:
 
 
 class Part:
-    """A part of a form that is being read. What nobody reads of it is dropped when the next one is asked for."""
+    """A part of a form that is being read. Bytes that are not read are dropped when the next part is requested."""
 
     __slots__ = ("_form", "content_type", "filename", "name")
 
@@ -157,12 +157,12 @@ class Part:
                 )
             yield piece
 
-    async def value(self, most: int = FIELD_BYTES) -> bytes:
-        """All of it. Raises as `pieces`."""
+    async def value(self, most: int = MAX_FIELD_BYTES) -> bytes:
+        """Return all bytes. Raise as `pieces`."""
         return b"".join([piece async for piece in self.pieces(most)])
 
-    async def text(self, most: int = FIELD_BYTES) -> str:
-        """The same as text. Raises as `pieces`, and ApiError(400) where it is none."""
+    async def text(self, most: int = MAX_FIELD_BYTES) -> str:
+        """Return the bytes as text. Raise as `pieces`, and ApiError(400) if they are not UTF-8."""
         try:
             return (await self.value(most)).decode()
         except UnicodeDecodeError:
@@ -235,7 +235,7 @@ async def read_whole(request: Request, limit: int) -> list[WholePart]:
     held = 0
     async for part in Form(request, limit + FRAMING_BYTES):
         pieces = []
-        async for piece in part.pieces(FIELD_BYTES if part.filename is None else limit):
+        async for piece in part.pieces(MAX_FIELD_BYTES if part.filename is None else limit):
             held += len(piece)
             if held > limit:
                 raise too_large(limit)

@@ -1,16 +1,13 @@
-"""What bodies of OpenAI's chat completions, completions and embeddings ask for, and how it is told. Pure."""
+"""OpenAI's requests for chat completions, completions and embeddings, and the views of their answers. Pure."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from msgspec import Raw
-
 from fairlane.gateway.calls.bodies import RawObject, value_of
-from fairlane.gateway.calls.shapes import NULL, is_null
 from fairlane.gateway.calls.task_builder import check_choices, read_flag
 from fairlane.gateway.errors import bad_request
-from fairlane.streaming.jsontext import items, kind_of, members
+from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
@@ -24,11 +21,11 @@ MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * 24 * 3600
 
 
 class OpenAIRequest(NamedTuple):
-    """What a body asks for."""
+    """A request: the type of its task, and the views of its answer."""
 
     task_type: str
     streamed: Callable[[TaskInfo], OpenAIStreamView] | None
-    """None: it asks for the whole."""
+    """None: the request does not stream."""
     whole: Callable[[TaskInfo], OpenAIBodyView | EmbeddingBodyView]
 
 
@@ -37,16 +34,15 @@ Read = Callable[[RawObject], OpenAIRequest]
 
 
 def read_chat(fields: RawObject) -> OpenAIRequest:
-    """Of POST /v1/chat/completions."""
+    """Read the body of POST /v1/chat/completions."""
     if "messages" not in fields or kind_of(fields["messages"]) != "[":
         raise bad_request("messages must be a list of messages", "messages")
-    _refuse_file_ids(fields["messages"])
     check_choices(fields)
     return OpenAIRequest("openaiLike", _streamed(ChatStreamView, fields), ChatBodyView)
 
 
 def read_completion(fields: RawObject) -> OpenAIRequest:
-    """Of POST /v1/completions."""
+    """Read the body of POST /v1/completions."""
     if "prompt" not in fields:
         raise bad_request("You must provide a prompt", "prompt")
     check_choices(fields)
@@ -54,28 +50,13 @@ def read_completion(fields: RawObject) -> OpenAIRequest:
 
 
 def read_embedding(fields: RawObject) -> OpenAIRequest:
-    """Of POST /v1/embeddings."""
+    """Read the body of POST /v1/embeddings."""
     if "input" not in fields:
         raise bad_request("You must provide an input", "input")
     encoding = value_of(fields, "encoding_format") if "encoding_format" in fields else "float"
     if encoding not in ("float", "base64"):
         raise bad_request("encoding_format must be float or base64", "encoding_format")
     return OpenAIRequest("openaiEmbedding", None, partial(EmbeddingBodyView, encoding_format=encoding))
-
-
-def _refuse_file_ids(messages: Raw) -> None:
-    """Raise ApiError(400) for a part that names a file by its id, which no worker knows."""
-    if b'"file_id"' not in bytes(messages):
-        return
-    for number, message in enumerate(items(messages) or ()):
-        content = (members(message) or {}).get("content")
-        for index, part in enumerate(items(content) or ()):
-            file = members((members(part) or {}).get("file")) or {}
-            if not is_null(file.get("file_id", NULL)):
-                place = f"messages[{number}].content[{index}].file.file_id"
-                raise bad_request(
-                    f"{place}: models here read no files by ids: put the data into file_data", place
-                )
 
 
 def _streamed(

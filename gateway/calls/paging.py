@@ -4,7 +4,7 @@ from fairlane.gateway.errors import bad_request
 
 
 def read_limit(text: str | None, most: int, usual: int) -> int:
-    """How many are asked for; `usual` where nothing is said. Raises ApiError(400)."""
+    """Return the requested page size; `usual` if there is none. Raise ApiError(400)."""
     if not text:
         return usual
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
@@ -13,7 +13,7 @@ def read_limit(text: str | None, most: int, usual: int) -> int:
 
 
 def read_newest_first(text: str | None) -> bool:
-    """What `order` says: desc, as where nothing is said, or asc. Raises ApiError(400)."""
+    """Return whether `order` is desc, the default, and not asc. Raise ApiError(400)."""
     if text not in (None, "asc", "desc"):
         raise bad_request("order must be asc or desc", "order")
     return text != "asc"

@@ -1,4 +1,4 @@
-"""Shows waiting readers where they stand: asks for the positions of the tasks that are read here, and tells changes."""
+"""Polls the queue positions of tasks with readers here, and shows changes to the readers."""
 
 import asyncio
 from typing import NamedTuple
@@ -16,26 +16,23 @@ PER_ROUND = 500
 MIN_WAIT_MS = 1000
 
 
-def is_news(told: Place | None, now: Place) -> bool:
-    """Whether a reader who was told one place wants to hear of another: the position changed, or the wait by more than a
-    quarter (of a second at least: below that it is noise), or is known now."""
-    if told is None or told.position != now.position or told.estimating != now.estimating:
+def is_news(shown: Place | None, now: Place) -> bool:
+    """Return whether readers should see a new place: the position changed, the wait is known now, or it changed by more than a
+    quarter (of a second at least: less is noise)."""
+    if shown is None or shown.position != now.position or shown.estimating != now.estimating:
         return True
-    return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, MIN_WAIT_MS)
+    return abs(now.wait_ms - shown.wait_ms) * 4 > max(shown.wait_ms, MIN_WAIT_MS)
 
 
 class _Watched(NamedTuple):
-    """What the readers of a feed have been told, and behind which event their task waits."""
+    """The place that the readers of a feed were shown, and behind which event their task waits."""
 
     last: Place | None
     behind: int
 
 
 class PositionMonitor:
-    """Looks at the queued tasks with readers here, at most PER_ROUND of them each INTERVAL_S, in turn.
-
-    Their readers are told of what is news (`is_news`), and of nothing else.
-    """
+    """Polls the queued tasks with readers here, at most PER_ROUND each INTERVAL_S, in turn, and shows news (`is_news`)."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -44,15 +41,15 @@ class PositionMonitor:
 
     def start(self) -> None:
         self._task = run_periodically(
-            "queue-watch", INTERVAL_S, self._run, expected=(StoreError,), delay_s=INTERVAL_S
+            "queue-positions", INTERVAL_S, self._run, expected=(StoreError,), delay_s=INTERVAL_S
         )
 
     async def close(self) -> None:
         await end_tasks(self._task)
 
     def add(self, feed: Feed, known: Place | None = None, behind: int = 0) -> None:
-        """Watch a feed until its task starts; `known` is the place its readers have been told. `behind`: of a chain, the number
-        of the event that says that it waits for its next stage."""
+        """Watch a feed until its task starts. `known`: the place that its readers were shown. `behind`: in a chain, the number of
+        the event that says that it waits for its next stage."""
         watched = self._feeds.get(feed)
         if watched is None or watched.behind < behind:
             self._feeds[feed] = _Watched(known, behind)
@@ -73,6 +70,6 @@ class PositionMonitor:
             if record is None or record.place.position == 0 or feed.top > behind:
                 continue
             news = is_news(last, record.place)
-            self._feeds[feed] = _Watched(record.place if news else last, behind)  # to the end of the line
+            self._feeds[feed] = _Watched(record.place if news else last, behind)  # to the end of the rotation
             if news:
                 feed.show(queued_event(feed.task_id, now_ms(), record.place))

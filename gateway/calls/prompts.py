@@ -17,7 +17,7 @@ from fairlane.gateway.routing.routes import not_there
 from fairlane.streaming.jsontext import kind_of
 
 if TYPE_CHECKING:
-    from fairlane.gateway.prompts.templates import Prompt, Template
+    from fairlane.gateway.prompts.templates import Template
 
 MAX_LOCALE_CHARS = 35
 MEMBERS = frozenset({"template", "variables", "locale", "model", "stream", "user", *OWN_FIELDS})
@@ -34,7 +34,7 @@ class TemplateNotFound(ApiError):
         super().__init__(404, "TEMPLATE_NOT_FOUND", sentence, param="template")
 
 
-class Filled(NamedTuple):
+class FilledTemplate(NamedTuple):
     """A template that was filled in."""
 
     plan: Plan
@@ -46,20 +46,17 @@ class Filled(NamedTuple):
 
 async def fill_in(
     current: Current, caller: Caller, fields: RawObject, bodies: Bodies, subject: str = ""
-) -> Filled:
+) -> FilledTemplate:
     """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. Raises
     ApiError: 400, 403, 404."""
     name = value_of(fields, "template")
     if not isinstance(name, str):
         raise bad_request("template must be the name of a template or route", "template")
-    for other in ("payload", "type"):
-        if other in fields:
-            raise bad_request(f"A task of a template has no {other}: the template makes it", other)
     for other in fields:
         if other not in MEMBERS:
             raise bad_request(
-                f"A task of a template has no {other[:100]!r}: what the model is told stands in the template (its `parameters`), "
-                "and what fills it in under `variables`",
+                f"A task of a template has no {other[:100]!r}: the template's `parameters` set what the model gets, "
+                "and `variables` fill it in",
                 other,
             )
     locale = read_locale(fields)
@@ -69,7 +66,7 @@ async def fill_in(
     if model is None and caller.only_model is not None:
         read_model({}, caller.only_model)  # which may be none that a template is for
     variables = await bodies.run(size, variables_of, members)
-    return _written(current, _rendered(current, caller, name, variables, locale, model, subject))
+    return _rendered(current, caller, name, variables, locale, model, subject)
 
 
 def read_locale(fields: RawObject) -> str:
@@ -80,14 +77,6 @@ def read_locale(fields: RawObject) -> str:
     return locale
 
 
-class _Rendered(NamedTuple):
-    """A prompt, and what it comes to."""
-
-    plan: Plan
-    template: "Template"
-    prompt: "Prompt"
-
-
 def _rendered(
     current: Current,
     caller: Caller,
@@ -96,8 +85,8 @@ def _rendered(
     locale: str,
     model: str | None,
     subject: str,
-) -> _Rendered:
-    """What a template's name, its variables and a locale come to. `model`: where no route of the name says one."""
+) -> FilledTemplate:
+    """Return the task's plan and body. `model`: runs the template if no route of its name does. Raise ApiError."""
     plans = current.plans_of(caller, name, subject)
     route = plans.routes.named.get(name)
     if route is not None and not caller.may_use(name):
@@ -110,33 +99,28 @@ def _rendered(
         raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
     asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL
     check_model(caller, asked)
+    most = current.settings.max_body_bytes
     try:
-        prompt = template.render(variables, locale, current.settings.max_body_bytes)
+        prompt = template.render(variables, locale, most)
     except VariablesError as error:
         raise bad_request(
             f"The variables do not fit the template {template.name}: {error}", "variables"
         ) from None
     except TemplateError as error:
         raise bad_request(f"The template {template.name} cannot be filled in: {error}", "variables") from None
-    return _Rendered(current.plan(caller, asked, lambda: image, subject), template, prompt)
-
-
-def _written(current: Current, rendered: _Rendered) -> Filled:
-    """The task's body, which is no larger than one that a caller may send."""
-    plan, template, prompt = rendered
     body = {member: Raw(msgspec.json.encode(value)) for member, value in prompt.body.items()}
     payload = msgspec.json.encode(body)
-    most = current.settings.max_body_bytes
     if len(payload) > most:
         raise bad_request(
             f"The template {template.name} makes a body of {len(payload)} bytes of these variables, and {most} are allowed",
             "variables",
         )
-    return Filled(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
+    plan = current.plan(caller, asked, lambda: image, subject)
+    return FilledTemplate(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
 
 
-def told_of_template(template: "Template") -> dict[str, Any]:
-    """A template, as callers are told of it."""
+def template_fields(template: "Template") -> dict[str, Any]:
+    """Return a template as clients see it."""
     return {
         "name": template.name,
         "version": template.version,
@@ -159,7 +143,7 @@ async def members_of_variables(fields: RawObject, bodies: Bodies) -> RawObject:
 
 
 def variables_of(members: RawObject) -> dict[str, Any]:
-    """The same as values. Raises ApiError(400)."""
+    """Return the variables as values. Raise ApiError(400)."""
     from fairlane.gateway.prompts.templates import read_variables  # noqa: PLC0415 - only with templates
 
     try:

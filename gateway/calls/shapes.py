@@ -1,7 +1,7 @@
-"""Reads parts of a request as types, and says what is wrong with one that does not fit. Pure.
+"""Decodes parts of a request as types, and explains which member does not fit. Pure.
 
-For surfaces whose requests go on in other words than they came. A type has all members that are known; any
-other one is refused by its name. What goes on as it came stays unparsed.
+For APIs whose requests are converted. A type lists all known members; any other one is rejected by its name. Values that are
+passed on unchanged stay unparsed.
 """
 
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 class StrictStruct(Struct, forbid_unknown_fields=True):
-    """Nothing else may stand in it."""
+    """A type that rejects unknown members."""
 
 
 class Typed(Struct):
@@ -39,20 +39,20 @@ Shape = TypeVar("Shape")
 
 
 class SizeLimit:
-    """How long the texts of a request may become."""
+    """Bounds the size of a converted request."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
 
     def grow(self, size: int) -> None:
-        """Count so many bytes of what is read. Raises ApiError(413) where they are more than a request may have."""
+        """Count bytes that were read. Raise ApiError(413) if they exceed the limit."""
         self._bytes += size
         if self._bytes > self._most_bytes:
             raise too_large(self._most_bytes)
 
     def check_escaped(self, raw: Raw) -> None:
-        """See whether a value fits in as a text of JSON. Raises ApiError(413), before it is made one."""
+        """Raise ApiError(413) if a value would not fit as a JSON text, before it is encoded."""
         data = bytes(raw)
         if len(data) + data.count(b'"') + data.count(b"\\") > self._most_bytes:
             raise too_large(self._most_bytes)
@@ -97,7 +97,7 @@ def invalid(place: str, why: str) -> ApiError:
 
 
 def text(raw: Raw, place: str) -> bytes:
-    """What stands between the quotes of a text. Raises ApiError(400)."""
+    """Return the inside of a JSON text, without quotes. Raise ApiError(400)."""
     if kind_of(raw) != '"':
         raise invalid(place, "must be a text")
     return bytes(raw).strip()[1:-1]
@@ -109,12 +109,12 @@ def string(raw: Raw, place: str) -> bytes:
 
 
 def is_null(raw: Raw) -> bool:
-    """Whether a member is absent or null."""
+    """Return whether a member is absent or null."""
     return raw is NULL or kind_of(raw) == ""
 
 
 def is_empty(raw: Raw) -> bool:
-    """Whether a member is absent, null, or empty, and may stand where it is not known. Nothing is made of what is in it."""
+    """Return whether a member is absent, null or empty, so that an unknown one can be ignored."""
     return is_null(raw) or bytes(raw).translate(None, b" \t\r\n") in (b"[]", b"{}")
 
 

@@ -1,7 +1,7 @@
-"""Serves one task's log as server-sent events, whoever reads it.
+"""Serves one task's log as server-sent events.
 
-Raw ASGI: one write for all events that come together, nothing created per event. A stream never just stops: it ends with the
-task's end, with a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
+Raw ASGI: one write for all events that arrive together, nothing created per event. A stream never just stops: it ends with the
+task's end, with a farewell that asks a native client to reconnect, with an error frame, or the client is gone.
 """
 
 import asyncio
@@ -11,7 +11,14 @@ from contextlib import AbstractAsyncContextManager
 from itertools import chain
 from typing import Protocol
 
-from fairlane.gateway.calls.http import SSE_HEADERS, DisconnectWatcher, Request, Send, Whole
+from fairlane.gateway.calls.http import (
+    SSE_HEADERS,
+    DirectExchange,
+    DisconnectWatcher,
+    Request,
+    Send,
+    direct_exchange,
+)
 from fairlane.gateway.errors import Headers
 from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
@@ -20,17 +27,17 @@ from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.sse import frame_parts
 
 SLICE = 128 * 1024
-"""Bytes that are drawn, or written, at once, and a frame more. Frames may be many times as large as their events."""
+"""Bytes that are rendered, or written, in one step, plus one frame. Frames may be many times as large as their events."""
 REFUSALS = frozenset({"error", "cancelled"})
-"""Ends that are told by a status where nothing was shown before."""
+"""Ends that become an HTTP status if nothing was sent before."""
 
 
 class Stream(Protocol):
-    """What one kind of client reads: the frames of logged events (a view of `fairlane.streaming.views`), and those between."""
+    """The frames that one kind of client reads: of logged events (a view of `fairlane.streaming.views`), and between them."""
 
     @property
     def ended(self) -> bool:
-        """Nothing follows."""
+        """Whether the stream has ended."""
         ...
 
     @property
@@ -52,7 +59,7 @@ class Stream(Protocol):
         ...
 
     def idle(self) -> bytes:
-        """What to send after a while of silence."""
+        """Return the bytes to send after a while of silence."""
         ...
 
     def lost(self) -> bytes:
@@ -75,7 +82,7 @@ class LogReader(Protocol):
 
     @property
     def feed(self) -> Feed | None:
-        """What is known of the log here; None: it is not in Redis any more."""
+        """The log's feed; None if it is not in Redis any more."""
         ...
 
     async def next(self, timeout: float, take: Take | None = None) -> list[Event]:
@@ -92,7 +99,7 @@ class LogReader(Protocol):
 
 
 class OpenAnswers:
-    """Tells all answers under way in a gateway that it goes."""
+    """The answers under way in a gateway: each ends when the gateway stops."""
 
     def __init__(self) -> None:
         self.now = False
@@ -103,11 +110,11 @@ class OpenAnswers:
 
     @property
     def patience(self) -> bool:
-        """Whether some caller who cannot come back for the rest waits for a task that runs, here or elsewhere."""
+        """Whether some client that cannot resume waits for a task that runs, here or elsewhere."""
         return any(feed is not None and feed.top and not feed.ended for feed in self._answers.values())
 
     def add(self, wake: Callable[[], None], last_chance: Feed | None = None) -> None:
-        """Call `wake` when the gateway goes. `last_chance`: the task's feed, when the answer cannot be resumed."""
+        """Call `wake` when the gateway stops. `last_chance`: the task's feed, when the answer cannot be resumed."""
         self._answers[wake] = last_chance
         if self.now:
             wake()
@@ -157,7 +164,7 @@ async def serve(
     leaves before anything has come. `hold_s`: the head waits so long for the first bytes; until it is written this raises what
     has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone`
     says. `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes
-    the end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time).
+    the end that is pending in the stream. `overdue`: the end of a stream without events at `give_up` (the loop's time).
     While the client does not read, no more than a page of the log is in hand, a frame that was made of it, and a last one;
     readers of one task share the page and the last frame.
     """
@@ -165,8 +172,8 @@ async def serve(
     departure = DisconnectWatcher(request, interrupt)
     closing.add(interrupt, None if resumable else reader.feed)
     head = [*kind, *headers]
-    whole = getattr(request.send, "__self__", None)
-    take = _Live(whole, request, reader, stream, head, keepalive_s).take if isinstance(whole, Whole) else None
+    direct = direct_exchange(request.send)
+    take = None if direct is None else _Live(direct, request, reader, stream, head, keepalive_s).take
     now = asyncio.get_running_loop().time
     hold_until = now() + hold_s
     try:
@@ -244,7 +251,7 @@ class _Live:
 
     def __init__(
         self,
-        connection: Whole,
+        connection: DirectExchange,
         request: Request,
         reader: LogReader,
         stream: Stream,
@@ -260,7 +267,7 @@ class _Live:
 
     def take(self, events: list[Event]) -> int:
         """How many of them were written. What is left the stream itself must see to: it ends, or the client does not read, or its
-        head is held for longer, or it is much at once.
+        head is held for longer, or there is too much for one write.
         """
         last = events[-1]
         if last.type in TERMINAL or len(last.data) > SLICE:

@@ -1,6 +1,6 @@
-"""From a request to a task: reads what concerns the gateway, leaves the payload alone, and says what is wrong in a sentence.
+"""Build a task from a request: read the gateway's own options, and leave the payload as it is. Pure.
 
-Pure. What goes to the worker are the bytes that came, less the fields that are ours.
+The worker gets the bytes of the request without the gateway's fields.
 """
 
 import contextlib
@@ -61,19 +61,19 @@ MAX_ESTIMATED_INPUT = 200_000
 MAX_TYPE_CHARS = 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 READER_LEASE_MS = 15_000
-"""The least linger of a task whose caller cannot come back: its end shows at once, this is for the loss of a whole replica."""
+"""The least linger of a task whose client cannot resume: its disconnect is noticed, this is for the loss of a whole replica."""
 MIN_LINGER_MS = 3000
 """The least linger of others: readers renew it several times within it, on a clock of seconds."""
 
 
 class Options(msgspec.Struct):
-    """What a caller may say about a task, beside its payload. None = not said."""
+    """The options of a task besides its payload. None = not given."""
 
     wait: bool = True
-    """The caller waits for the answer (sync or stream)."""
+    """The client waits for the answer (sync or stream)."""
     stream: bool = False
     whole: bool = False
-    """The caller said that it does not stream, whatever a route says."""
+    """The request says `stream: false`, which overrides its route."""
     timeout: Any = None
     mode: Any = None
     priority: Any = None
@@ -81,16 +81,15 @@ class Options(msgspec.Struct):
     result_ttl_ms: Any = None
     metadata: bytes = b""
     repair: Any = None
-    """An answer that does not match its schema is asked for again."""
+    """Retry an answer that does not match its schema."""
     template: str = ""
-    """Which template the payload was made of, as it is told."""
+    """The template of the payload: name, version and locale, as in a task's record."""
     on_v1: bool = False
-    """It came by an OpenAI client: who leaves has left for good, as it cannot resume, and who stays waits for long.
-    """
+    """The client uses OpenAI's API: it cannot resume, and waits for long."""
 
 
 def read_options(fields: RawObject, *, wait: bool, stream: bool) -> Options:
-    """What a native body says about its task. Raises ApiError(400)."""
+    """Return the options that a native body sets. Raise ApiError(400)."""
     if _OPTIONS.isdisjoint(fields):
         return Options(wait=wait, stream=stream)
     return Options(
@@ -140,9 +139,9 @@ def read_model(fields: RawObject, default: str | None) -> str:
 
 
 def holds_model(fields: RawObject, model: str) -> bool:
-    """Whether a payload of these members names its task's model. Raises ApiError(400) for another one, also beside it in other
-    case (servers written in Go take that): a version 1 worker, and the server behind it, may run what the payload says, while
-    the task is let through, limited and paid as `model`."""
+    """Return whether a payload of these members names its task's model. Raise ApiError(400) if it names another one, in upper or
+    lower case (servers written in Go ignore case): a version 1 worker may run the payload's model, while the task is admitted,
+    limited and paid as `model`."""
     named = False
     for member in fields:
         if len(member) == 5 and member.casefold() == "model":
@@ -153,6 +152,25 @@ def holds_model(fields: RawObject, model: str) -> bool:
                     raise bad_request(sentence, "model")
                 named = named or member == "model"
     return named
+
+
+def place_model(
+    fields: RawObject, task_type: str, asked: str, model: str, *, routed: bool
+) -> tuple[bool, bool]:
+    """Put a task's model into its payload if it names none, or take it out if it is put in at the grant (`routed`: another model
+    may run it). Return whether the payload changed, and whether the model is put in later. Raise ApiError(400) as `holds_model`.
+
+    `asked`: the name that the payload may have. `model`: '' leaves a payload without a model as it is.
+    """
+    named, of_openai = holds_model(fields, asked), task_type in OPENAI_TYPES
+    if routed and (named or of_openai):
+        for member in [member for member in fields if member.casefold() == "model"]:
+            del fields[member]
+        return True, True
+    if of_openai and model and not named:
+        fields["model"] = Raw(msgspec.json.encode(model))
+        return True, False
+    return False, False
 
 
 def check_model_name(model: str) -> None:
@@ -181,7 +199,7 @@ def text_bytes(task_type: str, payload: bytes, fields: RawObject) -> int:
 
 
 def is_name(text: str, most: int) -> bool:
-    """Whether a text can be a name: not empty, at most so many characters, none of them a control character or a line's end."""
+    """Return whether a text can be a name: 1 to `most` characters, no control character and no line break."""
     return 0 < len(text) <= most and not _CONTROL.search(text)
 
 
@@ -224,12 +242,11 @@ def build_task(
     own: tuple[str, ...] = (),
     tell_model: bool = False,
 ) -> TaskSpec:
-    (
-        """A task as the scheduler takes it. Raises ApiError(400) for options that make no sense, and (403) for those that a token
-    does not allow. `own`: members of `fields` that are no part of the payload. `tell_model`: a payload of OpenAI's that names
-    no model is given the task's, so that whoever reads the payload alone runs no other."""
-        ""
-    )
+    """Return the task. Raise ApiError(400) for invalid options, and (403) for those that a token does not allow.
+
+    `own`: members of `fields` that are no part of the payload. `tell_model`: write the model into an OpenAI payload that names
+    none, so that a server that reads the payload alone runs no other.
+    """
     claims = caller.claims
     if claims is not None:
         options.priority = enforce_equal("priority", options.priority, claims.priority)
@@ -242,14 +259,14 @@ def build_task(
     if other is not None:
         with contextlib.suppress(
             ApiError
-        ):  # more output than it may have there: then it is refused where it cannot be paid
+        ):  # more output than the tier allows: then it is rejected if it cannot be paid
             task.downgrade = builder.build(other, payload if other.rule else task.payload, spare)
             task.downgrade.quota = ""
     return task
 
 
 class TaskBuilder(msgspec.Struct, frozen=True):
-    """What a task is made of, whatever its plan."""
+    """The parts of a task that do not depend on its plan."""
 
     settings: Settings
     caller: Caller
@@ -262,7 +279,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
     def build(self, plan: Plan, payload: bytes, fields: RawObject) -> TaskSpec:
         """The task of one plan."""
         settings, caller, options, task_type = self.settings, self.caller, self.options, self.task_type
-        rule = plan.rule or _NO_RULE
+        rule = plan.rule or NO_RULE
         terms = plan.terms
         payload, named_later = self._payload(plan, payload, fields)
         mode = _mode(options, rule, fields)
@@ -285,7 +302,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         output = output_size(fields)
         answer = ""
         if task_type == "openaiLike" and not _FORMATS.isdisjoint(fields) and kind_of(payload) == "{":
-            answer = _answer(settings, fields, templated=bool(options.template))
+            answer = answer_format(settings.structured_output, fields, templated=bool(options.template))
         repair = False
         # a wish that is none is refused, whatever the answer is to be
         if answer or options.repair is not None:
@@ -331,7 +348,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         )
 
     def _payload(self, plan: Plan, payload: bytes, fields: RawObject) -> tuple[bytes, bool]:
-        """The payload as it is stored, and whether its model is told when it is granted, as nobody knows it before."""
+        """Return the payload as it is stored, and whether the model is put in at the grant, as it may fall back before."""
         claims, rule = self.caller.claims, plan.rule
         if kind_of(payload) != "{":
             if claims is not None and claims.most_output:
@@ -339,28 +356,19 @@ class TaskBuilder(msgspec.Struct, frozen=True):
                     "With this token the payload must be an object: its output is bounded there", "payload"
                 )
             return payload, False
-        # put together again where somebody relies on what was looked at: with each member once, no server reads another one
-        anew = claims is not None or bool(plan.terms.price) or "*" not in self.caller.models
-        named = holds_model(fields, plan.asked)
-        of_openai = self.task_type in OPENAI_TYPES
-        named_later = rule is not None and (named or of_openai)
-        if named_later:
-            for member in [member for member in fields if member.casefold() == "model"]:
-                del fields[member]
-            anew = True
-        elif of_openai and self.tell_model and not named:
-            fields["model"] = Raw(msgspec.json.encode(plan.model))
-            anew = True
-        if bound := self._bound(rule, fields):
-            cap_output_tokens(bound, fields)
-            anew = True
-        return (encode_members(fields, self.own) if anew else payload), named_later
+        # rebuilt if a limit relies on what was checked: with each member once, no server reads another value
+        rebuild = claims is not None or bool(plan.terms.price) or "*" not in self.caller.models
+        model = plan.model if self.tell_model else ""
+        placed, named_later = place_model(fields, self.task_type, plan.asked, model, routed=rule is not None)
+        cap = self._cap(rule, fields)
+        if cap is not None:
+            cap_output_tokens(cap, fields)
+        rebuild = rebuild or placed or cap is not None
+        return (encode_members(fields, self.own) if rebuild else payload), named_later
 
-    def _bound(self, rule: Rule | None, fields: RawObject) -> OutputCap | None:
-        """How much output is allowed: by the token or by the route, whichever is less."""
-        if (
-            self.task_type in WITHOUT_BOUND and self.options.on_v1
-        ):  # elsewhere the type is what the caller says
+    def _cap(self, rule: Rule | None, fields: RawObject) -> OutputCap | None:
+        """Return how much output is allowed: by the token or by the route, whichever is less."""
+        if self.task_type in WITHOUT_BOUND and self.options.on_v1:  # elsewhere the client names the type
             return None
         claims = self.caller.claims
         claimed = claims.most_output if claims is not None else None
@@ -374,7 +382,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         return OutputCap(claimed[0], claimed[1], "The token", TokenForbids) if claimed else None
 
 
-_NO_RULE = Rule("", "")
+NO_RULE = Rule("", "")
 
 
 def _bound_of(fields: RawObject) -> str:
@@ -382,19 +390,19 @@ def _bound_of(fields: RawObject) -> str:
     return "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
 
 
-def _answer(settings: Settings, fields: RawObject, *, templated: bool) -> str:
-    """What the text must be, as the body's `response_format`, or `text` of Responses, says it; that of a template holds unless
-    nothing is looked at. Only its form is looked at here."""
-    if settings.structured_output == "off":
+def answer_format(checks: str, fields: RawObject, *, templated: bool) -> str:
+    """Return the format of the text that the body requests, packed (`wanted_of`); a template's is enforced unless checks are off.
+    `checks`: the setting `structured_output`. Raise ApiError(400)."""
+    if checks == "off":
         return ""
     try:
-        return wanted_of(fields, unstrict=templated or settings.structured_output == "all")
+        return wanted_of(fields, unstrict=templated or checks == "all")
     except ValueError as error:
         raise bad_schema(str(error)) from None
 
 
 def _repair(settings: Settings, wish: Any) -> bool:
-    """Whether an answer that does not match is asked for again: as the caller says, else the settings."""
+    """Return whether an answer that does not match is retried: by the request, else by the settings."""
     if wish is None:
         return settings.structured_repair
     if not isinstance(wish, bool):
@@ -446,8 +454,7 @@ def _keep(settings: Settings, value: Any) -> int:
 
 
 def _disconnect_grace(settings: Settings, options: Options) -> int:
-    """How long the task outlives its last reader; 0 = for ever. It ends when its caller leaves where that one waits, unless
-    it says otherwise."""
+    """Return how long the task outlives its last reader; 0 = for ever. By default a task ends with its client if that waits."""
     wish = options.on_disconnect
     if wish not in (None, "cancel", "continue"):
         raise bad_request("onDisconnect must be cancel or continue", "onDisconnect")
@@ -458,7 +465,7 @@ def _disconnect_grace(settings: Settings, options: Options) -> int:
 
 
 def check_metadata(raw: bytes) -> bytes:
-    """The metadata, which are no larger than is allowed. Raises ApiError(400)."""
+    """Return the metadata. Raise ApiError(400) if they are too large."""
     if len(raw) > MAX_METADATA_BYTES:
         raise bad_request(f"metadata may hold at most {MAX_METADATA_BYTES} bytes of JSON", "metadata")
     return raw

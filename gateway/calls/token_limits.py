@@ -92,7 +92,7 @@ def enforce_max(name: str, value: Any, most: int | None) -> Any:
 
 
 class OutputCap(NamedTuple):
-    """How much output a token or a route allows a request."""
+    """The output that a token or a route allows a request."""
 
     name: str
     """The member that sets the bound in the payload."""

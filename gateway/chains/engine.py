@@ -1,10 +1,9 @@
 """Which stage of a chain runs next, and what it is given: made of its plan, its variables and the results so far. Pure.
 
 Texts are filled in within bounds (`prompts/engine.py`), which all parts of a stage share. Between parts others get their turn:
-`following` is a generator, whose owner decides when it continues.
+`next_stage` is a generator, whose owner decides when it continues.
 """
 
-import functools
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +11,13 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.calls.bodies import RawObject, has_image
-from fairlane.gateway.calls.task_builder import MAX_ESTIMATED_INPUT, OPENAI_TYPES, WITHOUT_BOUND, holds_model
+from fairlane.gateway.calls.task_builder import (
+    MAX_ESTIMATED_INPUT,
+    OPENAI_TYPES,
+    WITHOUT_BOUND,
+    answer_format,
+    place_model,
+)
 from fairlane.gateway.calls.token_limits import OutputCap, cap_output_tokens, output_size
 from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
 from fairlane.gateway.chains.results import Outcome, Room, of_stage
@@ -24,10 +29,7 @@ from fairlane.gateway.prompts.values import Expression, Values
 from fairlane.gateway.settings.chains import INDEX, ITEM, STAGES, VARIABLES
 from fairlane.queues.chains import MAX_PARTS, Part, Stage
 from fairlane.queues.tasks import TaskSpec
-from fairlane.streaming.structured.wanted import wanted_of
 
-KEPT_TEXTS = 256
-"""Texts that stay compiled."""
 MAX_OUTPUT_NAMES = ("max_tokens", "max_completion_tokens")
 
 
@@ -42,7 +44,7 @@ class StageFailed(Exception):
         self.member = member
 
 
-class Next(NamedTuple):
+class NextStage(NamedTuple):
     """The stage that runs next. The task says what runs and on which terms; the rest of it the chain has from its submission."""
 
     stage: Stage
@@ -50,18 +52,18 @@ class Next(NamedTuple):
     parts: tuple[Part, ...]
     """If it has several; the payload of the task is none then."""
     skipped: tuple[Stage, ...]
-    """Those that were passed over."""
+    """The stages that were skipped."""
 
 
-class Over(NamedTuple):
-    """Nothing more is to run."""
+class NoStage(NamedTuple):
+    """No stage is left to run."""
 
     skipped: tuple[Stage, ...]
 
 
-def following(
+def next_stage(
     plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]
-) -> Generator[None, None, Next | Over]:
+) -> Generator[None, None, NextStage | NoStage]:
     """What follows the stage `after` (-1: the beginning), which is done as all before it that were not skipped. `results`: as
     `Scheduler.chain` returns them. Raise StageFailed."""
     budget, room = Budget(plan.most_bytes), Room()
@@ -71,13 +73,13 @@ def following(
         names = _names(plan, number, results, room)
         try:
             member = "when"
-            if stage.when is not None and not _expression(stage.when).holds(names, budget):
+            if stage.when is not None and not Expression(stage.when).holds(names, budget):
                 skipped.append(Stage(number, stage.name))
                 continue
             member = "each"
             items = None
             if stage.each is not None:
-                items = _expression(stage.each).items(names, budget)
+                items = Expression(stage.each).items(names, budget)
                 if not items:
                     skipped.append(Stage(number, stage.name))
                     continue
@@ -91,12 +93,12 @@ def following(
             raise StageFailed(number, stage, str(error), member) from None
         except ApiError as error:
             raise StageFailed(number, stage, error.message, member) from None
-        return Next(Stage(number, stage.name), task, parts, tuple(skipped))
-    return Over(tuple(skipped))
+        return NextStage(Stage(number, stage.name), task, parts, tuple(skipped))
+    return NoStage(tuple(skipped))
 
 
 class _Request(NamedTuple):
-    """What a worker is given for a stage, or for a part of one."""
+    """The request that a worker gets for a stage, or for a part of one."""
 
     runs: Runs
     payload: bytes
@@ -127,21 +129,15 @@ def _requests(
 
 
 class _Texts:
-    """What the requests of a stage are made of, compiled once for all its parts."""
+    """The texts of a stage's requests, compiled once for all its parts."""
 
     def __init__(self, stage: StagePlan) -> None:
         """Raises TemplateError."""
-        self._payload = self._variables = self._plain = self._seeing = None
         prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
-        if stage.payload is not None:
-            self._payload = _values(msgspec.json.encode(stage.payload))
-        else:
-            assert prompt is not None
-            self._plain = _template(msgspec.json.encode(prompt))
-            if seeing is not None and seeing != prompt:
-                self._seeing = _template(msgspec.json.encode(seeing))
-            if stage.variables is not None:
-                self._variables = _values(msgspec.json.encode(stage.variables))
+        self._payload = None if stage.payload is None else Values(stage.payload)
+        self._plain = None if prompt is None else _template(prompt)
+        self._seeing = None if seeing is None or seeing == prompt else _template(seeing)
+        self._variables = None if stage.variables is None else Values(stage.variables)
 
     def body(self, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
         """The body of a request, and whether it holds an image. Raises TemplateError and VariablesError."""
@@ -161,18 +157,13 @@ class _Texts:
 
 
 def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Request:
-    """The same as a task's payload, and its members; the model is in it, or is put in when it is granted."""
+    """Return the task's payload and its members; the model is in it, or is put in at the grant."""
     fields = {name: Raw(msgspec.json.encode(value)) for name, value in body.items()}
     if stage.max_tokens:
         _hold(fields, runs.bound, stage.max_tokens)
     if runs.most_output and stage.type not in WITHOUT_BOUND:
         cap_output_tokens(OutputCap(runs.bound, runs.most_output, "Its route or token", bad_request), fields)
-    named = holds_model(fields, runs.asked)
-    if runs.route and (named or stage.type in OPENAI_TYPES):
-        for member in [member for member in fields if member.casefold() == "model"]:
-            del fields[member]
-    elif stage.type in OPENAI_TYPES and not named:
-        fields["model"] = Raw(msgspec.json.encode(runs.model))
+    place_model(fields, stage.type, runs.asked, runs.model, routed=runs.route)
     return _Request(runs, msgspec.json.encode(fields), fields, image)
 
 
@@ -191,7 +182,9 @@ def _task(plan: Plan, stage: StagePlan, made: list[_Request]) -> tuple[TaskSpec,
     runs, outputs = first.runs, [output_size(one.fields) for one in made]
     unbounded = any(output.most == 0 for output in outputs)
     several = len(made) > 1
-    answer = _answer(plan, stage, runs, first.fields)
+    answer = ""
+    if stage.type == "openaiLike" and "response_format" in first.fields:
+        answer = answer_format(plan.answers, first.fields, templated=runs.prompt is not None)
     task = TaskSpec(
         id="",
         model=runs.model,
@@ -228,19 +221,8 @@ def _most(request: _Request) -> int:
     return len(request.payload) // 4 if (runs.price or runs.fallbacks) and not request.image else 0
 
 
-def _answer(plan: Plan, stage: StagePlan, runs: Runs, fields: RawObject) -> str:
-    """What its text must be. Raises ApiError(400)."""
-    if stage.type != "openaiLike" or plan.answers == "off" or "response_format" not in fields:
-        return ""
-    templated = runs.prompt is not None
-    try:
-        return wanted_of(fields, unstrict=templated or plan.answers == "all")
-    except ValueError as error:
-        raise bad_request(f"response_format.json_schema.schema cannot be checked: {error}") from None
-
-
 def _names(plan: Plan, number: int, results: Mapping[tuple[int, int], bytes], room: Room) -> dict[str, Any]:
-    """What the texts of a stage read."""
+    """Return the names that the texts of a stage read."""
     outcomes = {
         stage.name: Outcome(stage.name, of_stage(results, at), room, each=stage.each is not None)
         for at, stage in enumerate(plan.stages[:number])
@@ -262,19 +244,7 @@ def _made_of(stage: StagePlan) -> str:
     return "template" if stage.runs.prompt is not None and stage.runs.prompt.version else "messages"
 
 
-@functools.lru_cache(KEPT_TEXTS)
-def _expression(source: str) -> Expression:
-    return Expression(source)
-
-
-@functools.lru_cache(KEPT_TEXTS)
-def _values(said: bytes) -> Values:
-    return Values(msgspec.json.decode(said))
-
-
-@functools.lru_cache(KEPT_TEXTS)
-def _template(said: bytes) -> Template:
-    prompt = msgspec.json.decode(said, type=Prompt)
+def _template(prompt: Prompt) -> Template:
     return Template(
         prompt.name,
         {"": prompt.messages},

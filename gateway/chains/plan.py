@@ -1,7 +1,6 @@
-"""The plan of a chain: all that was configured at its submission, stored with its task. Pure.
+"""The plan of a chain: its configuration at submission, stored with its task. Pure.
 
-The end of a stage follows this plan, so no later change of the configuration, and no replica with another one, changes a
-chain that runs.
+Later stages follow this plan, so a changed configuration, or a replica with another one, does not change a running chain.
 """
 
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fairlane.gateway.credits.quota import Per, Quota
+from fairlane.gateway.credits.quota import Quota
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
@@ -19,7 +18,7 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
     messages: list[tuple[str, Any]]
     """Role and content of each, for the locale that was chosen."""
     version: str = ""
-    """Of the template that it was; '' = it is the stage's own."""
+    """The version of its template; '' = the stage has its own messages."""
     locale: str = ""
     optional: list[str] = []
     parameters: dict[str, Any] = {}
@@ -32,7 +31,7 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
 
 
 class Runs(Struct, frozen=True, omit_defaults=True):
-    """How a stage runs: the model, where, and on which terms."""
+    """The model of a stage, its queue and its terms."""
 
     asked: str
     """The name that was given: a model or a route."""
@@ -54,13 +53,13 @@ class Runs(Struct, frozen=True, omit_defaults=True):
 
 
 class StagePlan(Struct, frozen=True, omit_defaults=True):
-    """One stage."""
+    """A stage."""
 
     name: str
     status: str
     runs: Runs
     seeing: Runs | None = None
-    """How it runs with an image, where that differs."""
+    """The same with an image, if it differs."""
     type: str = "openaiLike"
     when: str | None = None
     each: str | None = None
@@ -70,18 +69,6 @@ class StagePlan(Struct, frozen=True, omit_defaults=True):
     stream: bool = False
 
 
-class Payer(Struct, frozen=True, omit_defaults=True):
-    """The payer, as `Quota` has it."""
-
-    of_user: bool
-    budget: int = 0
-    per: Per = "month"
-
-    @property
-    def quota(self) -> Quota:
-        return Quota(self.of_user, self.budget, self.per)
-
-
 class Plan(Struct, frozen=True, omit_defaults=True):
     """A chain."""
 
@@ -89,25 +76,26 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     stages: list[StagePlan]
     variables: dict[str, Any]
     answers: str = "strict"
-    """Which answers are compared with their schemas (the setting `structured_output`)."""
+    """Which answers are checked (the setting `structured_output`)."""
     most_bytes: int = 16 << 20
-    """Of the request of a stage, all its parts together."""
-    payer: Payer | None = None
+    """Maximum size of a stage's request, all its parts together."""
+    quota: Quota | None = None
+    """Pays for the stages that follow the first."""
 
 
 class HeadStage(Struct, frozen=True):
-    """What readers know of a stage."""
+    """A stage as readers see it."""
 
     name: str
     status: str
     queue: str = ""
     model: str = ""
-    """With the queue, where it is to run, as far as that is known before: for estimates."""
+    """With the queue, its place for estimates, as far as it is known at submission."""
     each: bool = False
 
 
 class Head(Struct, frozen=True, omit_defaults=True):
-    """What readers know of a chain, as long as its record is kept."""
+    """A chain as readers see it, stored as long as its record."""
 
     stages: list[HeadStage]
     name: str = ""
@@ -115,7 +103,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
 
 
 def head_of(plan: Plan, title: str) -> Head:
-    """What readers are to know of it."""
+    """Return the head of a plan."""
     stages = [
         HeadStage(stage.name, stage.status, stage.runs.queue, stage.runs.model, stage.each is not None)
         for stage in plan.stages

@@ -12,12 +12,13 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Bodies, RawObject
 from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
-from fairlane.gateway.chains.engine import Over, StageFailed, following
+from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, head_of
-from fairlane.gateway.chains.planning import ChainRequest, planned, queues_of, reserve_of
-from fairlane.gateway.chains.planning import variables_of as variables_of_chain
+from fairlane.gateway.chains.planner import ChainRequest, plan_chain, queues_of, reserve_of
+from fairlane.gateway.chains.planner import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.routing.routes import not_there
 from fairlane.gateway.settings.chains import RESERVED, ChainSettings
 from fairlane.queues.chains import MAX_BYTES, ChainStart
@@ -48,14 +49,14 @@ class Submission(NamedTuple):
 
     start: ChainStart
     downgrade: ChainStart | None
-    """What it is where it cannot be paid: its task's `downgrade` is its first stage then."""
+    """The start if the chain cannot be paid: then the task's `downgrade` is its first stage."""
     stages: list[dict[str, Any]]
     """Its stages, as clients first see them."""
     status: str
-    """What `stageStatus` says at first."""
+    """The first `stageStatus`."""
 
     def forget(self) -> None:
-        """It has been submitted, or not: its plan may be large, and its caller may wait for long."""
+        """Drop the plan, which may be large, after the submission."""
         for start in (self.start, self.downgrade):
             if start is not None:
                 start.plan, start.request, start.parts = b"", b"", ()
@@ -63,15 +64,9 @@ class Submission(NamedTuple):
 
 async def read_chain(current: Current, fields: RawObject, bodies: Bodies) -> ChainRequest:
     """The chain that a request asks for, with its variables. Raises ApiError: 400, 404."""
-    for other in ("template", "payload", "type", "model", "mode", "repair"):
-        if kind_of(fields.get(other) or b""):
-            raise bad_request(f"A chain has no {other} of its own: its stages say it", other)
     for other in fields:
         if other not in MEMBERS and kind_of(fields[other]):
-            raise bad_request(
-                f"A chain has no {other[:100]!r}: what its stages are filled in with stands under `variables`",
-                other,
-            )
+            raise bad_request(f"A chain has no {other[:100]!r}: its stages set it, from `variables`", other)
     raw = fields["chain"]
     name, chain = _declared(current, raw)
     locale = read_locale(fields)
@@ -102,20 +97,14 @@ def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str,
                 "variables",
             )
     takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
-    parts = []
-    if missing := takes.missing(given):
-        parts.append(f"missing: {', '.join(missing)}")
-    if unknown := takes.unknown(given):
-        parts.append(f"unknown: {', '.join(one[:64] for one in unknown[:10])}")
-    if parts:
-        known = ", ".join(sorted(takes.required | takes.optional)) or "none"
-        raise bad_request(
-            f"The variables do not fit the chain {name}: {'; '.join(parts)}. It takes {known}", "variables"
-        )
+    missing, unknown = takes.missing(given), takes.unknown(given)
+    if missing or unknown:
+        error = VariablesError(missing, unknown, sorted(takes.required | takes.optional))
+        raise bad_request(f"The variables do not fit the chain {name}: {error}", "variables")
     return takes.filled(given)
 
 
-def told_of_declared(current: Current, name: str) -> dict[str, Any]:
+def declared_chain(current: Current, name: str) -> dict[str, Any]:
     """A configured chain, as clients see it."""
     chain = current.settings.chains[name]
     takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
@@ -140,7 +129,7 @@ async def make_chain(
 ) -> tuple[TaskSpec, Submission]:
     """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
     shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
-    comes_to = planned(current, caller, asked, options, subject)
+    comes_to = plan_chain(current, caller, asked, options, subject)
     start, first = await _started(comes_to.plan, asked, request)
     task = build_task(
         current.settings,
@@ -172,13 +161,13 @@ async def make_chain(
 async def _started(plan: Plan, asked: ChainRequest, request: bytes) -> tuple[ChainStart, TaskSpec]:
     """The beginning of a chain, and its first stage. Raises ApiError(400)."""
     try:
-        first = await in_turns(following(plan, -1, {}))
+        first = await run_in_steps(next_stage(plan, -1, {}))
     except StageFailed as failed:
         place = f"`{failed.member}`: " if failed.member else ""
         raise bad_request(
             f"The stage {failed.stage.name} cannot begin: {place}{failed.sentence}", "variables"
         ) from None
-    if isinstance(first, Over):
+    if isinstance(first, NoStage):
         raise bad_request(
             "No stage of the chain would run with these variables: each is skipped", "variables"
         )
@@ -210,8 +199,8 @@ def _with_stage(task: TaskSpec, stage: TaskSpec) -> TaskSpec:
 Made = TypeVar("Made")
 
 
-async def in_turns(making: Generator[None, None, Made]) -> Made:
-    """What a generator makes; others run between its steps."""
+async def run_in_steps(making: Generator[None, None, Made]) -> Made:
+    """Return the result of a generator; let other tasks run between its steps."""
     while True:
         try:
             next(making)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from fairlane.gateway.calls.http import AnswerBroken, Whole
+from fairlane.gateway.calls.http import AnswerBroken, DirectExchange
 from fairlane.gateway.errors import Headers
 
 log = structlog.get_logger("fairlane.gateway")
@@ -51,7 +51,7 @@ class Wire(Protocol):
     def default_lines(self) -> bytes: ...
 
 
-class Exchange(Whole):
+class Exchange(DirectExchange):
     """A request that arrives and the answer to it. The head of the answer waits for the first of its body, at most until the end
     of the event loop's tick: one system call costs more than the copy.
 

@@ -50,7 +50,7 @@ def credits_of(micro: int) -> Decimal:
 
 
 def plain_credits(micro: int | None) -> float | None:
-    """The same as JSON's own number, of an amount that `read_credits` has read."""
+    """Return credits as a JSON number; exact for amounts that `read_credits` accepts."""
     if micro is None:
         return None
     whole, rest = divmod(micro, MICRO)

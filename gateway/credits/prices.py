@@ -13,7 +13,7 @@ ANY_MODEL = "*"
 
 
 class Price(NamedTuple):
-    """What a task costs, in micro-credits: of a million tokens, and `request` of the task itself. Made by `price`."""
+    """The price of a task, in micro-credits: per million tokens, and `request` per task. Made by `price`."""
 
     input: int
     cached: int
@@ -23,7 +23,7 @@ class Price(NamedTuple):
     id: str
     """Names it, and says all of it: `input/cached/output/reasoning/request`, in credits. No spaces."""
     packed: str
-    """As it lies in a task's record: the five numbers."""
+    """The five numbers, as a task's record has them."""
 
     def cost(self, input: int | None, output: int | None, cached: int | None, reasoning: int | None) -> int:
         """Return micro-credits of a task that used these tokens, rounded up once; None: unknown, and it costs nothing.
@@ -60,12 +60,12 @@ class Period(NamedTuple):
     price: Price
 
     def holds(self, now_ms: float) -> bool:
-        """Whether it is the price now."""
+        """Return whether it is the current price."""
         return (self.since is None or self.since <= now_ms) and (self.until is None or now_ms < self.until)
 
 
 class PriceTable:
-    """All prices. Those of one model do not overlap."""
+    """All prices. The periods of a model do not overlap."""
 
     def __init__(self, periods: Iterable[Period] = ()) -> None:
         self._of_model: dict[str, list[Period]] = {}
@@ -80,7 +80,7 @@ class PriceTable:
         return self.own(model, now_ms) or self.own(ANY_MODEL, now_ms)
 
     def own(self, name: str, now_ms: float) -> Price | None:
-        """What is said of this very name at an instant."""
+        """Return the price of exactly this name at an instant."""
         for period in self._of_model.get(name, ()):
             if period.holds(now_ms):
                 return period.price

@@ -13,10 +13,10 @@ MAX_TEXTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a key says of it."""
+    """The quota of a key."""
 
     of_user: bool
-    """Each user of a delegating key pays; else the key does, for all its users."""
+    """Each user of a delegating key pays; else the key pays for all its users."""
     budget: int = 0
     """Micro-credits granted in each window; 0: none."""
     per: Per = "month"

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from fairlane.gateway.endpoints.headers import PASSING
 from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT
 from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import BadTarget, Pattern, Target, read_target
@@ -33,57 +34,57 @@ class MethodRefused(EndpointError):
     def __init__(self, sentence: str, endpoints: "tuple[Endpoint, ...]") -> None:
         super().__init__(sentence)
         self.endpoints = endpoints
-        """Those that are meant by the URL."""
+        """The endpoints that match the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One interface, and what is allowed of it. Times in ms; 0 and () = not said."""
+    """An interface, and what is allowed there. Times in ms; 0 and () = not set."""
 
     name: str
     pattern: Pattern
     methods: tuple[str, ...] = ("GET", "POST")
     headers: frozenset[str] = frozenset(PASSING)
-    """Of callers: the names of those that may pass, in lower case."""
+    """The headers that clients may send, in lower case."""
     set_headers: tuple[Header, ...] = field(default=(), repr=False)
     """The operator's, which may hold secrets: they go to the worker with the task, and are shown and kept nowhere else."""
     windows: str = ""
     """The most requests within any such time, such as `50/1s, 1000/1m`."""
     concurrency: int = 0
     mean_ms: int = 0
-    """How long a request takes, as long as nothing was measured."""
+    """The duration of a request until one is measured."""
     timeout_ms: int = 30_000
     retries: int = 0
-    """Of idempotent methods, after the first try."""
+    """Retries of idempotent methods."""
     max_response_bytes: int = MIB
     max_body_bytes: int = MIB
     allow_private: tuple[str, ...] = ()
     """Networks that the address of the host may lie in, though they are private."""
     permit_ms: int = 30_000
-    """How long a permit may be used."""
+    """How long a permit is valid."""
     keys: frozenset[str] = frozenset()
     """The ids of those keys that may use it; empty: all."""
     tiers: frozenset[str] = frozenset()
     """The tiers whose callers may use it; empty: all."""
     archive: str = "results"
-    """What the archive keeps: off, results or requests."""
+    """What the archive stores: off, results or requests."""
 
     @property
     def model(self) -> str:
-        """As which it is scheduled."""
+        """The name of the model for the scheduler."""
         return ENDPOINT + self.name
 
     def most_tries(self, method: str) -> int:
-        """How often a request may be begun: once only where it must not come twice."""
+        """Return how often a request may be sent: once if it is not idempotent."""
         return 1 + self.retries if method in IDEMPOTENT else 1
 
     def may_use(self, key_id: str, tier: str) -> bool:
-        """Whether a caller may use it."""
+        """Return whether a caller may use the endpoint."""
         return (not self.keys or key_id in self.keys) and (not self.tiers or tier in self.tiers)
 
 
 class Endpoints:
-    """All endpoints at one time."""
+    """The endpoints of one configuration."""
 
     def __init__(self, endpoints: Iterable[Endpoint] = ()) -> None:
         self._named = {endpoint.name: endpoint for endpoint in endpoints}
@@ -138,3 +139,12 @@ def target_of(url: str) -> Target:
         return read_target(url)
     except BadTarget as error:
         raise BadUrl(str(error)) from None
+
+
+def per_second(slots: int, mean_ms: float | None, windows: str) -> float | None:
+    """Return Q, the requests a second that an endpoint takes in the long run: C / T of `slots` that take `mean_ms` each, or what
+    its narrowest window lets through, whichever is less; None if neither is known."""
+    found = [window.requests * 1000 / window.ms for window in read_windows(windows)] if windows else []
+    if slots and mean_ms:
+        found.append(slots * 1000 / mean_ms)
+    return min(found, default=None)

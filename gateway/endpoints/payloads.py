@@ -48,7 +48,7 @@ def payload_of(
     return msgspec.json.encode(request)
 
 
-def completed(endpoints: Endpoints, model: str, payload: bytes) -> bytes | None:
+def worker_payload(endpoints: Endpoints, model: str, payload: bytes) -> bytes | None:
     """The payload as its worker gets it, by what holds now; None: the endpoint is there no more, or not for this request."""
     endpoint = endpoints.of_model(model)
     if endpoint is None:

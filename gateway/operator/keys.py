@@ -164,7 +164,7 @@ class KeyAdmin:
         of_key = pack(settings.get("limits") or {})
         of_user = pack(settings.get("user_limits") or {}) if user else ""
         try:
-            left = await self._allowances.told(f"{key_id}/{user}" if user else key_id, of_key, of_user)
+            left = await self._allowances.describe(f"{key_id}/{user}" if user else key_id, of_key, of_user)
         except StoreError:  # the key is shown all the same
             left = {"limits": None, "userLimits": None}
         return {**row, **left, "databaseError": away}

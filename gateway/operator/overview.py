@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fairlane.gateway.endpoints.endpoints import Endpoint
-from fairlane.gateway.endpoints.rates import per_second
+from fairlane.gateway.endpoints.endpoints import Endpoint, per_second
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings, external
 from fairlane.queues.chains import read_stage

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from fairlane.gateway.operator.overview import task_row
-from fairlane.gateway.tasks.poll import place_fields, told_of_plan
+from fairlane.gateway.tasks.poll import place_fields, plan_fields
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 
@@ -65,7 +65,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "stream": fields.get("stream") == "1",
         "waited": fields.get("waiting") == "1",
         "fallbacks": [line.partition("\t")[0] for line in fields.get("fallbacks", "").splitlines()],
-        **told_of_plan("", "", fields.get("template", "")),
+        **plan_fields("", "", fields.get("template", "")),
         "estimatedInputTokens": number("input_tokens"),
         "maxOutputTokens": number("max_output"),
         "payloadBytes": number("payload_bytes"),

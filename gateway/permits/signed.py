@@ -1,11 +1,9 @@
-"""What a permit looks like, and the receipt for one that was used. Both are signed: what is not genuine is found out without
-asking anybody. Pure.
+"""Permits, and receipts for used ones. Both are signed, so a forged one is detected locally. Pure.
 
     task id . base64url( epoch of the grant (8 bytes) | first 16 bytes of HMAC-SHA256(secret, purpose | epoch | task | endpoint) )
 
-A permit is for one attempt of one task of one endpoint; whether it may still be used the store knows. A receipt proves that its
-holder was told "yes", and is good for one thing: to report the end of what was let in. Callers never see it, so that nobody can
-report an end before it has come.
+A permit is for one attempt of one task of one endpoint; the store knows whether it may still be used. A receipt proves that its
+holder admitted the call, and is good only for reporting the call's end. Clients never see it, so they cannot report an end early.
 """
 
 import base64
@@ -21,7 +19,7 @@ _TEXT = re.compile(r"([0-9a-f-]{36})\.([A-Za-z0-9_-]{32})")
 
 
 class Signed(NamedTuple):
-    """What is genuine: a grant of a task."""
+    """The grant that a valid permit or receipt names."""
 
     task_id: str
     epoch: int
@@ -34,19 +32,19 @@ class Signer:
         self._mac = mac
 
     def permit(self, task_id: str, epoch: int, endpoint: str) -> str:
-        """The permit of a grant."""
+        """Return the permit of a grant."""
         return self._sign(_PERMIT, task_id, epoch, endpoint)
 
     def read_permit(self, text: str, endpoint: str) -> Signed | None:
-        """What a permit is of, if it is genuine and for this endpoint. Never raises."""
+        """Return the grant of a permit; None if it is forged, or for another endpoint."""
         return self._read(_PERMIT, text, endpoint)
 
     def receipt(self, task_id: str, epoch: int) -> str:
-        """The receipt for the permit of a grant that was used."""
+        """Return the receipt for the used permit of a grant."""
         return self._sign(_RECEIPT, task_id, epoch, "")
 
     def read_receipt(self, text: str) -> Signed | None:
-        """What a receipt is of, if it is genuine. Never raises."""
+        """Return the grant of a receipt; None if it is forged."""
         return self._read(_RECEIPT, text, "")
 
     def _sign(self, purpose: bytes, task_id: str, epoch: int, endpoint: str) -> str:

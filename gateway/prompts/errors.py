@@ -16,6 +16,6 @@ class VariablesError(Exception):
             parts.append(f"missing: {', '.join(missing)}")
         if unknown:
             parts.append(f"unknown: {', '.join(name[:64] for name in unknown[:10])}")
-        super().__init__(f"{'; '.join(parts)}. The template takes {', '.join(known) or 'none'}")
+        super().__init__(f"{'; '.join(parts)}. It takes {', '.join(known) or 'none'}")
         self.missing = missing
         self.unknown = unknown

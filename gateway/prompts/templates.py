@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,12 +19,12 @@ MAX_VALUES_BYTES = 262_144
 
 
 class Prompt(NamedTuple):
-    """What a template came to."""
+    """A rendered template."""
 
     body: dict[str, Any]
     """Members of OpenAI's body but for `model`, in its words."""
     locale: str
-    """Whose messages were used; '' = those for every locale."""
+    """The locale of the messages that were used; '' = those for every locale."""
 
 
 class _Message(NamedTuple):
@@ -39,18 +39,24 @@ def _kept_text(source: str) -> Text:
     return Text(source)
 
 
-def compiled(value: Any) -> Any:
-    """The same lists and objects, with a `Text` for each text. Raises TemplateError."""
+def mapped(value: Any, leaf: type, make: Callable[[Any], Any]) -> Any:
+    """Return the same lists and objects, with `make` applied to each value of the type `leaf`."""
     match value:
-        case str():
-            kept = has_places(value) and len(value) <= MAX_KEPT_CHARS
-            return _kept_text(value) if kept else Text(value)
         case list():
-            return [compiled(one) for one in value]
+            return [mapped(one, leaf, make) for one in value]
         case dict():
-            return {name: compiled(one) for name, one in value.items()}
+            return {name: mapped(one, leaf, make) for name, one in value.items()}
         case _:
-            return value
+            return make(value) if isinstance(value, leaf) else value
+
+
+def compiled(value: Any) -> Any:
+    """Return the same lists and objects, with a `Text` for each text. Raise TemplateError."""
+    return mapped(value, str, _text)
+
+
+def _text(source: str) -> Text:
+    return _kept_text(source) if has_places(source) and len(source) <= MAX_KEPT_CHARS else Text(source)
 
 
 def texts_in(value: Any) -> list[Text]:
@@ -65,20 +71,8 @@ def texts_in(value: Any) -> list[Text]:
             return []
 
 
-def _rendered(value: Any, variables: Mapping[str, Any], budget: Budget) -> Any:
-    match value:
-        case Text():
-            return value.render(variables, budget)
-        case list():
-            return [_rendered(one, variables, budget) for one in value]
-        case dict():
-            return {name: _rendered(one, variables, budget) for name, one in value.items()}
-        case _:
-            return value
-
-
 class Template:
-    """One template. Raises TemplateError for one that cannot be used, with its place."""
+    """A template. Raises TemplateError, with its place, if it is invalid."""
 
     def __init__(
         self,
@@ -118,11 +112,11 @@ class Template:
 
     @property
     def locales(self) -> list[str]:
-        """Those that it has messages of its own for."""
+        """The locales with messages of their own."""
         return sorted(filter(None, self._messages))
 
     def variables(self, locale: str = "") -> list[str]:
-        """What its messages for a locale use."""
+        """Return the variables of the messages for a locale."""
         _, messages = self._of(locale)
         return sorted(
             {name for message in messages for text in texts_in(message.content) for name in text.variables}
@@ -130,7 +124,7 @@ class Template:
 
     @property
     def texts(self) -> list[Text]:
-        """All of its messages, for any locale."""
+        """The texts of all messages."""
         return [
             text
             for messages in self._messages.values()
@@ -140,11 +134,11 @@ class Template:
 
     @property
     def all_variables(self) -> list[str]:
-        """What its messages use, for any locale."""
+        """The variables of all messages."""
         return sorted({name for locale in self._messages for name in self.variables(locale)})
 
     def holds_image(self, variables: Mapping[str, Any], locale: str = "") -> bool:
-        """Whether a variable is given that its messages show as an image, or they always show one."""
+        """Return whether the messages show an image: a given variable's, or always."""
         _, messages = self._of(locale)
         parts = [
             part for message in messages if isinstance(message.content, list) for part in message.content
@@ -164,7 +158,7 @@ class Template:
         return self.default_locale, self._messages[self.default_locale]
 
     def said(self, locale: str = "") -> tuple[str, list[tuple[str, Any]]]:
-        """Whose messages are used for a locale, and these: role and content of each, as they were given."""
+        """Return the locale whose messages are used for a locale, and role and content of each, as they were configured."""
         used, _ = self._of(locale)
         return used, self._said[used]
 
@@ -175,8 +169,8 @@ class Template:
         most: int = MAX_CHARS,
         budget: Budget | None = None,
     ) -> Prompt:
-        """The body that these variables make, of texts of at most so many bytes, or within a `budget` that others have a part in.
-        Raises VariablesError and TemplateError."""
+        """Return the body that these variables make, with texts of at most `most` bytes, or within a shared `budget`. Raise
+        VariablesError and TemplateError."""
         used, messages = self._of(locale)
         known = self.variables(used)
         missing = [name for name in known if name not in variables and name not in self.optional]
@@ -187,7 +181,7 @@ class Template:
         filled = {name: "" if value is None else value for name, value in filled.items()}
         budget, made = budget or Budget(most), []
         for message in messages:
-            content = _rendered(message.content, filled, budget)
+            content = mapped(message.content, Text, lambda text: text.render(filled, budget))
             if isinstance(content, list):
                 content = [part for part in content if not _is_no_image(part)]
             made.append({"role": message.role, "content": content})
@@ -201,7 +195,7 @@ class Template:
 
 
 def _is_no_image(part: dict[str, Any]) -> bool:
-    """Whether a part of a message is an image that came to nothing."""
+    """Return whether a part of a message is an image without a URL."""
     if part.get("type") != "image_url":
         return False
     image = part.get("image_url")
@@ -210,7 +204,7 @@ def _is_no_image(part: dict[str, Any]) -> bool:
 
 
 def _schema_name(name: str) -> str:
-    """As OpenAI takes them: letters, digits, underscores and dashes, at most 64."""
+    """Return a name that OpenAI accepts: letters, digits, underscores and dashes, at most 64."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in name)[:64]
 
 

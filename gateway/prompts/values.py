@@ -6,14 +6,14 @@ from typing import Any
 
 from fairlane.gateway.prompts.engine import Budget, Text
 from fairlane.gateway.prompts.errors import TemplateError
-from fairlane.gateway.prompts.templates import compiled, texts_in
+from fairlane.gateway.prompts.templates import compiled, mapped, texts_in
 
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*")
 _FALSE = frozenset({"", "false", "0", "none", "no", "[]", "{}"})
 
 
 class Expression:
-    """What a condition or a list is told by: a name (`image`, `stages.ocr.content`), or a text with places to fill in."""
+    """A condition or a list: a name (`image`, `stages.ocr.content`), or a text with places to fill in."""
 
     def __init__(self, source: str) -> None:
         """Raises TemplateError."""
@@ -23,7 +23,7 @@ class Expression:
         self.text: Text = compiled(_braced(self.path) if self.path else source.strip())
 
     def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
-        """What it comes to; a name that nothing is said of to None. Raises TemplateError."""
+        """Return the value; None for an unknown name. Raise TemplateError."""
         if self.path and self.path[0] not in variables:
             return None
         return self.text.looked_at(variables, budget)
@@ -40,7 +40,7 @@ class Expression:
         if value is None or (isinstance(value, str) and not value.strip()):
             return []
         if not isinstance(value, list | tuple):
-            raise TemplateError(f"it should come to a list, and comes to {_kind(value)}")
+            raise TemplateError(f"it should come to a list, and comes to {str(value)[:40]!r}")
         return list(value)
 
 
@@ -53,20 +53,8 @@ class Values:
         self.texts = texts_in(self._said)
 
     def filled(self, variables: Mapping[str, Any], budget: Budget) -> Any:
-        """The same with its places filled in. Raises TemplateError."""
-        return _filled(self._said, variables, budget)
-
-
-def _filled(value: Any, variables: Mapping[str, Any], budget: Budget) -> Any:
-    match value:
-        case Text():
-            return value.value(variables, budget)
-        case list():
-            return [_filled(one, variables, budget) for one in value]
-        case dict():
-            return {name: _filled(one, variables, budget) for name, one in value.items()}
-        case _:
-            return value
+        """Return the lists and objects with their places filled in. Raise TemplateError."""
+        return mapped(self._said, Text, lambda text: text.value(variables, budget))
 
 
 def _braced(path: tuple[str, ...]) -> str:
@@ -74,17 +62,3 @@ def _braced(path: tuple[str, ...]) -> str:
     name, *parts = path
     within = "".join(f"['{part}']" for part in parts)
     return f"{{{{ {name}{within} }}}}"
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case str():
-            return "a text"
-        case dict():
-            return "an object"
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return "a number"
-        case _:
-            return "something else"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
-from fairlane.gateway.calls.responses.kept import with_id
+from fairlane.gateway.calls.responses.stored_input import with_id
 from fairlane.gateway.errors import bad_request
 from fairlane.streaming.jsontext import items, join_object
 

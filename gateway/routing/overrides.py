@@ -63,8 +63,8 @@ def overridden(settings: Settings, override: Override) -> Settings:
             said["fallbacks"] = said["fallbacks"] or []
         model = _valid(ModelSettings, settings.model(name).model_dump(mode="json") | said)
         after = settings.model_copy(update={"models": {**settings.models, name: model}})
-    before = set(unusable_routes(_alone(settings, override)))
-    if wrong := [sentence for sentence in unusable_routes(_alone(after, override)) if sentence not in before]:
+    before = set(unusable_routes(settings))
+    if wrong := [sentence for sentence in unusable_routes(after) if sentence not in before]:
         raise InvalidOverride([("", sentence) for sentence in wrong])
     return after
 
@@ -105,14 +105,6 @@ def _merged(rule: Rule, values: Rule) -> Rule:
     return rule.model_copy(update=update)
 
 
-def _alone(settings: Settings, override: Override) -> Settings:
-    """The settings with no other route and model than the override's: the others are as they were, and there may be thousands."""
-    name = override.name
-    models = {name: settings.models[name]} if override.target == "model" and name in settings.models else {}
-    routes = {name: settings.routes[name]} if override.target == "route" else {}
-    return settings.model_copy(update={"models": models, "routes": routes})
-
-
 def _valid(part: type[Part], said: Mapping[str, Any]) -> Part:
     try:
         return part.model_validate_json(msgspec.json.encode(said), strict=True)
@@ -138,7 +130,7 @@ class Overlay(NamedTuple):
 
     settings: Settings
     plans: Plans
-    """Of all tasks but those of a share."""
+    """Of all tasks except those of a share."""
     shares: Mapping[str, Share]
     """By the name of the route."""
     invalid: Mapping[str, str]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """What a caller's request comes to."""
+    """The model and the terms of a request."""
 
     asked: str
     """The name that the caller gave."""
@@ -27,11 +27,11 @@ class Plan(NamedTuple):
     fallbacks: str = ""
     """Fallback models, with what a task costs there, packed as the scheduler takes them."""
     downgrade: "Plan | None" = None
-    """What it comes to where this one cannot be paid; None: it is refused."""
+    """The plan if this one cannot be paid; None: the request is rejected."""
 
     @property
     def models(self) -> set[str]:
-        """All that may come to run it."""
+        """All models that may run it."""
         own = {self.model, *(line.partition("\t")[0] for line in self.fallbacks.splitlines())}
         return own if self.downgrade is None else own | self.downgrade.models
 
@@ -48,13 +48,13 @@ class Plans:
         }
 
     def varied(self, settings: Settings, only: Collection[str] | None = None) -> Self:
-        """The same with other routes and models: with those of these names alone, if `only` names some."""
+        """Return a copy with other routes and models: only those of these names, if `only` is given."""
         other = copy.copy(self)
         other.routes = Routes(settings, only)
         return other
 
     def plan(self, caller: Caller, name: str, now_ms: float, has_image: Callable[[], bool]) -> Plan:
-        """What a request of this caller for this name comes to now. `has_image` is asked where it matters."""
+        """Return the plan of this caller's request for this name. `has_image` is called only if it matters."""
         route = self.routes.find(name)
         image = route is not None and route.varies_by_image and has_image()
         quota = caller.quota

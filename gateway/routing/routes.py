@@ -15,7 +15,7 @@ SHOWN = 3
 
 
 class Rule(NamedTuple):
-    """What holds for the tasks of one tier that name a route, or a model that has fallbacks. 0, '' and None: it says nothing."""
+    """The rules for tasks of a tier that name a route, or a model with fallbacks. 0, '' and None: not set."""
 
     route: str
     """Its name; '' for a model's own fallbacks."""
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
 
 
 class Route:
-    """One route: its rules by tier, with images and without."""
+    """A route: its rules by tier, with images and without."""
 
     def __init__(
         self, name: str, plain: Mapping[str, Rule], vision: Mapping[str, Rule] | None = None
@@ -43,16 +43,16 @@ class Route:
 
     @property
     def varies_by_image(self) -> bool:
-        """Whether it matters that a request holds images."""
+        """Whether requests with images have rules of their own."""
         return self._vision is not None
 
     def rule(self, tier: str, *, image: bool = False) -> Rule:
-        """What holds for a tier."""
+        """Return the rule for a tier."""
         rules = self._vision if image and self._vision is not None else self._plain
         return rules[tier]
 
     def rules(self) -> Iterable[tuple[str, bool, Rule]]:
-        """All of them: tier, whether with images, rule."""
+        """Yield all rules: tier, whether with images, rule."""
         for tier, rule in self._plain.items():
             yield tier, False, rule
         for tier, rule in (self._vision or {}).items():

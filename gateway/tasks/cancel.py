@@ -8,7 +8,7 @@ from fairlane.workers.server.cancel import By
 
 
 class Cancel:
-    """Cancels tasks. Both ways are fine for a task that has ended; they tell the state afterwards, and raise StoreError."""
+    """Cancels tasks, also ended ones: each method returns the state afterwards, and raises StoreError."""
 
     def __init__(
         self, cancel: Callable[[str, By], Awaitable[Ended]], note: Callable[..., Awaitable[None]]
@@ -18,11 +18,11 @@ class Cancel:
         self._note = note
 
     async def own(self, task_id: str, record: Record) -> State:
-        """For the caller whose task it is."""
+        """Cancel a caller's own task."""
         return await self._end(task_id, record.state, "client")
 
     async def others(self, task_id: str, record: Record, actor: Actor) -> State:
-        """For an operator, who is written down."""
+        """Cancel a task for an operator, and note it in the audit log."""
         before = record.state
         state = await self._end(task_id, before, "admin")
         if state is State.CANCELLED and before not in TERMINAL:
@@ -31,7 +31,7 @@ class Cancel:
         return state
 
     async def end(self, task_id: str, by: By) -> bool:
-        """End a task; whether this call did. Nothing is written down."""
+        """End a task without a note; return whether this call did."""
         return (await self._cancel(task_id, by)).outcome == "ended"
 
     async def _end(self, task_id: str, state: State, by: By) -> State:

@@ -1,16 +1,16 @@
-"""What follows a stage of a chain that is done here: `workers/server/tasks/effects.py` asks, and the store is told."""
+"""What follows a stage of a chain that ended here: `workers/server/tasks/effects.py` calls it, and writes it to the store."""
 
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
 
-from fairlane.gateway.chains.engine import Next, StageFailed, following
-from fairlane.gateway.chains.plan import Head, Plan, read_head, read_plan
-from fairlane.gateway.chains.planning import reserve_of
-from fairlane.gateway.chains.requests import in_turns
-from fairlane.gateway.chains.results import of_stage, told_usage, used_by, whole
-from fairlane.gateway.chains.telling import told_at_end
+from fairlane.gateway.chains.engine import NextStage, StageFailed, next_stage
+from fairlane.gateway.chains.fields import final_stages
+from fairlane.gateway.chains.plan import Head, read_head, read_plan
+from fairlane.gateway.chains.planner import reserve_of
+from fairlane.gateway.chains.requests import run_in_steps
+from fairlane.gateway.chains.results import of_stage, usage_fields, used_by, whole
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
@@ -43,12 +43,12 @@ class ChainRunner:
         so_far = _SoFar(chain, done)
         try:
             plan, head = read_plan(chain.plan), read_head(chain.head)
-        except msgspec.MsgspecError as error:  # a later release's
+        except msgspec.MsgspecError as error:  # another release wrote it
             log.error("the plan of a chain cannot be read", task_id=done.running.chain, error=str(error))
             return so_far.failed(Head([]), None, "STAGE_INPUT_FAILED", "The chain's plan cannot be read here")
         number = done.running.stage.number
         try:
-            comes = await in_turns(following(plan, number, so_far.results))
+            comes = await run_in_steps(next_stage(plan, number, so_far.results))
         except StageFailed as failed:
             sentence = f"The stage {failed.stage.name} cannot begin: {failed.sentence}"
             runs = failed.plan.runs
@@ -62,9 +62,10 @@ class ChainRunner:
             )
         told = [so_far.event(head, done.running.stage, "completed", used_by(so_far.used, number))]
         told += [so_far.event(head, stage, "skipped") for stage in comes.skipped]
-        if isinstance(comes, Next):
+        if isinstance(comes, NextStage):
             task = comes.task
-            task.quota = self._quota(plan)
+            if plan.quota is not None:
+                task.quota = self._current.plans.budgets.text(plan.quota, now_ms())
             told.append(so_far.event(head, comes.stage, "queued"))
             return Follows(
                 StageEntry(comes.stage, task, comes.parts, reserve_of(plan, comes.stage.number)), told
@@ -87,10 +88,6 @@ class ChainRunner:
             return False
         return True
 
-    def _quota(self, plan: Plan) -> str:
-        payer = plan.payer
-        return "" if payer is None else self._current.plans.budgets.text(payer.quota, now_ms())
-
 
 class _SoFar:
     """A chain, together with what was just made in it."""
@@ -103,8 +100,8 @@ class _SoFar:
         self.used = {**chain.used, key: done.used}
 
     def event(self, head: Head, stage: Stage, status: str, used: Used | None = None) -> EventFields:
-        """What the log says of a stage."""
-        usage = told_usage(used)
+        """Return the log event of a stage's status."""
+        usage = usage_fields(used)
         raw = None if usage is None else msgspec.json.encode(usage)
         fragment = fragment_stage(stage.name, stage.number + 1, len(head.stages) or self._of, status, raw)
         return "stage", compose(self._id, now_ms(), fragment)
@@ -113,7 +110,7 @@ class _SoFar:
         """The end behind the last stage that ran: its result is the chain's."""
         done, number = self._done, self._done.running.stage.number
         result = None if done.logged else whole(of_stage(self.results, number), each=head.stages[number].each)
-        stages = told_at_end(head, self.used, (stage for stage, _ in self.results))
+        stages = final_stages(head, self.used, (stage for stage, _ in self.results))
         fragment = fragment_done(result, self._usage(), done.reason, stages)
         return ChainEnd(State.COMPLETED, "", ("done", compose(self._id, now_ms(), fragment)))
 
@@ -128,11 +125,11 @@ class _SoFar:
             told.append(self.event(head, stage, "failed"))
             done = (number for number, _ in self.results)
             fragment = with_failed_stage(
-                fragment, stage.name, told_at_end(head, self.used, done, stage.number)
+                fragment, stage.name, final_stages(head, self.used, done, stage.number)
             )
         terminal = "error", compose(self._id, now_ms(), fragment)
         return Follows(ChainEnd(State.FAILED, code, terminal, stage, model, queue), told)
 
     def _usage(self) -> bytes | None:
-        usage = told_usage(used_by(self.used))
+        usage = usage_fields(used_by(self.used))
         return None if usage is None else msgspec.json.encode(usage)

@@ -1,4 +1,4 @@
-"""What somebody is told who submits with an idempotency key that is known: of a task that he has submitted before."""
+"""Answers to a submission with a known idempotency key: they describe the task that was submitted before."""
 
 from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
@@ -24,26 +24,26 @@ def key_reused() -> ApiError:
 
 
 def result_gone(task_id: str) -> ApiError:
-    """It is not 409, which official clients repeat: it would be the same again until the key is over."""
+    """Return the error; not 409, which official clients repeat: the answer would be the same until the key expires."""
     return ApiError(
         410,
         "IDEMPOTENCY_RESULT_GONE",
-        "The request with this Idempotency-Key was carried out, but its result is not kept any more: a new key does it anew",
+        "The request with this Idempotency-Key was carried out, but its result has expired: use a new key to run it again",
         task_id=task_id,
     )
 
 
-async def kept(task_id: str, reading: Awaitable[Read]) -> Read:
-    """What is read of the log of a task that has ended. Raises ApiError(410) where it is not kept any more."""
+async def read_log(task_id: str, reading: Awaitable[Read]) -> Read:
+    """Return what is read of the log of an ended task. Raise ApiError(410) if the log has expired."""
     try:
         return await reading
     except Lost:
         raise result_gone(task_id) from None
 
 
-async def state_of(known: ExistingTask, poll: Poll, caller: Caller) -> dict[str, Any]:
-    """How an async task stands, as the answer to whoever submits it again says it. One that only the archive knows is looked up
-    there. Raises ApiError(410) where nobody knows it, and DatabaseUnavailable."""
+async def state_fields(known: ExistingTask, poll: Poll, caller: Caller) -> dict[str, Any]:
+    """Return the state of an async task for a repeated submission, also from the archive. Raise ApiError(410) if it is gone, and
+    DatabaseUnavailable."""
     state = known.state
     if state is None:
         try:

@@ -18,7 +18,7 @@ class StreamLinks:
         self._current = current
 
     def url(self, task_id: str) -> str:
-        """Where to read a task's events without a key, from now on."""
+        """Return the URL for reading a task's events without a key."""
         until = now_ms() + self._current.settings.tuning.stream_token_ms
         return f"/api/task/{task_id}/events?token={self.tickets.issue(task_id, until)}"
 

@@ -11,8 +11,8 @@ from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.workers.tasktypes import MEDIA
 
-KEPT_S = 5.0
-"""What workers tell of models is read again after so long: it hardly ever changes, and there may be thousands of workers."""
+CACHE_S = 5.0
+"""How long workers' descriptions of models are cached: they hardly change, and there may be thousands of workers."""
 
 
 class Models:
@@ -37,8 +37,8 @@ class Models:
         self._read_at = float("-inf")
 
     async def rows(self, caller: Caller) -> dict[str, dict[str, Any]]:
-        """The models and routes that a caller may use, in order, as OpenAI's list shows them: where workers tell different
-        lengths of a context, the least; of different owners, the first worker's. Raises StoreError."""
+        """Return the models and routes that a caller may use, sorted, as OpenAI's list shows them. If workers differ, the least
+        context length and the first worker's owner count. Raise StoreError."""
         offered = set(await self._offered())
         settings = self._current.settings
         configured = settings.listed_models | settings.routes.keys()
@@ -53,25 +53,13 @@ class Models:
         }
 
     async def check_type(self, task: TaskSpec) -> None:
-        """Raise ApiError(404) for a task of media that nobody would take.
-
-        1 A worker of its model names its type. 2 Workers of the model are connected, and none does. 3 The model is known, and its
-        workers are away: they may come back. 4 Nobody knows the model, and no worker at all names the type. (Where some do, or
-        none is connected, it is refused as any other model would be.) Raises StoreError.
-        """
-        kind, takes = task.task_type, self._takes
+        """Raise ApiError(404) for a task of media if workers of its models are connected, and none supports its type. (Workers
+        that are disconnected may reconnect; submission rejects unknown models.) Raise StoreError."""
         names = {task.model, *(line.partition("\t")[0] for line in task.fallbacks.splitlines())}
         if task.downgrade is not None:
             names.add(task.downgrade.model)
-        if await takes(names, kind):  # 1
-            return
-        if await takes(names, ""):  # 2
-            raise type_not_offered(task.asked or task.model, MEDIA[kind], kind)
-        known = task.asked or self._current.settings.lists(task.model)
-        if known or names & set(await self._offered()):  # 3
-            return
-        if not await takes(None, kind) and await takes(None, ""):  # 4
-            raise type_not_offered("", MEDIA[kind], kind)
+        if not await self._takes(names, task.task_type) and await self._takes(names, ""):
+            raise type_not_offered(task.asked or task.model, MEDIA[task.task_type], task.task_type)
 
     def _row(self, name: str, configured: bool) -> dict[str, Any]:
         configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0
@@ -80,9 +68,9 @@ class Models:
         return row | self._told.get(name, {})
 
     async def _read(self) -> None:
-        """See what workers tell, unless that was done a moment ago."""
+        """Read the descriptions of workers, unless they are cached."""
         now = time.monotonic()
-        if now - self._read_at < KEPT_S:
+        if now - self._read_at < CACHE_S:
             return
         self._read_at = now
         told: dict[str, dict[str, Any]] = {}

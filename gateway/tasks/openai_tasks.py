@@ -1,4 +1,4 @@
-"""Makes the task of a call of /v1, of what is said of it: by a request with its headers, or without any."""
+"""Builds the task of a /v1 call: of an HTTP request, or of a line of a batch."""
 
 import time
 from functools import partial
@@ -22,8 +22,8 @@ def build_openai_task(
     said: IdempotencyKey | None = None,
     task_id: str = "",
 ) -> TaskSpec:
-    """The task of a body of OpenAI's, whose members are `fields`, for a caller whom it has named (`Caller.named`). `task_id`: the
-    one that it is to have; '': a new one. Raises ApiError."""
+    """Return the task of an OpenAI body, whose members are `fields`, for the caller that `Caller.named` returned. `task_id`: its
+    id; '': a new one. Raise ApiError."""
     name = read_model(fields, caller.only_model)
     check_model(caller, name)
     task_id = task_id or new_task_id(time.time_ns() // 1_000_000)

@@ -27,7 +27,7 @@ from fairlane.streaming.jsontext import join_object, members
 
 
 class ResponseStorage(NamedTuple):
-    """What stores responses of accepted tasks."""
+    """The objects that store responses of accepted tasks."""
 
     writer: ResponseWriter
     store: ResponseStore

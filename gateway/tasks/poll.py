@@ -1,4 +1,4 @@
-"""What is known of a task, for those who may see it."""
+"""Reads tasks for clients and operators that may see them."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.chains.fields import chain_fields, failure_fields, place_of_chain, stages_of
 from fairlane.gateway.chains.plan import read_head
-from fairlane.gateway.chains.telling import stages_of, told_of_chain, told_of_failure, until_last
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain, chain_of
 from fairlane.queues.clock import now_ms
@@ -55,27 +55,27 @@ def wait_fields(place: Place) -> dict[str, Any]:
     }
 
 
-def told_of_plan(asked: str, model: str, template: str) -> dict[str, Any]:
-    """What its caller named and what runs, where these may differ; and the template that it was made of. As a record has them."""
-    told: dict[str, Any] = {"requestedModel": asked, "model": model} if asked else {}
+def plan_fields(asked: str, model: str, template: str) -> dict[str, Any]:
+    """Return the requested name and the model that runs, if these may differ, and the template: of a record's fields."""
+    shown: dict[str, Any] = {"requestedModel": asked, "model": model} if asked else {}
     if template:
-        told["template"] = dict(zip(("name", "version", "locale"), template.split("\n"), strict=True))
-    return told
+        shown["template"] = dict(zip(("name", "version", "locale"), template.split("\n"), strict=True))
+    return shown
 
 
 def not_found(task_id: str) -> ApiError:
-    """The same answer for a task of somebody else, an expired one and one that never was."""
+    """Return the same error for another user's task, an expired one and one that never existed."""
     text = "Task not found or expired" if could_be_ours(task_id, now_ms()) else "Task not found"
     return ApiError(404, "TASK_NOT_FOUND", text)
 
 
 def is_chain(record: Record) -> bool:
-    """Whether it is a chain's: its fields name the stage that it is in."""
+    """Return whether a record is a chain's: its fields name the current stage."""
     return "stage" in record.fields and "chain" not in record.fields  # which a part has
 
 
 def record_info(task_id: str, record: Record) -> TaskInfo:
-    """What views know of a task that was submitted anywhere."""
+    """Return what views know of a task that any replica submitted."""
     metadata = record.fields.get("metadata")
     return TaskInfo(
         task_id,
@@ -96,7 +96,7 @@ class Archived(NamedTuple):
     state: str
     ended_ms: int
     answer: bytes
-    """What a poll is answered: JSON."""
+    """The answer of a poll, JSON."""
     request: bytes | None
     """None: it was not kept, or not asked for."""
     enqueued_ms: int = 0
@@ -121,7 +121,7 @@ class Poll:
         self._semaphore = FairSemaphore(MAX_CONCURRENT)
 
     async def record(self, task_id: str) -> Record:
-        """The record of a task, whoever's it is, or of a part of one."""
+        """Return the record of any task, or of a part of one."""
         known = could_be_ours(chain_of(task_id), now_ms())
         record = await self._scheduler.position(task_id) if known else None
         if record is None:
@@ -129,7 +129,7 @@ class Poll:
         return record
 
     async def find(self, caller: Caller, task_id: str) -> Record:
-        """The record of a task that the caller may see. (Nobody sees parts but operators.)"""
+        """Return the record of a task that the caller may see. (Only operators see parts.)"""
         if chain_of(task_id) != task_id:
             raise not_found(task_id)
         record = await self.record(task_id)
@@ -140,7 +140,7 @@ class Poll:
     async def archived(
         self, task_id: str, caller: Caller | None = None, *, with_request: bool = False
     ) -> Archived:
-        """How a task ended that Redis does not know, if the caller may see it; None: whoever's it is."""
+        """Return how a task ended that is no longer in Redis, if the caller may see it; None: any task."""
         known = self._archives() and could_be_ours(task_id, now_ms())
         found = await self._archive(task_id, with_request=with_request) if known else None
         if found is None or (caller is not None and not caller.may_see(found.key_id, found.user)):
@@ -156,7 +156,7 @@ class Poll:
         return [*parts, b"}"]
 
     async def was_read(self, caller: Caller, task_id: str, record: Record) -> None:
-        """The caller has been answered: the end of its task may go earlier, where that is wanted."""
+        """Let a result that its owner has read expire early, if the task says so."""
         fields = record.fields
         if (
             "keep_after_read" in fields
@@ -176,11 +176,11 @@ class Poll:
         chain: Chain | None = None
         if is_chain(record) and state in TERMINAL:
             async with self._semaphore.hold(record.fields["user"]):  # its results can be large
-                answer |= told_of_chain(await self._chain(task_id, record))
+                answer |= chain_fields(await self._chain(task_id, record))
         elif is_chain(record):
             chain = await self._chain(task_id, record)
-            answer |= told_of_chain(chain)
-        answer |= told_of_plan(fields.get("route", ""), record.model, fields.get("template", ""))
+            answer |= chain_fields(chain)
+        answer |= plan_fields(fields.get("route", ""), record.model, fields.get("template", ""))
         result: bytes | None = None
         place = record.place
         if chain is not None:
@@ -229,7 +229,7 @@ class Poll:
         return answer, result
 
     async def _permit(self, task_id: str, record: Record) -> dict[str, Any]:
-        """The permit that is out: the newest event of the log, as long as it is not used."""
+        """Return the permit that was issued, the newest event of the log, until it is used."""
         used_ms = record.permit_used_ms
         if used_ms != 0:
             return {"usedAt": used_ms} if used_ms else {}
@@ -240,16 +240,15 @@ class Poll:
         return {name: told[name] for name in PERMIT_MEMBERS}
 
     async def _chain(self, task_id: str, record: Record) -> Chain:
-        """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
-        ApiError(404)."""
+        """Return a chain in the state of its record; of an ended one with its results. Raise ApiError(404)."""
         chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)
         if chain is None:
             raise not_found(task_id)  # it expired meanwhile
-        return chain._replace(state=record.state)  # it may have gone on since that was read
+        return chain._replace(state=record.state)  # it may have advanced since that was read
 
     async def stages(self, task_id: str, record: Record) -> dict[str, Any]:
-        """What operators are told of a chain: its name and its stages, as a poll does, each with where it is to run. Nothing of
-        what is none, or is not kept any more."""
+        """Return a chain as operators see it: its name and its stages, as a poll shows them, with model and queue. Return {} if
+        the task is no chain, or is gone."""
         chain = await self._scheduler.chain(task_id, contents=False) if is_chain(record) else None
         if chain is None:
             return {}
@@ -260,21 +259,21 @@ class Poll:
         return {"chainName": head.name, "stages": told}
 
     async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
-        """The place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: for how long that has
-        run; -1: it waits."""
+        """Return the place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: how long the
+        stage has run; -1: it waits."""
         stages = read_head(head).stages
         outlooks = await self._scheduler.outlook([(stage.queue, stage.model) for stage in stages])
-        return until_last(place, now, ran_ms, outlooks)
+        return place_of_chain(place, now, ran_ms, outlooks)
 
     async def failed_chain(self, task_id: str, user: str) -> dict[str, Any]:
-        """In which stage a chain of this user ended, and the results so far; nothing where it is not known any more. As many may
-        fail at the same time, and each may be large, few are read at once."""
+        """Return in which stage a chain of this user failed, and the results so far; {} if it is gone. Few are read at the same
+        time, as each may be large."""
         try:
             async with self._semaphore.hold(user):
                 chain = await self._scheduler.chain(task_id)
         except StoreError:
             return {}
-        return {} if chain is None else told_of_failure(read_head(chain.head), chain)
+        return {} if chain is None else failure_fields(read_head(chain.head), chain)
 
     async def _result(self, end: ResultView) -> bytes:
         """Return the result of a completed task, which may have to be made of its whole log."""

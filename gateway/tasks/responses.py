@@ -1,4 +1,4 @@
-"""What callers do with responses that are kept: read, resume, go on from, cancel, delete. Knows nothing of HTTP."""
+"""Use cases of stored responses: read, resume, continue, cancel, delete. Know nothing of HTTP."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.responses.request import Wishes
+from fairlane.gateway.calls.responses.request import StorageOptions
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.gateway.responses.archive_reader import ArchiveReader
@@ -37,16 +37,16 @@ MAX_REFERENCED = 200
 """Responses of whose items one request speaks."""
 
 
-class Following(NamedTuple):
+class LiveResponse(NamedTuple):
     """A response that is read as it comes."""
 
     reader: Reader | ArchiveReader
     place: Place | None = None
-    """Where it waits; None: it waits no more."""
+    """Its place in the queue; None: it does not wait."""
 
 
 class Responses:
-    """All raises ApiError, StoreError and DatabaseUnavailable."""
+    """All methods raise ApiError, StoreError and DatabaseUnavailable."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Responses:
     # ---- reading one ----------
 
     async def find(self, caller: Caller, told: str) -> Row:
-        """The response of this id, if the caller may see it; 404 for any other, as for one that never was."""
+        """Return the response of this id. Raise ApiError(404) if the caller may not see it, as if it did not exist."""
         task_id = _task_of(told)
         row = await self._store.row(task_id, now_ms()) if task_id else None
         if row is None or not caller.may_see(row.key_id, row.user):
@@ -124,17 +124,17 @@ class Responses:
         return view.body()
 
     @contextlib.asynccontextmanager
-    async def follow(self, row: Row) -> AsyncIterator[Following]:
+    async def follow(self, row: Row) -> AsyncIterator[LiveResponse]:
         """Read a response's log from its first event, and what comes of it, as long as the block."""
         if row.ended is None:
             async with self._hub.read(row.task_id) as found:
                 if found is not None:
                     record, reader = found
                     waits = record.state is State.QUEUED and record.place.position > 0
-                    yield Following(reader, record.place if waits else None)
+                    yield LiveResponse(reader, record.place if waits else None)
                     return
             row = await self._again(row)
-        yield Following(ArchiveReader(partial(self._part, row)))
+        yield LiveResponse(ArchiveReader(partial(self._part, row)))
 
     async def _again(self, row: Row) -> Row:
         """The row of a response that Redis does not have: SQL may have its log by now."""
@@ -144,7 +144,7 @@ class Responses:
         return again
 
     async def _part(self, row: Row, part: int) -> bytes | None:
-        """A part of a log that SQL has; of one that nobody has, an end that says so."""
+        """Return a part of a log that SQL has; if the log is lost, an end that says so."""
         if row.ended is not None:
             return await self._store.part(row.task_id, part)
         lost = compose(row.task_id, row.created, fragment_error(LOST, "STORE_LOST", False))
@@ -160,15 +160,15 @@ class Responses:
     # ---- ending, and deleting ----------
 
     async def cancel(self, row: Row, caller: Caller, actor: Actor) -> bytes:
-        """Cancel one in the background, and how it stands then: one that has ended stays as it is."""
+        """Cancel a background response, and return it: one that has ended stays as it is."""
         if not row.background:
             raise bad_request("Only responses with background: true can be cancelled", "response_id")
         await self._end(row, caller, actor)
         return await self.body(row)
 
     async def delete(self, row: Row, caller: Caller, actor: Actor) -> None:
-        """Delete one, wherever it lies; what runs still is cancelled. After a failure it may be called again. An operator
-        who deletes another's is written down."""
+        """Delete a response; cancel it if it still runs. May be called again after a failure. The audit log notes an operator
+        that deletes another user's response."""
         await self._end(row, caller, actor)
         await self._scheduler.drop(row.task_id)
         gone = await self._store.delete(row.task_id)
@@ -184,7 +184,7 @@ class Responses:
         else:
             await self._cancel.others(row.task_id, record, actor)
 
-    # ---- going on from others ----------
+    # ---- continuing others ----------
 
     async def history(self, caller: Caller, told: str, most: int) -> list[bytes]:
         """The items of the conversation that ends with one of the caller's responses, oldest first: what was asked and answered.
@@ -204,7 +204,9 @@ class Responses:
         latest = turns[0].row
         status = bodies[latest.task_id].status if latest.task_id in bodies else latest.status
         if status not in CONTINUED:
-            text = f"The response {told} is {status}: only one that is completed or incomplete can be gone on from"
+            text = (
+                f"The response {told} is {status}: only one that is completed or incomplete can be continued"
+            )
             raise bad_request(text, "previous_response_id")
         kept = await self._store.items([turn.row.task_id for turn in turns])
         found: list[bytes] = []
@@ -217,8 +219,8 @@ class Responses:
         return found
 
     async def referenced(self, caller: Caller, ids: Collection[str], most: int) -> Mapping[str, bytes]:
-        """Items of the caller's responses by these ids, those that there are. Raises ApiError: 413 where they, or what stands
-        beside one of them, have more than `most` bytes."""
+        """Return the items with these ids of the caller's responses, if they exist. Raise ApiError: 413 if they, or the output of
+        one of their responses, have more than `most` bytes."""
         if not ids or not self._current.settings.responses.store:
             return {}
         tasks = {task for told in ids if (task := task_of_item(told)) and could_be_ours(task, now_ms())}
@@ -242,14 +244,14 @@ class Responses:
         return found
 
     async def _bare(self, row: Row) -> "_Bare":
-        """How a response stands, and its output."""
+        """Return a response's status and output."""
         made = members(await self.body(row)) or {}
         return _Bare(msgspec.json.decode(made["status"], type=str), items(made.get("output")) or [])
 
     # ---- storing one ----------
 
     def pending(
-        self, task: TaskSpec, wishes: Wishes, *, stores: bool, echo: bytes, input_items: bytes
+        self, task: TaskSpec, wishes: StorageOptions, *, stores: bool, echo: bytes, input_items: bytes
     ) -> PendingResponse:
         """Return the response that a task will make. If it is to be stored, have the task's log archived in SQL."""
         if not stores:
@@ -264,7 +266,7 @@ class Responses:
         )
         return PendingResponse(self._storage, New(row, input_items), echo, required=wishes.needs_storage)
 
-    async def stores(self, wishes: Wishes) -> bool:
+    async def stores(self, wishes: StorageOptions) -> bool:
         """Return whether a response is to be stored. While the database fails, only what needs storage is.
 
         Raise ApiError(400), and DatabaseUnavailable if it needs storage and the database fails.
@@ -315,7 +317,7 @@ def _task_of(told: str) -> str | None:
 
 
 def _check_whole(turns: Sequence[Turn]) -> None:
-    """Raise ApiError(400) where a part of a conversation is not there any more, or there is too much of it."""
+    """Raise ApiError(400) if a part of a conversation has expired, or it is too long."""
     for turn, before in zip(turns, [*turns[1:], None], strict=True):
         previous = turn.row.previous
         if len(turns) > MAX_TURNS:
@@ -324,9 +326,7 @@ def _check_whole(turns: Sequence[Turn]) -> None:
                 "previous_response_id",
             )
         if previous and (before is None or before.row.task_id != previous):
-            raise _no_previous(
-                f"The conversation goes back to '{response_id(previous)}', which is not kept any more."
-            )
+            raise _no_previous(f"The conversation goes back to '{response_id(previous)}', which has expired.")
 
 
 def _with_place(body: bytes, place: Place) -> bytes:

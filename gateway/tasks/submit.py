@@ -1,4 +1,4 @@
-"""Submits a task and turns a refusal into an answer."""
+"""Submits tasks, and turns rejections into errors."""
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -26,10 +26,10 @@ from fairlane.streaming.structured.wanted import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
 
 LOST = "The store lost this task"
-MAX_OFFERS = 4
-"""Of one task: the store is told what there is, and of a new window, and it falls into another queue."""
+MAX_SUBMISSIONS = 4
+"""Attempts to submit one task: its balance is loaded, again in a new window, and it is downgraded."""
 OUTBOX_MS = 10_000
-"""When to come again while records cannot be written: nobody knows how long the database stays away."""
+"""Retry-After while records cannot be written."""
 
 
 class Submit:
@@ -62,10 +62,12 @@ class Submit:
         chain: Submission | None = None,
         keep: PendingResponse | None = None,
     ) -> Coroutine[Any, Any, Submitted | ExistingTask]:
-        """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
-        one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now.
-        With a `chain` it is the first stage of one. `keep`: the response that is to be kept of it; when this returns, it is, or
-        says that it is not. Raises DatabaseUnavailable where it is not, and its caller asked for it."""
+        """Queue a task, unless its idempotency key names one. Raise ApiError or StoreError: then nothing of it is left (except,
+        after a StoreError, possibly a task with an idempotency key).
+
+        `feed`: waits for its events; the log begins now. `chain`: the task is its first stage. `keep`: the response to store; it
+        is written, or marked as not stored, when this returns. Raise DatabaseUnavailable if its storage was required.
+        """
         return self._submit(task, feed, chain) if keep is None else self._and_keep(keep, task, feed, chain)
 
     async def _and_keep(
@@ -100,7 +102,7 @@ class Submit:
         return answer
 
     def _refused(self, answer: Refused, task: TaskSpec) -> ApiError:
-        """What the caller of a task is told that was refused; noted."""
+        """Return the error of a rejected task, and count it."""
         if answer.reason == "other":
             self._metrics.count(TASKS_RESUBMITTED, "conflict")
             reused = key_reused()
@@ -120,7 +122,7 @@ class Submit:
             self._metrics.rejected(task.queue, task.model, code)
 
     async def _check(self, task: TaskSpec, chain: Submission | None) -> None:
-        """Raise ApiError for what the store need not be asked for."""
+        """Raise ApiError for problems that need no store."""
         if self._lifecycle.draining:  # since its head was read
             raise self._lifecycle.rejection()
         if chain is not None or not task.answer:
@@ -137,10 +139,9 @@ class Submit:
     async def _submit_with_retry(
         self, task: TaskSpec, chain: Submission | None
     ) -> Submitted | ExistingTask | Refused:
-        """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told
-        first what there is, once more."""
+        """Queue a task; load its balance first if the store does not have it, and downgrade it if it cannot be paid."""
         payload, start = task.payload, chain.start if chain else None
-        for _ in range(MAX_OFFERS):
+        for _ in range(MAX_SUBMISSIONS):
             try:
                 answer = await self._queue(task, start)
             except StoreError:
@@ -162,40 +163,40 @@ class Submit:
         return answer
 
     def lost(self, task: TaskInfo, lane: tuple[str, str], request_id: str, enqueued_ms: int) -> None:
-        """Count, and tell the log of, a task whose caller waits and which the store has lost: nobody else knows how it ended.
+        """Count and log the end of a task that the store has lost while a client waited: no other component knows of it.
 
         `lane`: its queue, and the model as which it is scheduled.
         """
         queue, model = lane
-        told = EndedTask(task.task_id, request_id, task.user, task.model, "", 0, LOST)
+        ended = EndedTask(task.task_id, request_id, task.user, task.model, "", 0, LOST)
         total_ms = max(time.time() * 1000 - enqueued_ms, 0)
         self._metrics.ended(
             TaskEnd(
-                queue, model, task.task_type, State.FAILED, "STORE_LOST", total_ms, task=told, user=task.user
+                queue, model, task.task_type, State.FAILED, "STORE_LOST", total_ms, task=ended, user=task.user
             )
         )
 
     def open_task(
         self, task: TaskSpec, chain: Submission | None = None, keep: PendingResponse | None = None
     ) -> "SubmittedTask":
-        """`async with`: the task is submitted, or the one that its idempotency key names is joined, and its events are read here,
-        until the end of the block."""
+        """`async with`: submit the task, or join the one that its idempotency key names, and read its events here until the block
+        ends."""
         return SubmittedTask(self, self._hub, task, chain, keep)
 
 
 class JoinPoint(NamedTuple):
-    """Where a task stood when somebody joined it; ms, 0 = not yet."""
+    """The progress of a task when a client joined it; ms, 0 = not yet."""
 
     epoch: int
     top: int
-    """With `epoch` the place of the newest event."""
+    """With `epoch`, the place of the newest event."""
     granted_ms: int
     ended_ms: int
 
 
 class SubmittedTask:
-    """A task that is submitted, or joined, with a feed for its events. It keeps the feed, what views know of the task, and
-    nothing else, nor a generator's frame: there are many quiet streams.
+    """A task that is submitted, or joined, with a feed for its events. It keeps the feed and what views know of the task, nothing
+    else: there are many quiet streams.
     """
 
     __slots__ = ("_chain", "_hub", "_keep", "_submit", "_task", "feed", "info", "joined_at")
@@ -212,7 +213,7 @@ class SubmittedTask:
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id, task.user)
         self.joined_at: JoinPoint | None = None
-        """Where it stood, if somebody had submitted it before."""
+        """Its progress, if it had been submitted before."""
 
     async def __aenter__(self) -> Submitted:
         """Once. Raises as `Submit` does."""
@@ -233,7 +234,7 @@ class SubmittedTask:
         return await self._join(answer, task.key, task.user)
 
     async def _join(self, known: ExistingTask, key: str, user: str) -> Submitted:
-        """Read from its first event what was submitted before, and keep it alive as whoever submitted it does."""
+        """Read a task that was submitted before from its first event, and keep it alive as its submitter does."""
         feed = self._hub.open(known.task_id)
         try:
             found = await self._hub.follow(feed, keep_alive=True, owner=(key, user)) if known.state else None
@@ -263,7 +264,7 @@ class SubmittedTask:
 
 
 def task_info(task: TaskSpec, enqueued_ms: int) -> TaskInfo:
-    """What views know of a task that is submitted here: the same as `record_info` tells of it elsewhere."""
+    """Return what views know of a task that is submitted here; `record_info` returns the same elsewhere."""
     return TaskInfo(
         task.id,
         task.model,
@@ -276,57 +277,61 @@ def task_info(task: TaskSpec, enqueued_ms: int) -> TaskInfo:
 
 
 def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:
-    """Which model answered, where its caller could not know."""
+    """Return the header with the model that answered, if the request named a route."""
     return [(b"x-fairlane-model", info.model.encode("latin-1", "replace"))] if task.asked else []
 
 
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
-    """Why a task was not accepted, as its caller is told, and when to come again, as the scheduler reckons.
-
-    `known_model`: the configuration names the model, so that a missing worker is a matter of time.
-    """
+    """Return the error of a rejection, with the scheduler's Retry-After. `known_model`: the model is configured, so a missing
+    worker is a matter of time."""
     retry_ms = max(refused.retry_ms, SECOND_MS)
     match refused.reason:
-        case "full" | "full_bytes":
-            return ApiError(503, "QUEUE_FULL", "Queue is full", retry_after_ms=retry_ms)
-        case "user_full":
-            message = f"{refused.waiting} of your tasks already wait for {task.model} (limit {refused.limit}). Retry later."
-            return ApiError(429, "USER_QUEUE_FULL", message, retry_after_ms=retry_ms)
-        case "too_long":
-            message = (
-                f"The predicted wait of {_seconds(refused.waiting)} "
-                f"is longer than the {_seconds(refused.limit)} allowed"
-            )
-            return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
-        case "unavailable":
-            return ApiError(
-                503,
-                "MODEL_UNAVAILABLE",
-                f"{task.model} is unavailable: its upstream fails, or an operator blocked it. Retry later.",
-                retry_after_ms=retry_ms,
-            )
         case "outbox_full":
-            text = "Too many records wait for the database. Retry later."
-            return ApiError(503, "OUTBOX_FULL", text, retry_after_ms=OUTBOX_MS)
+            retry_ms = OUTBOX_MS
+        case "no_balance":
+            retry_ms = SECOND_MS
         case "rate_limited":
             return rate_limited(refused)
         case "quota":
             assert refused.short is not None
             return InsufficientQuota(refused.short.needed, refused.short.available)
-        case "no_balance":
-            text = "The balance of this key is unknown: the database does not answer. Retry later."
-            return ApiError(503, "DATABASE_UNAVAILABLE", text, retry_after_ms=SECOND_MS)
         case "used_up":
             text = f"This token has no uses left (limit {refused.limit})."
             return ApiError(403, "TOKEN_USED_UP", text)
-        case "idempotency_keys":
-            text = "Too many idempotency keys. Retry later, or send the request without one."
-            return ApiError(429, "TOO_MANY_IDEMPOTENCY_KEYS", text, retry_after_ms=retry_ms)
         case "cancelled":
             text = "The task was cancelled before it was accepted"
             return ApiError(failure_row(CANCELLED).native, CANCELLED, text)
-        case _:  # no_worker
+        case "no_worker":
             return NoWorker(task.model, retry_ms, unknown=refused.others_offered and not known_model)
+    status, code, text = _RETRIED[refused.reason]
+    waits, limit = _seconds(refused.waiting), _seconds(refused.limit)
+    message = text.format(refused=refused, model=task.model, waits=waits, limit=limit)
+    return ApiError(status, code, message, retry_after_ms=retry_ms)
+
+
+_RETRIED = {
+    "full": (503, "QUEUE_FULL", "Queue is full"),
+    "full_bytes": (503, "QUEUE_FULL", "Queue is full"),
+    "user_full": (
+        *(429, "USER_QUEUE_FULL"),
+        "{refused.waiting} of your tasks already wait for {model} (limit {refused.limit}). Retry later.",
+    ),
+    "too_long": (*(503, "WAIT_TOO_LONG"), "The predicted wait of {waits} is longer than the {limit} allowed"),
+    "unavailable": (
+        *(503, "MODEL_UNAVAILABLE"),
+        "{model} is unavailable: its upstream fails, or an operator blocked it. Retry later.",
+    ),
+    "outbox_full": (503, "OUTBOX_FULL", "Too many records wait for the database. Retry later."),
+    "no_balance": (
+        *(503, "DATABASE_UNAVAILABLE"),
+        "The balance of this key is unknown: the database does not answer. Retry later.",
+    ),
+    "idempotency_keys": (
+        *(429, "TOO_MANY_IDEMPOTENCY_KEYS"),
+        "Too many idempotency keys. Retry later, or send the request without one.",
+    ),
+}
+"""Rejections that a client may retry: status, code and message."""
 
 
 def _seconds(ms: int) -> str:

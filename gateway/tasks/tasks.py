@@ -52,5 +52,5 @@ class Tasks:
 
     @property
     def settings(self) -> Settings:
-        """As they hold now."""
+        """The current settings."""
         return self.current.settings

@@ -1,4 +1,4 @@
-"""Ends the tasks of keys that are taken away at once."""
+"""Ends the tasks of keys that are revoked."""
 
 import asyncio
 from collections.abc import Collection
@@ -12,12 +12,12 @@ from fairlane.workers.server.background import Background
 
 log = structlog.get_logger("fairlane.gateway")
 
-LOOK_AT = 500
-"""Tasks that one call of the store looks at: others are served between."""
+MAX_SCANNED = 500
+"""Tasks that one call of the store scans: others are served in between."""
 MAX_CONCURRENT = 50
 """Tasks that are cancelled at the same time."""
 AFTER_S = 1.5
-"""Until then every replica knows of the change, and nothing of these keys is accepted any more."""
+"""By then every replica knows of the change and rejects these keys."""
 
 
 class KeyTasks:
@@ -29,10 +29,10 @@ class KeyTasks:
         self._background = background
 
     async def end(self, keys: Collection[str]) -> int:
-        """Cancel all tasks of these keys that wait or run; how many this did. Raises StoreError; may be called again then."""
+        """Cancel all tasks of these keys that wait or run; return how many. May be called again after a StoreError."""
         number, cursor = 0, ""
         while cursor != "0":
-            found, cursor = await self._scheduler.owned(keys, cursor or "0", LOOK_AT)
+            found, cursor = await self._scheduler.owned(keys, cursor or "0", MAX_SCANNED)
             for at in range(0, len(found), MAX_CONCURRENT):
                 ends = await asyncio.gather(
                     *(self._cancel.end(task_id, "admin") for task_id in found[at : at + MAX_CONCURRENT]),
@@ -45,8 +45,8 @@ class KeyTasks:
         return number
 
     def end_soon(self, keys: Collection[str]) -> None:
-        """The same once no replica accepts tasks of these keys any more, tried until Redis answers. Each replica does it: the one
-        that was told may die."""
+        """Do the same once no replica accepts tasks of these keys, retried until Redis answers. Each replica does it, as any may
+        die."""
         self._background.spawn(self._end_soon(keys))
 
     async def _end_soon(self, keys: Collection[str]) -> None:
@@ -54,11 +54,7 @@ class KeyTasks:
         try:
             number = await self._background.until_answered(lambda: self.end(keys))
         except StoreError as error:
-            log.error(
-                "tasks of a key that was taken away may still wait or run",
-                keys=sorted(keys),
-                error=str(error),
-            )
+            log.error("tasks of a revoked key may still wait or run", keys=sorted(keys), error=str(error))
             return
         if number:
-            log.info("tasks of keys that were taken away are cancelled", keys=sorted(keys), tasks=number)
+            log.info("tasks of revoked keys were cancelled", keys=sorted(keys), tasks=number)

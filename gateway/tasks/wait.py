@@ -1,4 +1,4 @@
-"""Waits for the end of a task on behalf of a caller who may leave."""
+"""Waits for the end of a task on behalf of a client that may disconnect."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, Protocol, TypeVar
@@ -7,7 +7,7 @@ from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.lifecycle import Lifecycle
-from fairlane.gateway.tasks.idempotent_replay import HEADERS, kept
+from fairlane.gateway.tasks.idempotent_replay import HEADERS, read_log
 from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.submit import LOST, JoinPoint, Submit
 from fairlane.queues.limits import RateLimitStatus
@@ -19,11 +19,11 @@ from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 OVERDUE_S = 2.0
-"""How long after its deadline a caller is answered without the task's end: Redis, which tells it, is away or takes no writes."""
+"""How long after its deadline a client is answered without the task's end: Redis, which reports it, fails or takes no writes."""
 
 
 class DisconnectWatch(Protocol):
-    """Notices that a caller left."""
+    """Notices that a client left."""
 
     gone: bool
 
@@ -31,10 +31,10 @@ class DisconnectWatch(Protocol):
 
 
 class Waiter(Protocol):
-    """The caller who waits."""
+    """The call that waits."""
 
     def watch_disconnect(self, on_gone: Callable[[], None]) -> DisconnectWatch:
-        """Call `on_gone` once when the caller has left."""
+        """Call `on_gone` once when the client has left."""
         ...
 
     def gone(self) -> Exception:
@@ -46,12 +46,12 @@ class Waiter(Protocol):
 
 
 class Timing(NamedTuple):
-    """How long a task waited until its last attempt began, and ran from there to its end, in ms."""
+    """The time that a task waited until its last attempt began, and ran from there to its end, ms."""
 
     waited_ms: int
     """By the store's clock, like the events that say so."""
     ran_ms: int
-    """As seen here: a worker's replica stamps the end with its own clock."""
+    """By this replica's clock: the worker's replica stamps the end with its own."""
 
     @property
     def headers(self) -> Headers:
@@ -68,12 +68,12 @@ class Waited(NamedTuple):
     """A task that was waited for until its end."""
 
     end: ResultView
-    """What its terminal event says; it need not hold its output."""
+    """The view of its terminal event, maybe without its output."""
     took: Timing
     joined: bool
-    """Somebody had submitted it before (`SubmittedTask`)."""
+    """It had been submitted before (`SubmittedTask`)."""
     final: bool
-    """It had ended before this caller came: who comes again with the key is told the same."""
+    """It had ended before this call: the next call with the key gets the same answer."""
     answer: Callable[[], Awaitable[bytes]]
     """Makes the body of a completed one. Raises MisfitError; of one that was joined also ApiError(410) and StoreError."""
 
@@ -117,12 +117,12 @@ class Wait:
         keep: PendingResponse | None = None,
     ) -> Waited:
         """Submit a task, or join the one that its idempotency key names, and wait for its end. `show` makes the body of a view
-        that was fed all events. A caller who joins reads the end alone.
+        that was fed all events; a call that joins reads only the end.
         `keep`: as `Submit` has it; views are made behind that.
 
-        A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. One with an
-        idempotency key may come back: its task lingers, and ends by itself if nobody does. At its deadline it is answered, also
-        when nothing is known of the end. Raises ApiError, StoreError, DatabaseUnavailable, and what `waiter.gone` says.
+        A disconnect cancels the task, unless the request says otherwise; so does a gateway that stops before the end. A client
+        with an idempotency key may come back: its task lingers, and ends by itself if no client does. At its deadline the call is
+        answered, also if the end is unknown. Raise ApiError, StoreError, DatabaseUnavailable, and `waiter.gone()`.
         """
         hub = self._hub
         followed = self._submit.open_task(task, chain, keep)
@@ -142,10 +142,10 @@ class Wait:
             else:
 
                 async def answer() -> bytes:
-                    return await kept(task_id, self._results.shown(info, make_view, show))
+                    return await read_log(task_id, self._results.shown(info, make_view, show))
 
                 if submitted.state in TERMINAL:
-                    end = await kept(task_id, self._results.end(info))
+                    end = await read_log(task_id, self._results.end(info))
                     return Waited(end, _took(earlier, submitted.enqueued_ms), True, True, answer)
                 end = ResultView(info)
                 reader = Reader(hub, followed.feed, earlier.epoch, earlier.top)
@@ -192,7 +192,7 @@ class Wait:
 
 
 def _took(earlier: JoinPoint, enqueued_ms: int) -> Timing:
-    """How long a task took that has ended before somebody came."""
+    """Return how long a task took that had ended before it was joined."""
     began_ms = earlier.granted_ms or earlier.ended_ms
     return Timing(max(began_ms - enqueued_ms, 0), max(earlier.ended_ms - began_ms, 0))
 

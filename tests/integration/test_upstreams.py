@@ -173,22 +173,6 @@ async def test_a_worker_that_dies_comes_back_and_one_that_is_drained_when_the_fi
         await says(gateway, "one says hello")
 
 
-async def test_callers_wait_for_a_worker_that_starts_again_where_they_are_given_the_time(
-    tmp_path: Path, one: Upstream
-) -> None:
-    write(tmp_path, {"local": settings(one)}, no_worker_grace_ms=30_000)
-    async with gateway_process(tmp_path) as gateway:
-        await says(gateway, "one says hello")
-        worker = children(gateway)["local"]
-        worker.kill()
-        await until(lambda: not runs(worker.pid), "its end")
-        await says(gateway, "one says hello", never_fails=True)
-        gateway.signal(signal.SIGTERM)
-        await gateway.ended()
-        await gateway.start()
-        await says(gateway, "one says hello", never_fails=True)
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_no_worker_outlives_a_gateway_that_is_killed(
     tmp_path: Path, one: Upstream, processes: int

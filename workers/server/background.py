@@ -40,10 +40,10 @@ class Background:
         if not task.cancelled() and (error := task.exception()):
             log.error("a background step failed; leases end by themselves", error=repr(error))
 
-    async def until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a call that may be repeated until Redis answers it. Raises StoreError when it has not for PATIENCE_S."""
+    async def until_answered(self, call: Callable[[], Awaitable[T]], give_up_s: float = PATIENCE_S) -> T:
+        """Repeat an idempotent call until Redis answers it. Raise StoreError if it has not after `give_up_s`."""
         delay = FIRST_DELAY_S
-        give_up_at = self._loop.time() + PATIENCE_S
+        give_up_at = self._loop.time() + give_up_s
         while True:
             try:
                 return await call()

@@ -92,7 +92,7 @@ def _twice(name: str) -> ApiError:
 
 
 def _value(part: WholePart, base: str, keys: list[str]) -> Raw:
-    """What a part says, as JSON."""
+    """Return the value of a part as JSON. Raise ApiError(400)."""
     if part.filename is not None:
         return Raw(_file(part))
     if base in FILES:

@@ -1,4 +1,4 @@
-"""What requests for audio, images and moderations ask for, and how it is told. Pure."""
+"""Requests for audio, images and moderations, and the views of their answers. Pure."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,16 +25,16 @@ from fairlane.workers import tasktypes
 
 
 class AnswerViews(NamedTuple):
-    """How the answer is told: one of both."""
+    """The views of an answer: one of both is used."""
 
     whole: Callable[[TaskInfo], MediaBodyView] | None
     streamed: Callable[[TaskInfo], Any] | None = None
     kind: Headers | None = None
-    """What the head of a stream says of its type; None: it is one of events."""
+    """The content type of a stream; None: events."""
 
 
 class MediaCall(NamedTuple):
-    """One of the calls."""
+    """A call for media."""
 
     task_type: str
     needs: tuple[str, ...]
@@ -48,7 +48,7 @@ class MediaCall(NamedTuple):
         return any(name in tasktypes.FILES for name in self.needs)
 
     def read(self, fields: RawObject) -> AnswerViews:
-        """How a body of these members is to be told. Raises ApiError(400) for what is no such request."""
+        """Return the views for a body of these members. Raise ApiError(400) if it is no such request."""
         for name in self.needs:
             if not kind_of(fields.get(name)):
                 raise bad_request(f"You must provide {_a(name)}", name)
@@ -60,10 +60,6 @@ class MediaCall(NamedTuple):
 
 def _a(name: str) -> str:
     return f"a{'n' if name[0] in 'aeiou' else ''} {name}"
-
-
-def _moderation(_: RawObject) -> AnswerViews:
-    return AnswerViews(ModerationBodyView)
 
 
 def _transcription(fields: RawObject) -> AnswerViews:
@@ -90,12 +86,8 @@ def _images(kind: str, fields: RawObject) -> AnswerViews:
     return AnswerViews(ImageBodyView, streamed)
 
 
-def _variation(_: RawObject) -> AnswerViews:
-    return AnswerViews(ImageBodyView)
-
-
 def _choice(fields: RawObject, name: str, known: tuple[str, ...]) -> str:
-    """A member that is one of a few words, the first if it is not said."""
+    """Return a member that is one of these words; the first if it is absent."""
     value = value_of(fields, name)
     if value is None:
         return known[0]
@@ -104,11 +96,13 @@ def _choice(fields: RawObject, name: str, known: tuple[str, ...]) -> str:
     return str(value)
 
 
-MODERATION: Final = MediaCall(tasktypes.MODERATION, ("input",), _moderation, "omni-moderation-latest")
+MODERATION: Final = MediaCall(
+    tasktypes.MODERATION, ("input",), lambda _: AnswerViews(ModerationBodyView), "omni-moderation-latest"
+)
 """OpenAI's clients name no model; this is the one that OpenAI takes then."""
 TRANSCRIPTION: Final = MediaCall(tasktypes.TRANSCRIPTION, ("file",), _transcription)
 TRANSLATION: Final = MediaCall(tasktypes.TRANSLATION, ("file",), _translation)
 SPEECH: Final = MediaCall(tasktypes.SPEECH, ("input",), _speech)
 IMAGE: Final = MediaCall(tasktypes.IMAGE, ("prompt",), partial(_images, "image_generation"))
 EDIT: Final = MediaCall(tasktypes.IMAGE_EDIT, ("image", "prompt"), partial(_images, "image_edit"))
-VARIATION: Final = MediaCall(tasktypes.IMAGE_VARIATION, ("image",), _variation)
+VARIATION: Final = MediaCall(tasktypes.IMAGE_VARIATION, ("image",), lambda _: AnswerViews(ImageBodyView))

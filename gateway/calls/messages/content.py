@@ -50,12 +50,12 @@ class Conversation:
         """Whether there is something among them that chat has no word for, or that many servers do not know: several texts as one
         content."""
         self.inline_bytes = 0
-        """Of images and files that stand in the request itself."""
+        """Bytes of images and files inside the request."""
         self.inline = 0
-        """How many images and files there are."""
+        """Number of images and files."""
 
     def add_system(self, raw: Raw) -> None:
-        """What stands before all messages. Raises ApiError(400), as all that follows."""
+        """Add the system prompt. Raise ApiError(400), as all methods."""
         if not is_null(raw):
             self._add("system", self._texts(raw, "system"))
 
@@ -123,7 +123,7 @@ class Conversation:
         self._add("tool", content, *more, *self._cached(block))
 
     def _add_assistant(self, raw: Raw, place: str) -> None:
-        """Thoughts that are signed come back as they are told; of others, the text does."""
+        """Signed thoughts are passed back unchanged, others as text."""
         if kind_of(raw) == '"':
             self._add("assistant", bytes(raw))
             return
@@ -255,7 +255,7 @@ class Conversation:
         return self._text(b'"%b"' % _BETWEEN.join(lines), block)
 
     def _cached(self, block: shapes.Block) -> list[tuple[str, bytes]]:
-        """Where Anthropic shall cache: of no meaning elsewhere."""
+        """Return Anthropic's cache marker, which other servers ignore."""
         if is_null(block.cache_control):
             return []
         self.extended = True
@@ -274,7 +274,7 @@ def _check_citations(raw: Raw, place: str) -> None:
         return
     found = members(raw) or {}
     if found.keys() - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
-        raise invalid(place, "models tell no citations here; leave it out")
+        raise invalid(place, "citations are not supported here; leave it out")
 
 
 def _plain(text_json: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""One of Anthropic's Messages requests as a chat request. Pure. What goes where is told in docs/messages.md."""
+"""One of Anthropic's Messages requests as a chat request. Pure. docs/messages.md has the table."""
 
 from typing import Any, NamedTuple
 
@@ -69,12 +69,12 @@ _management, _edits = Decoder(shapes.ContextManagement), Decoder(list[shapes.Edi
 
 
 class MessagesRequest(NamedTuple):
-    """What a Messages request asks for."""
+    """A Messages request, converted to a chat request."""
 
     fields: RawObject
     """The chat request's members."""
     payload: bytes
-    """The same as a body."""
+    """The chat request as a body."""
     estimated_input: int
     """Tokens: a quarter of the payload's bytes, as the scheduler reckons, but for images and files."""
 
@@ -129,7 +129,7 @@ def _bound(raw: Raw | None) -> Raw:
 
 
 def _pass_on(said: RawObject, chat: RawObject) -> None:
-    """What chat says in the same words, or another one."""
+    """Pass on members that chat has under the same or another name."""
     kinds: dict[str, Decoder[Any]] = {"temperature": _number, "top_p": _number, "top_k": _whole}
     for name in said.keys() & kinds:
         read(said[name], kinds[name], name)
@@ -225,7 +225,7 @@ def _choose(choice: shapes.ToolChoice, chat: RawObject) -> None:
 
 
 def _output(said: RawObject, chat: RawObject) -> dict[str, bytes]:
-    """How much is thought, and what form the answer has. What Anthropic's own words for it are, for those who know them."""
+    """Set reasoning effort and answer format. Return Anthropic's own members for workers that know them."""
     only_there: dict[str, bytes] = {}
     effort = None
     if "output_config" in said:

@@ -1,1 +1,1 @@
-"""OpenAI's Responses requests as chat requests. Pure. What goes where is told in docs/responses.md."""
+"""OpenAI's Responses requests as chat requests. Pure. docs/responses.md has the table."""

@@ -39,13 +39,13 @@ _MADE = frozenset({"reasoning", "store", "text", "tool_choice", "tools"})
 
 
 def new_echo(said: RawObject, *, store: bool) -> dict[str, bytes]:
-    """What a response repeats as it came, and what holds where nothing was said."""
+    """Return the members that a response repeats unchanged, and defaults for the others."""
     repeated = {name: one_line(bytes(said[name])) for name in said.keys() & (DEFAULTS.keys() - _MADE)}
     return {**DEFAULTS, **repeated, "store": b"true" if store else b"false"}
 
 
 def whole_echo(echo: Mapping[str, bytes]) -> bytes:
-    """All of it as an object, one line. Raises ApiError(400) that names the largest part of what is too much."""
+    """Return the echo as a JSON object, one line. Raise ApiError(400) that names the largest member if it is too long."""
     if sum(map(len, echo.values())) > MAX_ECHO:
         most = max(echo, key=lambda name: len(echo[name]))
         raise invalid(

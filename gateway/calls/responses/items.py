@@ -50,7 +50,7 @@ _BETWEEN = rb"\n\n"
 
 
 class _Part(IntEnum):
-    """How far a turn of the assistant has come."""
+    """The latest part of an assistant's turn."""
 
     NOTHING = 0
     THOUGHTS = 1
@@ -59,7 +59,7 @@ class _Part(IntEnum):
 
 
 class _Turn:
-    """One message of the assistant, as it grows."""
+    """An assistant's message, as it grows."""
 
     def __init__(self) -> None:
         self.part = _Part.NOTHING
@@ -84,7 +84,7 @@ class Conversation:
         content."""
 
     def add_instructions(self, raw: Raw) -> None:
-        """What stands before all. Raises ApiError(400), as all that follows."""
+        """Add the instructions. Raise ApiError(400), as all methods."""
         self._add("system", string(raw, "instructions"))
 
     def add_input(self, raw: Raw) -> None:
@@ -98,7 +98,7 @@ class Conversation:
         self.add(listed, "input")
 
     def add_history(self, listed: Sequence[bytes], place: str) -> None:
-        """What was kept. Thoughts that another server sealed go on as what was told of them: nobody can leave them out."""
+        """Add stored items. Thoughts that another server sealed are passed on as their summary."""
         self._kept_here = True
         self.add(listed, place)
         self._kept_here = False
@@ -155,7 +155,7 @@ class Conversation:
             raise invalid(f"{place}.role", f"must be one of {', '.join(shapes.ROLES)}")
 
     def _turn_at(self, part: _Part) -> _Turn:
-        """The turn of the assistant that goes on with this part, or a new one: each part but calls comes once."""
+        """Return the assistant's turn that this part continues, or a new one: each part except calls comes once."""
         if self._turn.part > part or (self._turn.part == part == _Part.TEXT):
             self._flush()
         self._turn.part = part
@@ -190,14 +190,14 @@ class Conversation:
         self._turn_at(_Part.CALLS).calls.append(told)
 
     def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> None:
-        """A result, of which the name is that of its call."""
+        """Add the result of a call; the call has the name."""
         _check_caller(output, place)
         call_id = string(output.call_id, f"{place}.call_id")
         content = self._content(output.output, _result, f"{place}.output", of_tool=True)
         self._add("tool", content, ("tool_call_id", call_id))
 
     def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
-        """Thoughts that are sealed come back as they were told; of others, the text does."""
+        """Sealed thoughts are passed back unchanged, others as text."""
         said, summed = f"{place}.content", f"{place}.summary"
         parts: list[tuple[str, Raw]] = []
         if not is_null(item.content):

@@ -1,4 +1,4 @@
-"""One of OpenAI's Responses requests as a chat request. Pure. What goes where is told in docs/responses.md."""
+"""One of OpenAI's Responses requests as a chat request. Pure. docs/responses.md has the table."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,8 +10,8 @@ from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.responses import shapes
 from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.calls.responses.items import Conversation
-from fairlane.gateway.calls.responses.kept import kept_items
 from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
+from fairlane.gateway.calls.responses.stored_input import stored_items
 from fairlane.gateway.calls.responses.tools import Tools, read_choice, read_tools
 from fairlane.gateway.calls.shapes import MAX_BYTES, NOT_HERE, SizeLimit, invalid, is_empty, is_null, read
 from fairlane.gateway.errors import too_large
@@ -19,18 +19,6 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
 _READ = frozenset({"model", "input", "include", "stream", "stream_options", *DEFAULTS})
-_OURS = {
-    "messages": "input",
-    "system": "instructions",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "reasoning_effort": "reasoning.effort",
-    "verbosity": "text.verbosity",
-    "functions": "tools",
-    "function_call": "tool_choice",
-}
-"""What other calls name otherwise: their name, and the one of Responses."""
 MAX_REFERENCES = 1000
 """Items that are looked up for one request."""
 _MAX_ID = 256
@@ -41,8 +29,8 @@ _flag, _name, _raws = Decoder(bool), Decoder(str), Decoder(list[Raw])
 _reference = Decoder(shapes.Kind)
 
 
-class Wishes(NamedTuple):
-    """What a request says about stored responses: it is looked up before the request is read."""
+class StorageOptions(NamedTuple):
+    """The storage options of a request, which are read before the rest."""
 
     store: bool | None
     """None: nothing."""
@@ -54,25 +42,25 @@ class Wishes(NamedTuple):
 
     @property
     def needs_storage(self) -> bool:
-        """Whether the request asks for storage."""
+        """Whether the request requires storage."""
         return self.background or self.store is True
 
 
 class ResponsesRequest(NamedTuple):
-    """What a Responses request asks for."""
+    """A Responses request, converted to a chat request."""
 
     fields: RawObject
     """The members of the chat request, which a worker gets."""
     payload: bytes
-    """The same as a body."""
+    """The chat request as a body."""
     echo: bytes
-    """What the response object repeats of its request, one line of JSON: an object, which the views are given."""
+    """The members that the response object repeats, a JSON object on one line, for the views."""
     input_items: bytes
     """The input as a list of items, one line of JSON: without the history, references as what they mean, ids only where the
     caller said some. Only of a response that is kept; else `[]`."""
 
 
-def wishes_of(fields: RawObject) -> Wishes:
+def read_storage_options(fields: RawObject) -> StorageOptions:
     """Return what is to be looked up for a request of these members. Raise ApiError(400)."""
     said = said_of(fields)
     store = read(said["store"], _flag, "store") if "store" in said else None
@@ -86,7 +74,7 @@ def wishes_of(fields: RawObject) -> Wishes:
     raw = said.get("input")
     if raw is not None and kind_of(raw) == "[" and any(mark in bytes(raw) for mark in _REFERENCES):
         _find_references(raw, references)
-    return Wishes(store, background, previous, tuple(references))
+    return StorageOptions(store, background, previous, tuple(references))
 
 
 def _find_references(raw: Raw, found: dict[str, None]) -> None:
@@ -117,7 +105,6 @@ def chat_of(
     `Wishes.references` names. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
     """
     said, known = said_of(fields), known or {}
-    check_names(said)
     for name, raw in said.items():
         if name not in _READ and not is_empty(raw):
             raise invalid(name, NOT_HERE)
@@ -157,15 +144,8 @@ def chat_of(
     payload = encode_members(chat)
     if len(payload) > most:
         raise too_large(most)
-    kept = kept_items(said["input"], known) if store else []
+    kept = stored_items(said["input"], known) if store else []
     return ResponsesRequest(chat, payload, told, b"[%b]" % b",".join(kept))
-
-
-def check_names(said: RawObject) -> None:
-    """Raise ApiError(400) for members of other calls, which have another name here."""
-    for name, raw in said.items():
-        if name in _OURS and not is_empty(raw):
-            raise invalid(name, f"is named {_OURS[name]} in Responses")
 
 
 def said_of(fields: RawObject) -> RawObject:

@@ -1,6 +1,6 @@
-"""What a Responses request says beside its conversation: how the model is asked, and what form the answer has. Pure.
+"""The settings of a Responses request besides its conversation: sampling, reasoning and the format of the answer. Pure.
 
-Each function tells chat what is said to a model, and the echo what a response repeats otherwise than it came.
+Each function writes members of the chat request, and the members that the response does not repeat unchanged.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ SUMMARIES = ("auto", "concise", "detailed")
 VERBOSITIES = ("low", "medium", "high")
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url"})
-"""What may be asked for beside the answer; the last two are told without being asked."""
+"""Valid values of `include`; the last two are always included."""
 MAX_LOGPROBS = 20
 _AS_THEY_ARE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _TEXTS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
-"""Members that chat has, too: what an upstream of OpenAI's is told, and others leave."""
+"""Members that chat has, too: OpenAI reads them, other servers ignore them."""
 
 _number, _whole, _name = Decoder(float), Decoder(int), Decoder(str)
 _names, _pairs = Decoder(list[str]), Decoder(dict[str, str])
@@ -38,7 +38,7 @@ _text, _format, _thinking, _options = (
 
 
 def read_settings(said: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
-    """What chat says in the same words, or another one; what is only repeated; and what must have its one value."""
+    """Pass on what chat has, under the same name or another; check what is only repeated, and what has one valid value."""
     for name in said.keys() & set(_AS_THEY_ARE):
         read(said[name], _number, name)
         chat[name] = said[name]
@@ -80,7 +80,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 
 def _reasoning(thinking: shapes.Thinking, chat: RawObject, echo: dict[str, bytes]) -> None:
-    """How much is thought; a summary is what was thought, as nobody here makes it shorter."""
+    """Set the reasoning effort. The summary is the whole reasoning: it is not shortened here."""
     if thinking.effort is not None:
         if thinking.effort not in EFFORTS:
             raise invalid("reasoning.effort", f"must be one of {', '.join(EFFORTS)}")
@@ -97,7 +97,7 @@ def _reasoning(thinking: shapes.Thinking, chat: RawObject, echo: dict[str, bytes
 
 
 def read_output(said: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
-    """What form the text has."""
+    """Set the format of the text."""
     if "text" not in said:
         return
     wanted = read(said["text"], _text, "text")
@@ -139,23 +139,23 @@ def _named_schema(schema: Mapping[str, bytes]) -> bytes:
 
 
 def _all_of(schema: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-    """A schema as a response tells it: with what was not said."""
+    """Return a schema as a response shows it: with defaults."""
     return list({"description": NULL, "strict": b"false", **schema}.items())
 
 
 def check_include(said: RawObject) -> list[str]:
-    """What is asked for beside the answer, by names."""
+    """Return the values of `include`."""
     if "include" not in said:
         return []
     return read(said["include"], _names, "include")
 
 
 def read_included(said: RawObject, chat: RawObject) -> None:
-    """What is to be told beside the answer."""
+    """Check `include`, and request log probabilities if it names them."""
     included = check_include(said)
     for number, name in enumerate(included):
         if name not in INCLUDED:
-            raise invalid(f"include[{number}]", f"{name[:100]!r} is not told here; leave it out")
+            raise invalid(f"include[{number}]", f"{name[:100]!r} is not supported here; leave it out")
     top = read(said["top_logprobs"], _whole, "top_logprobs") if "top_logprobs" in said else 0
     if not 0 <= top <= MAX_LOGPROBS:
         raise invalid("top_logprobs", f"must be a whole number from 0 to {MAX_LOGPROBS}")
@@ -164,4 +164,4 @@ def read_included(said: RawObject, chat: RawObject) -> None:
         if top:
             chat["top_logprobs"] = Raw(b"%d" % top)
     elif top:
-        raise invalid("top_logprobs", f"is told only with {LOGPROBS!r} in include")
+        raise invalid("top_logprobs", f"needs {LOGPROBS!r} in include")

@@ -8,7 +8,7 @@ ROLES = ("user", "assistant", "system", "developer")
 
 
 class Kind(Struct):
-    """What tells which item it is: messages and references may come without `type`."""
+    """The members that identify an item: messages and references may come without `type`."""
 
     type: str | None = None
     role: str | None = None
@@ -19,7 +19,7 @@ class Kind(Struct):
 
 
 class Item(StrictStruct, kw_only=True):
-    """`id` and `status` are bookkeeping: a model is told neither."""
+    """`id` and `status` are bookkeeping: a model sees neither."""
 
     type: str | None = None
     id: str | None = None
@@ -33,7 +33,7 @@ class Message(Item, kw_only=True):
 
 
 class Called(Item, kw_only=True):
-    """What an item of a tool may say of who calls it."""
+    """An item of a tool, with its caller."""
 
     caller: Raw = NULL
     namespace: Raw = NULL

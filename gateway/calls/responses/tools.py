@@ -66,7 +66,7 @@ def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]
 
 
 def read_choice(raw: Raw | None, tools: Tools, chat: RawObject, echo: dict[str, bytes]) -> None:
-    """Tell chat the tools and which is to be called, and the response what it repeats of it. Raises ApiError(400)."""
+    """Write the tools and the choice to the chat request, and their echo. Raise ApiError(400)."""
     echo["tools"] = b"[%b]" % b",".join(tools.told.values())
     offered = list(tools.chat.values())
     wanted: bytes | None = None
@@ -87,7 +87,7 @@ def read_choice(raw: Raw | None, tools: Tools, chat: RawObject, echo: dict[str, 
 
 
 def _chosen(raw: Raw, tools: Tools) -> tuple[bytes, list[bytes]]:
-    """The choice that an object says, and the tools that the model is told: where some are allowed, only these."""
+    """Return the choice that an object makes, and the tools that the model sees: with `allowed_tools` only these."""
     kind = read(raw, _typed, "tool_choice").type
     if kind not in ("function", "allowed_tools"):
         raise invalid("tool_choice.type", f"{str(kind)[:100]!r} is not known here: function or allowed_tools")

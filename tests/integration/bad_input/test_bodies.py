@@ -207,17 +207,6 @@ def test_odd_texts_in_names_are_taken_or_refused(http: httpx2.Client, text: str)
         check_refused(answer, 400)
 
 
-def test_a_part_that_names_a_file_by_its_id_is_a_400(http: httpx2.Client) -> None:
-    path, part = "/v1/chat/completions", {"type": "file", "file": {"file_id": "file-1"}}
-    text = {"type": "text", "text": 'say "file_id"'}
-    messages = [{"role": "user", "content": "hi"}, {"role": "user", "content": [text, part]}]
-    answer = http.post(path, json={**VALID[path], "messages": messages})
-    assert "file_data" in check_refused(answer, 400)
-    assert answer.json()["error"]["param"] == "messages[1].content[1].file.file_id"
-    messages[1]["content"] = [text]
-    assert http.post(path, json={**VALID[path], "messages": messages}).status_code == 200
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_more_choices_than_openai_gives_are_a_400_in_its_words(http: httpx2.Client, path: str) -> None:
     for n, words in (

@@ -146,17 +146,6 @@ async def test_a_caller_who_waits_gets_the_last_stages_result(gateway: Start) ->
         assert statuses(end) == ["skipped", "completed", "completed"]
 
 
-async def test_whoever_comes_late_reads_where_it_stands(gateway: Start) -> None:
-    async with cast(gateway) as stage:
-        task_id = await stage.submit(**ASK)
-        await stage.sum_up()
-        async with stage.talk.events(f"/api/task/{task_id}/events?fromLatest=1") as reader:
-            await stage.match("A match")
-            seen = await reader.rest()
-        assert joined_text(seen) == "A match"
-        assert seen[-1].event == "done"
-
-
 async def test_a_reader_is_told_its_place_in_each_line(gateway: Start) -> None:
     async with cast(
         gateway, models={"sums": {"concurrency": 1}, "eyes": {}, "chat": {}, "spare": {}}

@@ -3,10 +3,7 @@
 import asyncio
 import base64
 import contextlib
-import threading
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator
 from typing import Any
 
 from tests.support.rawworkers import RawWorker
@@ -16,52 +13,6 @@ from tests.support.talk import Talk
 ENDPOINTS = "/api/admin/endpoints"
 URL = "https://images.example.com/v1/make"
 IMAGE: dict[str, Any] = {"endpoints": {"image": {"url": "https://images.example.com/v1/*"}}}
-
-
-@dataclass
-class Target:
-    """A server that remembers what it was asked for."""
-
-    url: str
-    asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
-    """Method, path and query, headers, body."""
-
-
-@contextlib.contextmanager
-def target() -> Iterator[Target]:
-    """Answers 200 with what it got, 404 at /v1/missing, and bytes at /v1/bytes."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _answer(self) -> None:
-            size = int(self.headers.get("content-length") or 0)
-            body = self.rfile.read(size)
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            found.asked.append((self.command, self.path, headers, body))
-            status = 404 if self.path.startswith("/v1/missing") else 200
-            answer = b"\x00\xff\xfe" if self.path.startswith("/v1/bytes") else b"got " + body
-            self.send_response(status)
-            self.send_header("content-type", "text/plain")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        do_GET = do_POST = do_PUT = _answer  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Target(f"http://127.0.0.1:{server.server_address[1]}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextlib.asynccontextmanager

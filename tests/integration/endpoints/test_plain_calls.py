@@ -160,15 +160,9 @@ async def test_nobody_else_sees_a_task(gateway: Start) -> None:
     [
         ({"target_url": "https://other.example.com/v1/make"}, "ENDPOINT_NOT_FOUND"),
         ({"target_url": "https://images.example.com/v1/../admin"}, "INVALID_REQUEST"),
-        ({"target_url": "https://images.example.com/v1/%2e%2e/admin"}, "INVALID_REQUEST"),
         ({"target_url": "https://images.example.com@evil.example/v1/x"}, "INVALID_REQUEST"),
-        ({"target_url": "https://images.example.com/v1/x#y"}, "INVALID_REQUEST"),
-        ({"target_url": ""}, "INVALID_REQUEST"),
         ({"http_method": "DELETE"}, "INVALID_REQUEST"),
         ({"priority": -1}, "INVALID_REQUEST"),
-        ({"priority": 1.5}, "INVALID_REQUEST"),
-        ({"timestamp": "now"}, "INVALID_REQUEST"),
-        ({"task_type": "sideways"}, "INVALID_REQUEST"),
         ({"target": "x"}, "INVALID_REQUEST"),
     ],
 )

@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.rawworkers import worker_v2
-from tests.support.serving import WORKER_TOKEN
 from tests.support.talk import Talk
 
-from fairlane.workers.adapters.endpoints.http import HttpAdapter
-from fairlane.workers.sdk import Worker
-
-from .calling import ENDPOINTS, IMAGE, URL, add, caller, offers, reaches, response, submit, target
+from .calling import IMAGE, URL, caller, offers, reaches, response, submit
 
 pytestmark = pytest.mark.anyio
 
@@ -77,23 +73,14 @@ async def test_streams_and_polls_show_such_tasks_as_any(shared_gateway: Start) -
     ("body", "sentence"),
     [
         ({}, "url is missing"),
-        ({"endpoint": "image"}, "url is missing: the endpoint image is for"),
         ({"endpoint": "nobody", "url": URL}, "There is no endpoint 'nobody'"),
         ({"endpoint": "image", "url": "https://other.example.com/v1/x"}, "not for this URL"),
         ({"url": URL, "headers": {"Authorization": "Bearer mine"}}, "may not pass"),
-        ({"url": URL, "headers": {"Cookie": "a=b"}}, "may not pass"),
         ({"url": URL, "headers": {"X-Forwarded-For": "127.0.0.1"}}, "may not pass"),
-        ({"url": URL, "headers": {"Host": "evil"}}, "may not pass"),
         ({"url": URL, "headers": {"accept": "a\r\nx: y"}}, "one line"),
-        ({"url": URL, "headers": {"accept": {"a": 1}}}, "must be a text or a number"),
-        ({"url": URL, "headers": "accept"}, "must be an object"),
         ({"url": URL, "body": "a", "bodyBase64": "YQ=="}, "cannot both"),
-        ({"url": URL, "bodyBase64": "!!"}, "must be base64"),
         ({"url": URL, "method": "TRACE"}, "takes GET, POST, not TRACE"),
         ({"url": URL, "model": "http:image"}, "has no 'model'"),
-        ({"url": URL, "qurey": {}}, "did you mean query"),
-        ({"url": f"{URL}\\..\\x"}, "backslash"),
-        ({"url": "https://images.example.com:0443/v1/x"}, "port"),
     ],
 )
 async def test_what_may_not_pass_is_refused(
@@ -139,12 +126,6 @@ async def test_who_may_use_an_endpoint_is_said_by_keys_tiers_and_models(gateway:
         ) as http:  # whose only model is none that ordinary calls may name
             answer = await http.post("/api/openai", json={"messages": []})
             assert answer.status_code in (400, 404), answer.text
-
-
-async def test_headers_and_body_of_a_permit_are_refused(shared_gateway: Start) -> None:
-    async with shared_gateway(**IMAGE) as talk:
-        answer = await talk.http.post("/api/tasks", json={"type": "permit", "url": URL, "body": "x"})
-        assert "headers and body are the caller's" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("path", ["/api/openai", "/api/tasks", "/v1/chat/completions"])
@@ -221,44 +202,6 @@ async def test_a_request_that_must_not_come_twice_is_not_sent_again(gateway: Sta
                 error = {"code": "UPSTREAM_ERROR", "message": "500", "retryable": True}
                 await worker.answer(task, errorInfo=error)
             await reaches(talk, got["task_id"], "failed")
-
-
-async def test_a_real_target_is_called_by_the_worker_for_endpoints(gateway: Start) -> None:
-    with target() as there:
-        async with gateway() as talk:
-            worker = Worker(gateway=talk.served.ws, token=WORKER_TOKEN, slots=4)
-            HttpAdapter().attach(worker)
-            stop = asyncio.Event()
-            serving = talk.later(worker.serve(stop))
-            await add(
-                talk,
-                name="image",
-                url=f"{there.url}/v1/*",
-                set_headers={"Authorization": "Bearer key"},
-                allow_private=["127.0.0.0/8"],
-                windows="50/1s",
-            )
-            await offers(talk, "http:image")
-            told = await submit(talk, target_url=f"{there.url}/v1/make?x=1", body='{"a":1}')
-            done = await reaches(talk, told["task_id"], "completed")
-            assert done["task_result"] == 'got {"a":1}'
-            method, path, headers, body = there.asked[0]
-            assert (method, path, body) == ("POST", "/v1/make?x=1", b'{"a":1}')
-            assert headers["authorization"] == "Bearer key"
-            assert headers["content-type"] == "application/json"
-            told = await submit(talk, target_url=f"{there.url}/v1/missing")
-            assert (await reaches(talk, told["task_id"], "completed"))["http_status"] == 404
-            told = await submit(talk, target_url=f"{there.url}/v1/bytes")
-            done = await reaches(talk, told["task_id"], "completed")
-            assert base64.b64decode(done["task_result_base64"]) == b"\x00\xff\xfe"
-            # without the permission the address is refused, also for those who wait
-            await talk.http.patch(f"{ENDPOINTS}/image", json={"allow_private": None})
-            told = await submit(talk, target_url=f"{there.url}/v1/make")
-            failed = await reaches(talk, told["task_id"], "failed")
-            assert json.loads(failed["task_result"])["code"] == "ADDRESS_REFUSED"
-            assert len(there.asked) == 3
-            stop.set()
-            await serving
 
 
 async def test_nobody_learns_of_an_endpoint_that_is_not_for_him(gateway: Start) -> None:

@@ -60,7 +60,7 @@ async def test_a_configured_model_was_created_when_it_was_configured(redis_url: 
 async def test_a_model_has_the_context_and_owner_that_workers_of_any_replica_tell(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fairlane.gateway.tasks.models, "KEPT_S", 0.0)
+    monkeypatch.setattr(fairlane.gateway.tasks.models, "CACHE_S", 0.0)
     long, short = {"contextLength": 32_768, "ownedBy": "vllm"}, {"contextLength": 8192}
     async with talking(redis_url, tmp_path) as here, talking(redis_url, tmp_path) as there:
 

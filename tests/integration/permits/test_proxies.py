@@ -151,17 +151,6 @@ async def test_a_server_that_is_away_gives_the_place_back(gateway: Start, tmp_pa
             assert (await talk.reaches(task, "completed"))["result"]["reported"] is True
 
 
-async def test_one_of_two_gateways_is_enough(gateway: Start, tmp_path: Path) -> None:
-    async with gateway(**SETTINGS) as gone:
-        pass
-    async with gateway(**SETTINGS) as here, target() as behind, guarded(tmp_path, behind, gone, here) as http:
-        for _ in range(4):
-            task = await ask(here)
-            answer = await http.get("/image/a", headers=carrying(await permit_of(here, task)))
-            assert answer.status_code == 200
-            await here.reaches(task, "completed")
-
-
 async def test_no_gateway_lets_nobody_in(gateway: Start, tmp_path: Path) -> None:
     async with target() as behind:
         async with gateway(**SETTINGS) as gone:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
 from tests.support.rawworkers import RawWorker
-from tests.support.serving import NO_TLS, until
+from tests.support.serving import until
 from tests.support.signing import token
 from tests.support.talk import Talk, talking
 
@@ -183,23 +182,6 @@ async def test_who_cancels_after_output_pays_and_before_it_does_not(talk: Talk) 
             assert (await row_of(talk, key="app"))["balance"] == 2 - chunks * Decimal("0.5")
 
 
-async def test_what_is_said_twice_is_not_run_as_another_model_or_as_more_than_was_held(talk: Talk) -> None:
-    """Some servers take the first of two members, the gateway the last: so a worker is given that alone."""
-    await grant(talk, key="app", credits=2)
-    twice = '"model": "dear", "model": "m", "max_tokens": 90000, "max_tokens": 1, "messages": []'
-    async with talk.worker() as worker, talk.client(secret("app")) as app:
-        for path, body in (
-            ("/v1/chat/completions", f"{{{twice}}}"),
-            ("/api/openai", f"{{{twice}}}"),
-            ("/api/tasks", f'{{"type": "openaiLike", "payload": {{{twice}}}}}'),
-        ):
-            call = talk.later(app.post(path, content=body, headers={"Content-Type": "application/json"}))
-            frame = str(await worker.ws.recv())
-            assert (frame.count('"model"'), frame.count('"max_tokens"')) == (1, 1), frame
-            await worker.answer(json.loads(frame), {"content": "hi"})
-            assert (await call).status_code == 200
-
-
 @pytest.mark.parametrize("prices", [[TOKENS]])
 async def test_all_of_a_long_input_is_held(talk: Talk) -> None:
     """Else a few at once overdraw by many times what is there; what an image has in bytes says nothing of its tokens."""
@@ -228,22 +210,6 @@ async def test_the_holder_of_a_token_learns_nothing_of_what_its_key_has(talk: Ta
             refused = await ann.post("/v1/chat/completions", json=BODY)
             assert refused.json()["error"]["code"] == "insufficient_quota"
             assert ("credits" in refused.text) is knows
-
-
-async def test_openais_sdk_is_told_and_does_not_try_again(talk: Talk) -> None:
-    async with talk.worker2(["m"]):
-        client = openai.AsyncOpenAI(
-            base_url=f"{talk.served.url}/v1",
-            api_key=secret("app"),
-            http_client=openai.DefaultAsyncHttpxClient(verify=NO_TLS, trust_env=False),
-        )
-        with pytest.raises(openai.RateLimitError) as refused:
-            await client.chat.completions.create(model="m", messages=[])
-        await client.close()
-    assert (refused.value.code, refused.value.type) == ("insufficient_quota", "insufficient_quota")
-    assert "this task may cost 0.5 credits, and 0 are left" in str(refused.value)
-    assert refused.value.response.headers["x-should-retry"] == "false"
-    assert "retry-after" not in refused.value.response.headers
 
 
 async def test_a_task_that_cannot_be_paid_goes_on_in_another_tier(talk: Talk) -> None:
@@ -410,27 +376,18 @@ async def test_no_key_is_taken_for_another_one(talk: Talk) -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"credits": 1}, "name who is granted: key or user"),
-    ({"key": "app"}, "credits"),
     ({"key": "app", "user": "site/ann", "credits": 1}, "name a key or a user, not both"),
     (
         {"user": "site/", "credits": 1},
         "user must be one of a delegating key's, as the task list names it: key/name",
     ),
-    ({"user": "/ann", "credits": 1}, "user must be one of a delegating key's"),
-    ({"user": "site/" + "a" * 129, "credits": 1}, "user must be one of a delegating key's"),
     ({"user": "site/a\x00b", "credits": 1}, "user must be one of a delegating key's"),
-    ({"user": "a b/ann", "credits": 1}, "user must be one of a delegating key's"),
     ({"key": "a\x00b", "credits": 1}, "key must be the id of a key"),
     ({"key": "app", "credits": 0}, "credits must not be 0"),
-    ({"key": "app", "credits": "0.0000001"}, "credits has more than 6 decimals; got '0.0000001'"),
-    ({"key": "app", "credits": 0.1234567}, "credits has more than 6 decimals; got 0.1234567"),
     ({"key": "app", "credits": 1e10}, "credits should be from -1000000000 to 1000000000 credits"),
     ({"key": "app", "credits": True}, "credits should be a number of credits, such as 12.5"),
-    ({"key": "app", "credits": "much"}, "credits should be a number of credits, such as 12.5"),
-    ({"key": "app", "credits": 1, "id": "a b"}, "id "),
     ({"key": "app", "credits": 1, "note": "a\nb"}, "note may hold no control characters"),
     ({"key": "app", "credits": 1, "amount": 1}, "'amount' is no part of this call"),
-    ({"key": 5, "credits": 1}, "key should be a valid string"),
 ]
 
 

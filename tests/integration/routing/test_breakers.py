@@ -179,24 +179,6 @@ async def test_those_who_wait_while_it_is_open_are_served_when_it_is_well_again(
         await becomes(talk, "closed")
 
 
-async def test_a_429_holds_one_upstream_and_the_other_goes_on(gateway: Start) -> None:
-    busy = {
-        "error": "busy",
-        "errorInfo": {"code": "MODEL_TOO_BUSY", "retryable": True, "retryAfterMs": 60_000},
-    }
-    async with gateway() as talk, talk.worker2(["m"], upstream="one") as one:
-        call = talk.later(talk.http.post("/api/openai", json=CHAT))
-        await one.answer(await one.take(), None, **busy)
-        async with talk.worker2(["m"], upstream="two") as two:
-            talk.later(serve(two, "two"))
-            assert (await call).json()["content"] == "two"
-            for _ in range(5):
-                assert (await talk.http.post("/api/openai", json=CHAT)).json()["content"] == "two"
-            found = await breaker(talk, "one")
-            assert found is not None
-            assert (found["breaker"], found["cooldownUntil"] is not None) == ("closed", True)
-
-
 async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Start) -> None:
     keys = [key("ops", admin=True), key("look", scopes=["viewer"]), key("app")]
     async with gateway(keys=keys) as talk, talk.worker2(["m"], upstream="up 1") as worker:

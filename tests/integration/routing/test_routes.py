@@ -141,39 +141,6 @@ async def test_who_has_no_quota_left_goes_on_with_the_model_of_the_other_tier(ga
         assert (await shop.get("/api/me")).json()["quota"]["budget"]["used"] == 9000 * 100 / MICRO
 
 
-async def test_who_can_pay_is_bound_by_his_own_tiers_bound_alone(gateway: Start) -> None:
-    """... and not by that of the tier where he would go on if he could not."""
-    settings: dict[str, Any] = {
-        "routes": {
-            "r": {
-                "model": "cheap",
-                "max_output_tokens": 100,
-                "tiers": {"paid": {"model": "dear", "max_output_tokens": 1000}},
-            }
-        },
-        "prices": [{"model": "dear", "input": 1, "output": 1}],
-        "keys": [
-            key("ann", tier="paid", quota={"budget": 1, "per": "day", "otherwise": "free"}),
-            key("ops", admin=True),
-        ],
-    }
-    async with (
-        gateway(**settings) as talk,
-        talk.worker2(["cheap", "dear"]) as worker,
-        talk.client(secret("ann")) as ann,
-    ):
-        body = {**CHAT, "model": "r", "max_tokens": 500}
-        call = talk.later(ann.post("/v1/chat/completions", json=body))
-        task = await ran(worker)
-        assert (task["model"], task["payload"]["max_tokens"]) == ("dear", 500)
-        assert (await call).status_code == 200
-        broke = await ann.post(
-            "/v1/chat/completions",
-            json={**body, "n": 2, "messages": [{"role": "user", "content": "x" * 5_000_000}]},
-        )
-        assert (broke.status_code, broke.json()["error"]["code"]) == (429, "insufficient_quota")
-
-
 async def test_a_route_is_a_model_to_openais_clients(gateway: Start) -> None:
     routes = {"smart": {"model": "m", "max_output_tokens": 50, "tiers": {"paid": {"model": "big"}}}}
     async with (
@@ -275,44 +242,18 @@ TEMPLATES = {
             "TEMPLATE_NOT_FOUND",
             "'both' is a chain and no template: name it in `chain`",
         ),
-        ({"template": 1}, 400, "INVALID_REQUEST", "template must be the name of a template or route"),
         (
             {"template": "greet", "variables": {"nam": "x"}},
             400,
             "INVALID_REQUEST",
-            "The variables do not fit the template greet: missing: name; unknown: nam. The template takes more, name",
-        ),
-        (
-            {"template": "greet", "variables": ["x"]},
-            400,
-            "INVALID_REQUEST",
-            "variables must be an object: a value for each name",
-        ),
-        (
-            {"template": "greet", "payload": {}},
-            400,
-            "INVALID_REQUEST",
-            "A task of a template has no payload: the template makes it",
-        ),
-        (
-            {"template": "greet", "variables": {"name": "x"}, "max_tokens": 5},
-            400,
-            "INVALID_REQUEST",
-            "A task of a template has no 'max_tokens': what the model is told stands in the template (its `parameters`), "
-            "and what fills it in under `variables`",
+            "The variables do not fit the template greet: missing: name; unknown: nam. It takes more, name",
         ),
         (
             {"template": "greet", "name": "x"},
             400,
             "INVALID_REQUEST",
-            "A task of a template has no 'name': what the model is told stands in the template (its `parameters`), "
-            "and what fills it in under `variables`",
-        ),
-        (
-            {"template": "greet", "variables": {"name": "x"}, "locale": 5},
-            400,
-            "INVALID_REQUEST",
-            "locale must be a language tag, such as en or zh-CN",
+            "A task of a template has no 'name': the template's `parameters` set what the model gets, "
+            "and `variables` fill it in",
         ),
         (
             {"template": "greet", "variables": {"name": list(range(70_000))}},
@@ -343,14 +284,6 @@ async def test_a_template_makes_no_larger_body_than_a_caller_may_send(gateway: S
         async with talk.worker2(["m"]) as worker:
             assert (await talk.http.post("/api/tasks", json=body)).status_code == 202
             assert (await ran(worker))["payload"]["messages"][0]["content"] == "é" * 450_000
-
-
-async def test_numbers_beyond_all_are_refused_in_a_large_request_too(gateway: Start) -> None:
-    async with gateway(templates=TEMPLATES) as talk:
-        text = b'{"template":"greet","variables":{"name":1e999,"more":"' + b"x" * 300_000 + b'"}}'
-        headers = {"content-type": "application/json"}
-        answer = await talk.http.post("/api/tasks", content=text, headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST"), answer.text
 
 
 async def test_a_template_without_a_route_runs_on_the_model_that_is_named(gateway: Start) -> None:

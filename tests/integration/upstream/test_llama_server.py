@@ -80,32 +80,6 @@ async def test_the_streamed_text_is_the_same(sdk: AsyncOpenAI) -> None:
     assert (chunks[-1].model_extra or {})["timings"]["predicted_n"] == 50
 
 
-async def test_a_stream_without_usage_has_none(sdk: AsyncOpenAI) -> None:
-    stream = await sdk.chat.completions.create(**FIXED, max_tokens=5, stream=True)
-    assert [chunk.usage async for chunk in stream if chunk.usage or not chunk.choices] == []
-
-
-async def test_several_choices_with_log_probabilities(sdk: AsyncOpenAI) -> None:
-    whole = await sdk.chat.completions.create(**FIXED, max_tokens=4, n=2, logprobs=True, top_logprobs=2)
-    stream = await sdk.chat.completions.create(
-        **FIXED, max_tokens=4, n=2, logprobs=True, top_logprobs=2, stream=True
-    )
-    streamed: dict[int, list[str]] = {0: [], 1: []}
-    async for chunk in stream:
-        for choice in chunk.choices:
-            if choice.logprobs and choice.logprobs.content:
-                streamed[choice.index] += [entry.token for entry in choice.logprobs.content]
-                assert "".join(entry.token for entry in choice.logprobs.content) == (
-                    choice.delta.content or ""
-                )
-    assert [choice.index for choice in whole.choices] == [0, 1]
-    for choice in whole.choices:
-        assert choice.logprobs is not None
-        assert choice.logprobs.content is not None
-        assert [len(entry.top_logprobs) for entry in choice.logprobs.content] == [2, 2, 2, 2]
-        assert streamed[choice.index] == [entry.token for entry in choice.logprobs.content]
-
-
 async def test_a_schema_is_kept(sdk: AsyncOpenAI) -> None:
     schema = {"type": "object", "properties": {"fair": {"type": "boolean"}}, "required": ["fair"]}
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
@@ -114,16 +88,6 @@ async def test_a_schema_is_kept(sdk: AsyncOpenAI) -> None:
     )
     answer = json.loads(completion.choices[0].message.content or "")
     assert isinstance(answer["fair"], bool)
-
-
-async def test_completions_in_one_piece_and_streamed(sdk: AsyncOpenAI) -> None:
-    options: dict[str, Any] = {"model": MODEL, "prompt": "the lane", "max_tokens": 20, "temperature": 0}
-    whole = await sdk.completions.create(**options)
-    assert whole.object == "text_completion"
-    assert whole.choices[0].text
-    stream = await sdk.completions.create(**options, stream=True)
-    text = "".join([choice.text async for chunk in stream for choice in chunk.choices])
-    assert text == whole.choices[0].text
 
 
 async def test_embeddings_in_both_encodings(sdk: AsyncOpenAI, llama: httpx2.AsyncClient) -> None:
@@ -146,19 +110,6 @@ async def test_a_prompt_that_is_too_long_is_a_bad_request(sdk: AsyncOpenAI, stre
         await sdk.chat.completions.create(model=MODEL, messages=messages, stream=stream)
     assert caught.value.code == "context_length_exceeded"
     assert caught.value.type == "invalid_request_error"
-
-
-async def test_a_text_that_is_too_long_to_embed_is_a_bad_request(sdk: AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="too large to process") as caught:
-        await sdk.embeddings.create(model=MODEL, input=TOO_LONG)
-    assert caught.value.code == "context_length_exceeded"
-
-
-async def test_what_the_server_refuses_is_a_bad_request(sdk: AsyncOpenAI) -> None:
-    unknown: Any = {"type": "no-such-format"}
-    with pytest.raises(openai.BadRequestError) as caught:
-        await sdk.chat.completions.create(model=MODEL, messages=MESSAGES, response_format=unknown)
-    assert caught.value.code == "BAD_REQUEST"
 
 
 async def test_the_server_stops_when_the_caller_of_a_stream_leaves(

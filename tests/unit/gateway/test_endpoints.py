@@ -7,7 +7,14 @@ import pytest
 from pydantic import ValidationError
 
 from fairlane.gateway.current import Current, with_endpoints
-from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, Endpoints, MethodRefused, NoEndpoint
+from fairlane.gateway.endpoints.endpoints import (
+    BadUrl,
+    Endpoint,
+    Endpoints,
+    MethodRefused,
+    NoEndpoint,
+    per_second,
+)
 from fairlane.gateway.endpoints.headers import (
     CREDENTIALS,
     MAX_SET,
@@ -17,8 +24,7 @@ from fairlane.gateway.endpoints.headers import (
     passed_headers,
     passing_name,
 )
-from fairlane.gateway.endpoints.payloads import completed, payload_of
-from fairlane.gateway.endpoints.rates import per_second
+from fairlane.gateway.endpoints.payloads import payload_of, worker_payload
 from fairlane.gateway.settings import EndpointSettings, Settings, without_secrets
 from fairlane.gateway.settings.flatten import flatten
 from fairlane.gateway.settings.model import notes
@@ -144,7 +150,7 @@ def test_a_request_goes_by_what_holds_when_its_turn_comes() -> None:
         timeout_ms=5,
         allow_private=("10.0.0.0/8",),
     )
-    told = json.loads(completed(Endpoints([now]), "http:x", payload) or b"")
+    told = json.loads(worker_payload(Endpoints([now]), "http:x", payload) or b"")
     assert told == {
         "endpoint": "x",
         "method": "POST",
@@ -163,9 +169,9 @@ def test_a_request_goes_by_what_holds_when_its_turn_comes() -> None:
         Endpoints([endpoint("x", "https://a.example/v2/*")]),
         Endpoints([endpoint("x", methods=("GET",))]),
     ):
-        assert completed(other, "http:x", payload) is None
-    assert completed(Endpoints([now]), "http:x", b'{"anything": 1}') is None
-    assert completed(Endpoints([now]), "http:x", b"[]") is None
+        assert worker_payload(other, "http:x", payload) is None
+    assert worker_payload(Endpoints([now]), "http:x", b'{"anything": 1}') is None
+    assert worker_payload(Endpoints([now]), "http:x", b"[]") is None
 
 
 def test_what_an_endpoint_takes_is_the_least_of_slots_and_windows() -> None:

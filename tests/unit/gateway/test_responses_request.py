@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from fairlane.gateway.calls.responses.echo import MAX_ECHO
-from fairlane.gateway.calls.responses.kept import with_id
-from fairlane.gateway.calls.responses.request import MAX_REFERENCES, Wishes, chat_of, wishes_of
+from fairlane.gateway.calls.responses.request import (
+    MAX_REFERENCES,
+    StorageOptions,
+    chat_of,
+    read_storage_options,
+)
+from fairlane.gateway.calls.responses.stored_input import with_id
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.views.responses.thoughts import sealed
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
@@ -371,20 +376,6 @@ def test_what_cannot_be_said_is_refused_by_its_name(request_: dict[str, Any], pl
     assert caught.value.message.startswith(f"{place}: ")
 
 
-@pytest.mark.parametrize(
-    ("chats", "ours"),
-    [
-        ("messages", "input"),
-        ("max_tokens", "max_output_tokens"),
-        ("response_format", "text.format"),
-        ("reasoning_effort", "reasoning.effort"),
-    ],
-)
-def test_a_member_of_chat_is_refused_with_its_name_in_responses(chats: str, ours: str) -> None:
-    with pytest.raises(ApiError, match=f"^{chats}: is named {ours} in Responses$"):
-        chat(**{chats: "some"})
-
-
 def test_what_a_response_repeats_is_bounded() -> None:
     with pytest.raises(ApiError, match="may take") as caught:
         chat(instructions="x" * MAX_ECHO)
@@ -429,10 +420,12 @@ def test_a_response_repeats_its_request_and_what_holds_where_it_says_nothing() -
 
 
 def test_what_a_request_wishes_of_keeping() -> None:
-    assert wishes_of(fields_of({"input": "item_reference"})) == Wishes(None, False, None, ())
+    assert read_storage_options(fields_of({"input": "item_reference"})) == StorageOptions(
+        None, False, None, ()
+    )
     references = [{"type": "item_reference", "id": name} for name in ("a", "b", "a")]
     said_ = {"store": True, "background": True, "previous_response_id": "resp_1", "input": references}
-    assert wishes_of(fields_of(said_)) == Wishes(True, True, "resp_1", ("a", "b"))
+    assert read_storage_options(fields_of(said_)) == StorageOptions(True, True, "resp_1", ("a", "b"))
     for name, wrong in (
         ("store", 1),
         ("background", "yes"),
@@ -440,12 +433,14 @@ def test_what_a_request_wishes_of_keeping() -> None:
         ("previous_response_id", 1),
     ):
         with pytest.raises(ApiError) as caught:
-            wishes_of(fields_of({"input": "x", name: wrong}))
+            read_storage_options(fields_of({"input": "x", name: wrong}))
         assert caught.value.param == name
     many = [{"type": "item_reference", "id": str(number)} for number in range(MAX_REFERENCES + 1)]
     with pytest.raises(ApiError, match="refers to more"):
-        wishes_of(fields_of({"input": many}))
-    assert wishes_of(fields_of({"input": [{"id": "a"}, {"id": "b", **HI[0]}]})).references == ("a",)
+        read_storage_options(fields_of({"input": many}))
+    assert read_storage_options(fields_of({"input": [{"id": "a"}, {"id": "b", **HI[0]}]})).references == (
+        "a",
+    )
 
 
 def test_what_was_kept_comes_before_the_input_and_references_are_what_they_mean() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.api.native import NativeStream
-from fairlane.gateway.calls.http import CONNECTION, Request, Whole
+from fairlane.gateway.calls.http import CONNECTION, DirectExchange, Request
 from fairlane.gateway.calls.streams import SLICE, OpenAnswers, Stream, serve
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Feed, Hub, Reader
@@ -38,7 +38,7 @@ class Multiplying:
         raise NotImplementedError
 
 
-class Client(Whole):
+class Client(DirectExchange):
     """A connection whose client reads what is written; it notes how much more was drawn for each part than was written."""
 
     def __init__(self, stream: Multiplying) -> None:

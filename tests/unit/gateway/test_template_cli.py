@@ -46,7 +46,7 @@ def test_texts_and_lists_are_filled_in(config: Path) -> None:
         (
             ["greet"],
             1,
-            "fit the template greet: missing: name. The template takes list, name. Give a text with --set NAME",
+            "fit the template greet: missing: name. It takes list, name. Give a text with --set NAME",
         ),
         (["greet", "--set", "name"], 2, "write NAME=TEXT"),
         (["greet", "--variables", "none.json"], 2, "none.json cannot be read: No such file or directory."),

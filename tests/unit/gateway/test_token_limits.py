@@ -10,6 +10,7 @@ from fairlane.gateway.accounts.tokens import Claims, TokenForbids
 from fairlane.gateway.calls.bodies import parse_object
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.routing.plans import Plan
+from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
 from fairlane.queues.tasks import TaskSpec
 
@@ -168,3 +169,20 @@ def test_all_prompts_of_a_body_share_what_the_token_allows(prompt: str, each: in
 def test_no_form_of_a_body_passes_the_bound(body: str, task_type: str, says: str) -> None:
     with pytest.raises(TokenForbids, match=says):
         make({"max_tokens": 100}, body, task_type)
+
+
+@pytest.mark.parametrize(("most", "downgraded"), [(500, False), (50, True)])
+def test_a_request_beyond_the_bound_of_the_other_tier_is_not_downgraded(most: int, downgraded: bool) -> None:
+    other = Plan("r", "cheap", "free", rule=Rule("r", "cheap", max_output_tokens=100))
+    plan = Plan("r", "dear", "paid", rule=Rule("r", "dear", max_output_tokens=1000), downgrade=other)
+    body = b'{"max_tokens":%d}' % most
+    task = build_task(
+        *(SETTINGS, Caller("ann", "paid", "k"), plan),
+        task_id="t",
+        task_type="openaiLike",
+        payload=body,
+        fields=parse_object(body),
+        options=Options(),
+    )
+    assert (json.loads(task.payload), task.model) == ({"max_tokens": most}, "dear")
+    assert (task.downgrade is not None) is downgraded

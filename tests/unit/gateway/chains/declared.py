@@ -5,9 +5,9 @@ from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.task_builder import Options
-from fairlane.gateway.chains.engine import Next, Over, following
+from fairlane.gateway.chains.engine import NextStage, NoStage, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, read_plan
-from fairlane.gateway.chains.planning import ChainRequest, planned, variables_of
+from fairlane.gateway.chains.planner import ChainRequest, plan_chain, variables_of
 from fairlane.gateway.current import Current
 from fairlane.gateway.settings import Settings
 
@@ -85,7 +85,9 @@ def plan_of(
     takes = variables_of(chain, current.plans.templates, settings.routes)
     assert takes.missing(given) == takes.unknown(given) == []
     asked = ChainRequest(name, chain, takes.filled(given))
-    return read_plan(encode(planned(current, caller, asked, Options(stream=stream, whole=whole), "x").plan))
+    return read_plan(
+        encode(plan_chain(current, caller, asked, Options(stream=stream, whole=whole), "x").plan)
+    )
 
 
 def run(making: Generator[None, None, Any]) -> Any:
@@ -97,7 +99,9 @@ def run(making: Generator[None, None, Any]) -> Any:
             return done.value
 
 
-def after(plan: Plan, number: int, results: Mapping[tuple[int, int], bytes] | None = None) -> Next | Over:
+def after(
+    plan: Plan, number: int, results: Mapping[tuple[int, int], bytes] | None = None
+) -> NextStage | NoStage:
     """What follows a stage."""
-    comes: Next | Over = run(following(plan, number, results or {}))
+    comes: NextStage | NoStage = run(next_stage(plan, number, results or {}))
     return comes

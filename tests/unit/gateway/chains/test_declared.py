@@ -10,7 +10,7 @@ from msgspec import Raw
 from pydantic import ValidationError
 
 from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.chains.planning import variables_of
+from fairlane.gateway.chains.planner import variables_of
 from fairlane.gateway.chains.requests import ChainNotFound, read_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from declared import JOB_MATCH, PAID, after, plan_of, settings_of
 
-from fairlane.gateway.chains.engine import Next, Over, StageFailed
+from fairlane.gateway.chains.engine import NextStage, NoStage, StageFailed
 from fairlane.gateway.settings import Settings
 from fairlane.queues.chains import Stage
 
@@ -20,19 +20,19 @@ def says(content: str) -> dict[str, Any]:
     return {"model": "small", "messages": [{"role": "user", "content": content}]}
 
 
-def body_of(comes: Next | Over) -> Any:
-    assert isinstance(comes, Next)
+def body_of(comes: NextStage | NoStage) -> Any:
+    assert isinstance(comes, NextStage)
     return json.loads(comes.task.payload)
 
 
-def content_of(comes: Next | Over) -> Any:
+def content_of(comes: NextStage | NoStage) -> Any:
     return body_of(comes)["messages"][0]["content"]
 
 
 def test_the_seed_chain_from_stage_to_stage() -> None:
     plan = plan_of(Settings(**JOB_MATCH), "job_match", GIVEN, stream=True)
     ocr = after(plan, -1)
-    assert isinstance(ocr, Next)
+    assert isinstance(ocr, NextStage)
     assert (ocr.stage, ocr.task.model, ocr.task.queue, ocr.task.payload) == (
         Stage(0, "ocr"),
         "eyes",
@@ -45,7 +45,7 @@ def test_the_seed_chain_from_stage_to_stage() -> None:
 
     read = {(0, 0): b'{"content":"One."}', (0, 1): b'"Two."'}
     summary = after(plan, 0, read)
-    assert isinstance(summary, Next)
+    assert isinstance(summary, NextStage)
     assert content_of(summary) == "Sum up:\nA cook. One.\n\nTwo."
     assert (summary.task.model, summary.task.asked, summary.task.queue) == ("chat", "sum_up", "paid_batch")
     assert summary.task.answer == "payload"
@@ -55,17 +55,17 @@ def test_the_seed_chain_from_stage_to_stage() -> None:
     assert not summary.task.stream
 
     match = after(plan, 1, read | {(1, -1): b'{"content":"{\\"title\\":\\"Cook\\"}"}'})
-    assert isinstance(match, Next)
+    assert isinstance(match, NextStage)
     assert content_of(match) == "Ten years as Cook"
     assert match.task.stream
     assert match.task.queue == "paid_stream"
-    assert after(plan, 2) == Over(())
+    assert after(plan, 2) == NoStage(())
 
 
 def test_a_stage_whose_condition_is_false_is_passed_over() -> None:
     plan = plan_of(Settings(**JOB_MATCH), "job_match", {"resume": "r", "job": "j"})
     comes = after(plan, -1)
-    assert isinstance(comes, Next)
+    assert isinstance(comes, NextStage)
     assert comes.stage == Stage(1, "summary")
     assert comes.skipped == (Stage(0, "ocr"),)
     assert content_of(comes) == "Sum up:\nj"
@@ -79,10 +79,10 @@ def test_conditions_read_what_earlier_stages_came_to() -> None:
     )
     plan = plan_of(settings, "c", {"q": "?"})
     yes, no = after(plan, 0, {(0, -1): b'"yes"'}), after(plan, 0, {(0, -1): b'"no"'})
-    assert isinstance(yes, Next)
-    assert isinstance(no, Next)
+    assert isinstance(yes, NextStage)
+    assert isinstance(no, NextStage)
     assert (yes.stage.name, no.stage.name) == ("more", "less")
-    assert after(plan, 1, {(0, -1): b'"yes"', (1, -1): b'"m"'}) == Over((Stage(2, "less"),))
+    assert after(plan, 1, {(0, -1): b'"yes"', (1, -1): b'"m"'}) == NoStage((Stage(2, "less"),))
 
 
 @pytest.mark.parametrize("value", ["", "  ", None, [], {}, False, 0, "false", "None", "0"])
@@ -98,7 +98,7 @@ def test_one_item_runs_in_place_and_its_result_is_a_list_all_the_same() -> None:
     )
     plan = plan_of(settings, "c", {"list": ["x"]})
     comes = after(plan, -1)
-    assert isinstance(comes, Next)
+    assert isinstance(comes, NextStage)
     assert comes.parts == ()
     assert content_of(comes) == "x"
     assert content_of(after(plan, 0, {(0, -1): b'"X"'})) == "1 X"
@@ -115,7 +115,7 @@ def test_parts_may_be_made_of_an_earlier_answer() -> None:
         b'{"choices":[{"message":{"content":"{\\"parts\\":[{\\"name\\":\\"a\\"},{\\"name\\":\\"b\\"}]}"}}]}'
     )
     comes = after(plan, 0, {(0, -1): split})
-    assert isinstance(comes, Next)
+    assert isinstance(comes, NextStage)
     assert [json.loads(part.payload)["messages"][0]["content"] for part in comes.parts] == ["a 0", "b 1"]
     joined = after(plan, 1, {(0, -1): split, (1, 0): b'"A"', (1, 1): b'"B"'})
     assert content_of(joined) == "[A][B]"
@@ -127,14 +127,14 @@ def test_a_value_alone_in_braces_stays_what_it_is() -> None:
     plan = plan_of(settings, "c", {"list": [1, 2]})
     comes = after(plan, 0, {(0, -1): b'{"x":[1]}'})
     assert body_of(comes) == {"list": [1, 2], "text": "[1, 2]!", "n": 1, "deep": [{"a": {"x": [1]}}]}
-    assert isinstance(comes, Next)
+    assert isinstance(comes, NextStage)
     assert comes.task.task_type == "tool"
 
 
 @pytest.mark.parametrize(
     ("stage", "result", "sentence"),
     [
-        (says("{{ stages.a.json.x }}"), b'"no json"', "the answer of the stage a is no JSON"),
+        (says("{{ stages.a.json.x }}"), b'"no json"', "stages.a.json is no valid JSON"),
         (says("{{ stages.a.json.x }}"), b'"{}"', "has no attribute 'x'"),
         (says("{{ item }}") | {"each": "{{ stages.a.content }}"}, b'"text"', "should come to a list"),
         (says("{{ item }}") | {"each": "{{ stages.a.result }}"}, b"[" + b"1," * 64 + b"1]", "65 items"),
@@ -167,7 +167,7 @@ def test_output_is_bounded_by_the_stage_and_by_its_route() -> None:
     assert body_of(after(plan, -1))["max_tokens"] == 20
     second = after(plan, 0, {(0, -1): b'"x"'})
     assert body_of(second)["max_tokens"] == 50
-    assert isinstance(second, Next)
+    assert isinstance(second, NextStage)
     assert second.task.max_output == 50
     with pytest.raises(StageFailed):
         after(plan, 1, {(0, -1): b'"x"', (1, -1): b'"y"'})
@@ -191,8 +191,8 @@ def test_a_route_sees_images_and_says_where() -> None:
         after(plan_of(settings, "c", {"picture": "data:x"}), -1),
         after(plan_of(settings, "c", {}), -1),
     )
-    assert isinstance(with_one, Next)
-    assert isinstance(without, Next)
+    assert isinstance(with_one, NextStage)
+    assert isinstance(without, NextStage)
     assert (with_one.task.model, with_one.task.queue) == ("eyes", "paid_vision")
     assert (without.task.model, without.task.queue) == ("small", "paid_batch")
 
@@ -202,7 +202,7 @@ def test_the_tier_says_the_model_and_the_queue() -> None:
         Settings(**JOB_MATCH), "job_match", {"resume": "r", "job": "j"}, caller=replace(PAID, tier="free")
     )
     comes = after(free, -1)
-    assert isinstance(comes, Next)
+    assert isinstance(comes, NextStage)
     assert (comes.task.model, comes.task.queue) == ("small", "free_batch")
 
 
@@ -233,7 +233,7 @@ def test_what_is_no_value_of_json_is_told(said: str) -> None:
 )
 def test_a_result_that_cannot_be_read_ends_with_a_sentence(result: bytes) -> None:
     settings = settings_of(a=ONE, b={"model": "small", "payload": {"x": "{{ stages.a.result }}"}})
-    with pytest.raises(StageFailed, match="the answer of the stage a cannot be read"):
+    with pytest.raises(StageFailed, match=r"stages\.a\.result is no valid JSON"):
         after(plan_of(settings, "c", {}), 0, {(0, -1): result})
 
 
@@ -256,5 +256,5 @@ def test_the_last_stage_streams_as_the_call_says_else_its_route(
     plan = plan_of(settings, "c", {"job": "j"}, **called)
     assert [stage.stream for stage in plan.stages] == [False, streams]
     comes = after(plan, 0, {(0, -1): b'{"content":"x"}'})
-    assert isinstance(comes, Next)
+    assert isinstance(comes, NextStage)
     assert (comes.task.stream, comes.task.queue) == (streams, "paid_stream" if streams else "paid_batch")

@@ -104,7 +104,7 @@ def test_without_messages_for_all_those_of_the_default_locale_are_used() -> None
 def test_missing_and_unknown_variables_are_named() -> None:
     with pytest.raises(VariablesError) as wrong:
         greeting().render({"nam": 1, "zzz": 2})
-    assert str(wrong.value) == "missing: name; unknown: nam, zzz. The template takes name"
+    assert str(wrong.value) == "missing: name; unknown: nam, zzz. It takes name"
     assert (wrong.value.missing, wrong.value.unknown) == (["name"], ["nam", "zzz"])
 
 

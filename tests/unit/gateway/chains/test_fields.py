@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from fairlane.gateway.chains.fields import chain_fields, place_of_chain
 from fairlane.gateway.chains.plan import Head, HeadStage, encode
 from fairlane.gateway.chains.results import Outcome, Room, text_of
-from fairlane.gateway.chains.telling import told_of_chain, until_last
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.queues.chains import Chain, Stage
 from fairlane.queues.tasks import Outlook, Place, State, Used
@@ -34,29 +34,29 @@ def chain(
     ],
 )
 def test_each_stage_stands_so(known: Chain, statuses: str) -> None:
-    told = told_of_chain(known)
+    told = chain_fields(known)
     assert " ".join(stage["status"] for stage in told["stages"]) == statuses
 
 
 def test_the_end_has_results_by_name_and_the_usage_of_all() -> None:
-    told = told_of_chain(chain(State.COMPLETED, 1, {(0, -1): b'{"x":1}', (1, -1): b'"y"'}))
+    told = chain_fields(chain(State.COMPLETED, 1, {(0, -1): b'{"x":1}', (1, -1): b'"y"'}))
     assert msgspec.json.decode(told["results"]) == {"a": [{"x": 1}], "b": "y"}
     assert told["usage"] == {"inputTokens": 2, "outputTokens": 4}
     assert told["stageStatus"] == "COMPLETED"
-    told = told_of_chain(chain(State.FAILED, 1, {(0, -1): b"1"}))
+    told = chain_fields(chain(State.FAILED, 1, {(0, -1): b"1"}))
     assert (told["failedStage"], told["stageStatus"]) == ("b", "FAILED")
-    assert "results" not in told_of_chain(chain(State.EXECUTING, 1, {}))
+    assert "results" not in chain_fields(chain(State.EXECUTING, 1, {}))
 
 
 def test_the_estimate_is_until_the_last_stage_begins() -> None:
     place, looks = Place(2, 1000, 500, 2000), [Outlook(0, 4000), Outlook(300, 2000), Outlook(50, 9000)]
-    assert until_last(place, 0, -1, looks) == Place(2, 1000 + 4000 + 300 + 2000 + 50, 3675, 14_700)
-    assert until_last(place, 1, -1, looks).wait_ms == 1000 + 2000 + 50
-    assert until_last(place, 2, -1, looks) == place
-    assert until_last(place, 1, 500, looks).wait_ms == 1500 + 50
-    assert until_last(place, 1, 9000, looks).wait_ms == 50
-    assert until_last(place, 0, -1, [Outlook(0, -1), *looks[1:]]).estimating
-    assert until_last(Place(1, -1, -1, -1), 0, -1, looks).estimating
+    assert place_of_chain(place, 0, -1, looks) == Place(2, 1000 + 4000 + 300 + 2000 + 50, 3675, 14_700)
+    assert place_of_chain(place, 1, -1, looks).wait_ms == 1000 + 2000 + 50
+    assert place_of_chain(place, 2, -1, looks) == place
+    assert place_of_chain(place, 1, 500, looks).wait_ms == 1500 + 50
+    assert place_of_chain(place, 1, 9000, looks).wait_ms == 50
+    assert place_of_chain(place, 0, -1, [Outlook(0, -1), *looks[1:]]).estimating
+    assert place_of_chain(Place(1, -1, -1, -1), 0, -1, looks).estimating
 
 
 def test_texts_read_of_a_stage_what_it_came_to() -> None:

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.task_builder import Options
-from fairlane.gateway.chains.plan import Payer, Prompt, Runs, StagePlan
+from fairlane.gateway.calls.task_builder import NO_RULE, Options
 from fairlane.gateway.chains.plan import Plan as ChainPlan
+from fairlane.gateway.chains.plan import Prompt, Runs, StagePlan
 from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.current import Current
 from fairlane.gateway.prompts.templates import Template
@@ -22,11 +22,10 @@ UNKNOWN_OUTPUT = 4096
 MAX_INPUT = 50_000
 """Tokens of a stage's request that are thought of before it is made."""
 KEPT_CHAINS = 256
-NO_RULE = Rule("", "")
 
 
 class Variables(NamedTuple):
-    """What a chain is filled in with."""
+    """The variables of a chain."""
 
     required: frozenset[str]
     optional: frozenset[str]
@@ -40,7 +39,7 @@ class Variables(NamedTuple):
         return [] if self.any else sorted(given.keys() - self.required - self.optional)
 
     def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """With empty texts for those that are left out."""
+        """Return the values, with empty texts for optional variables that are missing."""
         known = {**dict.fromkeys(self.optional, ""), **given}
         return {name: "" if value is None else value for name, value in known.items()}
 
@@ -48,7 +47,7 @@ class Variables(NamedTuple):
 def variables_of(
     chain: ChainSettings, templates: Mapping[str, Template], routes: Mapping[str, RouteSettings]
 ) -> Variables:
-    """Which variables a chain uses. Its texts must be right (`wrong_in`)."""
+    """Return the variables that a chain uses. Its texts must be valid (`wrong_in`)."""
     reads = _read(chain.model_dump_json())
     used, optional = set(reads.used), {*chain.optional, *reads.optional}
     for stage in chain.stages:
@@ -63,7 +62,7 @@ def variables_of(
 
 
 class _Reads(NamedTuple):
-    """What the texts of a chain read: all names, and those that only a condition or a list reads."""
+    """The names that a chain's texts read: all, and those that only a condition or a list reads."""
 
     used: frozenset[str]
     optional: frozenset[str]
@@ -94,17 +93,19 @@ class ChainRequest(NamedTuple):
     locale: str = ""
 
 
-class Planned(NamedTuple):
-    """What a caller's chain comes to."""
+class PlannedChain(NamedTuple):
+    """The plans of a caller's chain."""
 
     plan: ChainPlan
     first: Plan
-    """Of its first stage: the terms on which the chain is submitted."""
+    """The plan of its first stage, whose terms the submission has."""
     downgrade: ChainPlan | None
-    """What it comes to where it cannot be paid; None: it is refused then."""
+    """The plan if it cannot be paid; None: it is rejected."""
 
 
-def planned(current: Current, caller: Caller, asked: ChainRequest, options: Options, subject: str) -> Planned:
+def plan_chain(
+    current: Current, caller: Caller, asked: ChainRequest, options: Options, subject: str
+) -> PlannedChain:
     """The plan of a chain. `subject`: as `Current.plan` takes it. Raises ApiError: 400, 403, 404."""
     covered = caller.may_use(asked.name)
     stages, others, firsts = [], [], []
@@ -122,8 +123,6 @@ def planned(current: Current, caller: Caller, asked: ChainRequest, options: Opti
         if plain.downgrade is not None and seeing.downgrade is not None:
             others.append(one.made(plain.downgrade, seeing.downgrade))
     settings = current.settings
-    quota = caller.quota
-    payer = Payer(quota.of_user, quota.budget, quota.per) if quota is not None else None
     make = partial(
         ChainPlan,
         asked.name,
@@ -132,11 +131,11 @@ def planned(current: Current, caller: Caller, asked: ChainRequest, options: Opti
         most_bytes=settings.max_body_bytes,
     )
     downgrade = make(stages=others) if len(others) == len(stages) else None
-    return Planned(make(stages=stages, payer=payer), firsts[0], downgrade)
+    return PlannedChain(make(stages=stages, quota=caller.quota), firsts[0], downgrade)
 
 
 class _Planning(NamedTuple):
-    """One stage that is planned."""
+    """A stage that is being planned."""
 
     current: Current
     caller: Caller
@@ -146,7 +145,7 @@ class _Planning(NamedTuple):
     streams: bool = False
 
     def streaming(self, rule: Rule, *, last: bool) -> bool:
-        """Whether readers see what it writes as it is written; `rule`: what its route says."""
+        """Return whether readers see its output as it is written; `rule`: of its route."""
         if self.stage.stream is not None:
             return self.stage.stream
         called = self.options.stream or (rule.stream and not self.options.whole)
@@ -154,7 +153,7 @@ class _Planning(NamedTuple):
 
     @property
     def routed(self) -> bool:
-        """Whether its template is a route, which says what runs."""
+        """Whether its template is a route."""
         return self.stage.template in self.current.plans.routes.named
 
     def names(self) -> str:
@@ -173,14 +172,11 @@ class _Planning(NamedTuple):
             stage.type or "openaiLike",
             stage.when,
             stage.each,
-            self._variables(),
+            stage.variables,
             stage.payload,
             stage.max_tokens or 0,
             self.streams,
         )
-
-    def _variables(self) -> dict[str, Any] | None:
-        return None if self.stage.variables is None else dict(self.stage.variables)
 
     def _runs(self, plan: Plan, *, image: bool) -> Runs:
         settings, options = self.current.settings, self.options
@@ -247,7 +243,7 @@ def queues_of(plan: ChainPlan, after: int) -> list[str]:
 
 
 def reserve_of(plan: ChainPlan, after: int) -> int:
-    """What the stages behind one may cost, micro-credits, as far as known before they are made."""
+    """Return the estimated cost of the stages behind one, micro-credits."""
     texts = sum(
         len(value) for value in plan.variables.values() if isinstance(value, str) and len(value) < 1 << 16
     )

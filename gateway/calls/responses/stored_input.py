@@ -10,16 +10,16 @@ from fairlane.streaming.jsontext import items, join_object, json_string, kind_of
 _text = msgspec.json.Decoder(str).decode
 
 
-def kept_items(raw: Raw, known: Mapping[str, bytes]) -> list[bytes]:
-    """Return the items of an input that was read, each one line: of a type that is told, messages with a list of parts,
-    references as what they mean."""
+def stored_items(raw: Raw, known: Mapping[str, bytes]) -> list[bytes]:
+    """Return the items of an input that was read, each one line: with their type, messages with a list of parts, references
+    replaced by their items."""
     if kind_of(raw) == '"':
         return [_message({"role": Raw(b'"user"'), "content": raw})]
     return [_kept(item, known) for item in items(raw) or ()]
 
 
 def with_id(raw: bytes, told_id: str) -> bytes:
-    """An item of a response's input as it is told: with this id, if it has none of its own."""
+    """Return an item of a response's input with this id, if it has none of its own."""
     found = members(raw) or {}
     if kind_of(found.get("id")):
         return raw

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.chains.plan import Head, read_head
-from fairlane.gateway.chains.results import of_stage, told_usage, used_by, whole
+from fairlane.gateway.chains.results import of_stage, usage_fields, used_by, whole
 from fairlane.queues.chains import Chain
 from fairlane.queues.tasks import Outlook, Place, State, Used
 from fairlane.streaming.jsontext import join_object
@@ -16,7 +16,7 @@ ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: 
 """What `stageStatus` says behind the end."""
 
 
-def told_of_chain(chain: Chain) -> dict[str, Any]:
+def chain_fields(chain: Chain) -> dict[str, Any]:
     """A chain, as a poll shows it with its task: its stages, the one that it is in, and at its end the results."""
     head = read_head(chain.head)
     number = chain.stage.number
@@ -26,20 +26,20 @@ def told_of_chain(chain: Chain) -> dict[str, Any]:
     if chain.state is State.QUEUED and chain.parts and chain.begun:
         told["status"] = "executing"
     if chain.state is State.FAILED:
-        told |= told_of_failure(head, chain)
+        told |= failure_fields(head, chain)
     elif chain.state in ENDED:
         told["results"] = Raw(results_of(head, chain))
-    if chain.state in ENDED and (usage := told_usage(used_by(chain.used))):
+    if chain.state in ENDED and (usage := usage_fields(used_by(chain.used))):
         told["usage"] = usage
     return told
 
 
-def told_of_failure(head: Head, chain: Chain) -> dict[str, Any]:
+def failure_fields(head: Head, chain: Chain) -> dict[str, Any]:
     """In which stage a chain failed, and the results so far."""
     return {"failedStage": chain.stage.name, "results": Raw(results_of(head, chain))}
 
 
-def until_last(place: Place, now: int, ran_ms: int, outlooks: Sequence[Outlook]) -> Place:
+def place_of_chain(place: Place, now: int, ran_ms: int, outlooks: Sequence[Outlook]) -> Place:
     """The place of a chain with the wait until its last stage begins. `now`: the stage that it is in; `ran_ms`: for how long that
     has run, -1: it waits. `outlooks`: of all stages, where those that may be passed over count."""
     more = 0
@@ -58,7 +58,7 @@ def until_last(place: Place, now: int, ran_ms: int, outlooks: Sequence[Outlook])
 
 
 def stages_of(head: Head, chain: Chain) -> list[dict[str, Any]]:
-    """Each stage: its name, how it stands, of one that is done what it used, and of one with parts how many are done."""
+    """Return each stage: its name and status, its usage if it is done, and its finished parts if it has several."""
     return [_stage_of(head, chain, number) for number in range(len(head.stages))]
 
 
@@ -70,13 +70,13 @@ def _stage_of(head: Head, chain: Chain, number: int) -> dict[str, Any]:
         told |= {"parts": chain.parts, "partsDone": max(chain.done, results)}
     elif results and head.stages[number].each:
         told |= {"parts": results, "partsDone": results}
-    if usage := told_usage(used_by(chain.used, number)):
+    if usage := usage_fields(used_by(chain.used, number)):
         told["usage"] = usage
     return told
 
 
 def _status(chain: Chain, number: int) -> str:
-    """How one stage stands. Of those before the one that the chain is in each has a result, or was skipped."""
+    """Return the status of a stage. Each one before the current stage has a result, or was skipped."""
     now, state = chain.stage.number, chain.state
     if number < now:
         return "completed" if any(stage == number for stage, _ in chain.results) else "skipped"
@@ -87,7 +87,7 @@ def _status(chain: Chain, number: int) -> str:
     return state.value
 
 
-def told_at_end(
+def final_stages(
     head: Head, used: Mapping[tuple[int, int], Used], done: Iterable[int], failed: int = -1
 ) -> bytes:
     """The stages as the terminal event has them, JSON: those that are `done`, the one that failed, and the rest: skipped."""
@@ -96,7 +96,7 @@ def told_at_end(
     for number, stage in enumerate(head.stages):
         status = "completed" if number in completed else "failed" if number == failed else "skipped"
         told: dict[str, Any] = {"name": stage.name, "status": status}
-        if usage := told_usage(used_by(used, number)):
+        if usage := usage_fields(used_by(used, number)):
             told["usage"] = usage
         stages.append(told)
     return msgspec.json.encode(stages)
@@ -112,5 +112,5 @@ def results_of(head: Head, chain: Chain) -> bytes:
 
 
 def stage_status(head: Head, chain: Chain) -> str:
-    """What `stageStatus` says."""
+    """Return the chain's `stageStatus`."""
     return ENDED.get(chain.state) or head.stages[chain.stage.number].status
