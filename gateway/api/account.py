@@ -1,4 +1,4 @@
-"""What a page asks first: who am I here, what may I choose, and how much is left of what I may use?"""
+"""The caller's own identity, choices and limits."""
 
 from fastapi import Request as Framed
 from fastapi import Response
@@ -13,11 +13,10 @@ router = keyed_router("account")
 
 @router.get("/api/me", **described("caller.get", "Get the caller of this request", Account))
 async def caller(request: Framed, caller: CallerDep) -> Response:
-    """As whom this request counts, and what it could name instead.
+    """Return the user, tier and key that this request counts for.
 
-    `tiers` are there for those whose X-Fairlane-User and X-Fairlane-Tier are believed (`delegating`). `limits` are those of
-    the key, over all its users, which no holder of a token is told, and `userLimits` those of this user. `quota` is what the
-    key, or this user, can pay with.
+    `tiers`: the choices of a delegating key in X-Fairlane-Tier. `limits` are the key's over all its users, empty for the holder
+    of a token; `userLimits` are this user's. `quota` is the balance of the key, or of this user.
     """
     gateway = request.app.gateway
     return answer(

@@ -55,10 +55,10 @@ BatchesDep = Annotated[Batches, Depends(_batches)]
 
 @router.post("/v1/batches", **described("batches.create", "Create a batch", OBJECT, body=NewBatch))
 async def create(batches: BatchesDep, caller: CallerDep, body: BodyDep) -> Response:
-    """Makes a batch of the lines of a file, each a request of one of /v1/chat/completions, /v1/completions, /v1/embeddings and
-    /v1/responses with a `custom_id`. They are worked off as tasks of the caller's batch queue, a window of them at a time.
+    """Create a batch of the lines of a file. Each line is a request of /v1/chat/completions, /v1/completions, /v1/embeddings or
+    /v1/responses with a `custom_id`. They run as tasks of the caller's batch queue, a limited number at a time.
 
-    The file is looked at behind this call: what is wrong with it stands in `errors`, with the line, and the batch has `failed`.
+    The file is checked after this call. If it is invalid, the batch has `failed`, and `errors` has the lines.
     """
     return answer(told(await batches.create(caller, await body.fields())))
 
@@ -70,7 +70,7 @@ async def page(
     after: After = "",
     limit: Annotated[int, Query(ge=1, le=MAX_OF_PAGE), Count] = 20,
 ) -> Response:
-    """The caller's batches, the newest first, behind the one with the id `after`."""
+    """Return the caller's batches, newest first, after the id `after`."""
     found, more = await batches.page(caller, after, limit)
     ids = [batch.id for batch in found]
     listed = {"object": "list", "data": [told(batch) for batch in found]}
@@ -80,14 +80,14 @@ async def page(
 
 @router.get("/v1/batches/{batch_id}", **described("batches.get", "Get a batch", OBJECT))
 async def show(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
-    """How a batch stands."""
+    """Return a batch."""
     return answer(told(await batches.find(caller, batch_id)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **described("batches.cancel", "Cancel a batch", OBJECT))
 async def cancel(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
-    """Ends a batch early: what waits or runs of it is cancelled, what has been answered stands in its files. One that has ended
-    stays as it is."""
+    """Cancel the waiting and running lines of a batch. Its files have the answers so far. A batch that has ended does not
+    change."""
     return answer(told(await batches.cancel(caller, batch_id)))
 
 
@@ -102,7 +102,7 @@ async def page_of_all(
     after: After = "",
     limit: Annotated[int, Query(ge=1, le=500), Count] = 50,
 ) -> Response:
-    """Everybody's batches, the newest first. `next` is the `after` that goes on, null at the end."""
+    """Return the batches of all users, newest first. `next` is the `after` of the next page, null at the end."""
     statuses = UNENDED if status == UNENDED_WORD else (status,) if status else ()
     if status and status != UNENDED_WORD and status not in [*Status]:
         raise bad_request(f"status must be one of {', '.join(Status)}, or {UNENDED_WORD}", "status")

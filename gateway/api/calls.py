@@ -18,10 +18,10 @@ class Call:
     path: str
     access: Access
     answer: Callable[..., Awaitable[None]] | None = None
-    """What answers it: a raw ASGI handler with (tasks, caller, request). None: FastAPI's frame."""
+    """The raw ASGI handler, called with (tasks, caller, request). None: FastAPI answers."""
     submits: bool = False
     any_method: bool = False
-    """Other methods than its own are answered alike."""
+    """All methods have the same answer."""
 
 
 class Calls:
@@ -37,7 +37,7 @@ class Calls:
         yield from ((method, call.path) for method, _, call in self._patterns)
 
     def add(self, method: str, path: str, call: Call) -> None:
-        """Add a call; `path` as FastAPI writes it: `{name}` is a part of a path, `{name:path}` the rest of it, neither empty."""
+        """Add a call; `path` is in FastAPI's notation: `{name}` is a part of a path, `{name:path}` the rest, neither empty."""
         if "{" not in path:
             self._exact[method, path] = call
             return
@@ -48,7 +48,7 @@ class Calls:
         self._patterns.append((method, re.compile(pattern), call))
 
     def find(self, method: str, path: str) -> tuple[Call, dict[str, str]]:
-        """The call and the parameters of its path. Raises ApiError: 404, 405, 414, 426."""
+        """Return the call and the parameters of its path. Raise ApiError: 404, 405, 414, 426."""
         call = self._exact.get((method, path))
         if call is not None:
             return call, {}

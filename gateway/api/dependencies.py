@@ -1,4 +1,4 @@
-"""The dependencies of FastAPI's routes, and how the routes appear in the OpenAPI document."""
+"""The dependencies of FastAPI's routes, and their entries in the OpenAPI document."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -25,13 +25,13 @@ from fairlane.gateway.watch.health import Health
 from fairlane.queues.actor import Actor
 
 REQUEST = "fairlane.request"
-"""Where the ASGI scope of a framed call holds our `Request`."""
+"""The key of our `Request` in the ASGI scope of FastAPI's calls."""
 MAX_BODY_BYTES = 16 * 1024
-"""Of a call that submits no task, if nothing else is said."""
+"""The default limit for calls that submit no task."""
 NO_STORE = {"cache-control": "no-store"}
 
-KEY = HTTPBearer(auto_error=False, scheme_name="key", description="A key; an open gateway asks for none.")
-"""Named in the document; who may call, `access` has found before."""
+KEY = HTTPBearer(auto_error=False, scheme_name="key", description="An API key; none in no-auth mode.")
+"""For the document alone; `access` has authorized the call before."""
 SIGNED_TOKEN = {
     "type": "http",
     "scheme": "bearer",
@@ -44,15 +44,15 @@ LIMIT_HEADERS = {
     f"x-ratelimit-{name}-{unit}": {"schema": STRING, "description": f"Where a limit is set: {meaning}"}
     for unit in ("requests", "tokens")
     for name, meaning in {
-        "limit": "the limit of which the least is left",
-        "remaining": "how much of it is left",
-        "reset": "the time until all of it is back, such as 12ms, 1.5s, 6m0s",
+        "limit": "the limit with the least left",
+        "remaining": "what is left of it",
+        "reset": "the time until it is full again, such as 12ms, 1.5s, 6m0s",
     }.items()
 }
 
 
 def complete(document: dict[str, Any]) -> None:
-    """Add to a document the headers of limits on `/v1`, and what each call takes instead of a key."""
+    """Add to a document the headers of limits on `/v1`, and signed tokens where calls accept them."""
     document["components"]["securitySchemes"]["signedToken"] = SIGNED_TOKEN
     for path, operations in document["paths"].items():
         for operation in operations.values():
@@ -64,17 +64,17 @@ def complete(document: dict[str, Any]) -> None:
 
 
 class Body:
-    """The body of a call that submits no task; it is read when it is asked for."""
+    """The body of a call that submits no task, read on demand."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
 
     async def fields(self, most: int = MAX_BODY_BYTES) -> dict[str, Any]:
-        """The members of its JSON, of so many bytes at most, as Python values. Raises ApiError, and ClientGone."""
+        """Return the members of its JSON as Python values; `most`: bytes. Raise ApiError and ClientGone."""
         return parse_values(await self._request.json_body(most))
 
 
-# (coroutines: FastAPI calls what is none in a thread)
+# (coroutines, because FastAPI calls plain functions in a thread)
 
 
 async def _operator(request: Framed) -> Operator:
@@ -107,7 +107,7 @@ async def _body(request: Framed) -> Body:
 
 
 async def _exact(request: Framed) -> None:
-    """Refuse parameters of the query that the call does not have. Raises ApiError(400)."""
+    """Reject unknown parameters of the query. Raise ApiError(400)."""
     ours: Request = request.scope[REQUEST]
     ours.check_query(*_parameters_of(request.scope["route"].dependant))
 
@@ -144,7 +144,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def answer(body: Any, headers: Mapping[str, str] = NO_STORE, status: int = 200) -> Response:
-    """JSON. The models of an answer describe it and are not run: what another release of a replica tells must not make a 500."""
+    """Return a JSON answer. It is not validated against its schema, so that data of another release does not cause a 500."""
     encoded = body if isinstance(body, bytes) else _encode(body)
     return Response(encoded, status, media_type="application/json", headers=dict(headers))
 
@@ -200,7 +200,7 @@ def keyed_router(tag: str) -> APIRouter:
 
 
 def invalid(error: RequestValidationError) -> ApiError:
-    """What is wrong with a parameter, in our words."""
+    """Return the error for an invalid parameter, in our words."""
     detail = error.errors()[0]
     name = str(detail["loc"][-1])
     sentence = str(detail["msg"]).removeprefix("Input ").removeprefix("Value error, ")

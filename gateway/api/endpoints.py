@@ -1,4 +1,4 @@
-"""The operators' calls for endpoints: interfaces of other people that are called in turn."""
+"""The operators' calls for endpoints: external HTTP interfaces behind a queue."""
 
 from fastapi import Response
 
@@ -8,7 +8,7 @@ from fairlane.gateway.api.schemas import INTEGER, NULLABLE, STRING, fields, rows
 from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoint
 
 MAX_BODY_BYTES = 64 * 1024
-"""Headers that are set may be long."""
+"""An endpoint's configured headers can be long."""
 
 router = keyed_router("operators")
 
@@ -22,10 +22,10 @@ router = keyed_router("operators")
     ),
 )
 async def endpoints(operator: OperatorDep) -> Response:
-    """The endpoints of the configuration and those that were added while running, by name, each with its line.
+    """Return the endpoints of the configuration and those added at run time, by name, each with the state of its queue (`line`).
 
-    Of headers that are set only the names are told. `line`: `meanMs` is T, measured once something ran; `perSecond` is Q = C / T,
-    or what the narrowest window lets through, whichever is less.
+    Configured headers appear by name only. `meanMs` is T, measured once a request ran; `perSecond` is Q = C / T, or the rate of
+    the narrowest window if that is less.
     """
     return answer(await operator.endpoints.page())
 
@@ -35,7 +35,7 @@ async def endpoints(operator: OperatorDep) -> Response:
     **described("admin.endpoints.create", "Create an endpoint", EndpointDone, body=NewEndpoint, status=201),
 )
 async def create(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Response:
-    """Adds an endpoint, on all replicas within about a second. It is kept in the SQL database."""
+    """Create an endpoint in the SQL database. It takes effect on all replicas within about a second."""
     return answer(await operator.endpoints.create(await body.fields(MAX_BODY_BYTES), actor), status=201)
 
 
@@ -53,5 +53,5 @@ async def change(operator: OperatorDep, actor: ActorDep, body: BodyDep, name: st
     **described("admin.endpoints.delete", "Delete an endpoint", fields(name=STRING, waiting=INTEGER)),
 )
 async def remove(operator: OperatorDep, actor: ActorDep, name: str) -> Response:
-    """Removes an endpoint that was added. Requests under way go on; `waiting`: tasks that wait for it, and are not begun."""
+    """Delete an endpoint that was added at run time. Running requests continue; `waiting` tasks for it do not start."""
     return answer(await operator.endpoints.remove(name, actor))

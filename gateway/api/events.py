@@ -1,11 +1,13 @@
-"""Every native event as a pydantic model: what clients may rely on, for documentation, SDK and tests.
+"""Every native event as a pydantic model, for the OpenAPI document and tests.
 
-The server builds its events without these models (`streaming/events.py`); a test holds the two together.
+The server builds its events without these models (`streaming/events.py`); a test compares the two.
 """
 
-from typing import Annotated, Literal
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from pydantic.alias_generators import to_camel
 
 EventId = Annotated[
@@ -27,14 +29,14 @@ class EventData(_Strict):
 
 
 class StartData(EventData):
-    """A worker's attempt begins. There may be several, as long as no output was seen. `repair`: an answer that did not match its
-    schema is asked for again."""
+    """A worker's attempt begins. There can be several before the first output. `repair`: a retry of an output that did not match
+    its schema."""
 
     attempt: FromOne
     model: str
     queue: str
     repair: Literal[True] | None = None
-    stage: str | None = Field(None, description="of a chain: the stage that it begins, and no other one")
+    stage: str | None = Field(None, description="of a chain: the stage that it begins")
     index: FromOne | None = Field(None, description="of a chain: the number of this stage, from 1")
     metadata: JsonValue = None
 
@@ -76,25 +78,24 @@ ChunkData = Annotated[
 
 
 class StageData(EventData):
-    """A step of a longer job: `index` of `of`, from 1. Of a chain it is one of its stages, and `status` is `queued`, `completed`,
+    """A step of a longer job: `index` of `of`, from 1. In a chain it is a stage with the `status` `queued`, `completed`,
     `skipped` or `failed`."""
 
     name: str
     index: Count
     of: Count
     status: str
-    usage: JsonValue = Field(None, description="what the stage of a chain used, all its parts together")
+    usage: JsonValue = Field(None, description="the usage of a chain's stage, all its parts together")
 
 
 class UsageData(EventData):
-    """What was used so far, in the worker's words, told while it runs. What the terminal event says counts more."""
+    """The usage so far, as the worker reports it. The terminal event's takes precedence."""
 
     usage: JsonValue
 
 
 class PermitData(EventData):
-    """The caller may call the endpoint now, once, until `expiresAt`: `permit` goes with the request in the header
-    `X-Fairlane-Permit`."""
+    """The client may call the endpoint now, once, until `expiresAt`, with `permit` in the header `X-Fairlane-Permit`."""
 
     permit: str
     endpoint: str
@@ -108,7 +109,7 @@ class DebugData(EventData):
 
 
 class StageTold(_Strict):
-    """What became of one stage of a chain."""
+    """The end of one stage of a chain."""
 
     name: str
     status: Literal["completed", "skipped", "failed"]
@@ -116,8 +117,8 @@ class StageTold(_Strict):
 
 
 class DoneData(EventData):
-    """The end in success. In the log `result` is missing where chunks make it up; readers always get it. Of a chain it is that of
-    its last stage that ran, and `usage` is of all stages."""
+    """The task completed. In the log `result` is missing if the chunks make it up; readers always get it. A chain's `result` is
+    that of its last stage that ran, and its `usage` is of all stages."""
 
     finish_reason: str | None
     result: JsonValue = None
@@ -127,11 +128,11 @@ class DoneData(EventData):
 
 
 class ErrorData(EventData):
-    """The end in failure: a sentence, a failure code, and whether the same request may do better later."""
+    """The task failed: a message, a failure code, and whether the same request may succeed later."""
 
     error: str
     code: Annotated[str, Field(min_length=1)]
-    category: str = Field("", description="of its code; in the log it is missing, readers always get it")
+    category: str = Field("", description="of its code; missing in the log, readers always get it")
     retryable: bool
     usage: JsonValue = None
     failed_stage: str | None = Field(None, description="of a chain: the stage in which it failed")
@@ -145,8 +146,8 @@ class CancelledData(EventData):
 
 
 class QueuedData(EventData):
-    """The task waits; `position` counts from 1. The wait is an estimate in ms, which nine times out of ten lies between its
-    low and its high bound; null, and `estimating`, as long as nothing is known."""
+    """The task waits; `position` counts from 1. The wait is an estimate in ms; in nine cases of ten the real one is between the
+    low and the high bound. It is null, and `estimating`, while there is no estimate."""
 
     position: FromOne
     estimated_wait_ms: Count | None
@@ -161,7 +162,7 @@ class ProgressData(EventData):
 
 
 class GapData(EventData):
-    """Events after the cursor `requested` cannot be had; `earliest` is the first id still there."""
+    """Events after the cursor `requested` are lost; `earliest` is the first id that remains."""
 
     requested: str
     earliest: EventId | None
@@ -169,14 +170,14 @@ class GapData(EventData):
 
 
 class RestartData(EventData):
-    """What you have seen is not what happened: discard it, the last id too. The log follows from its beginning, here or, behind a
-    `bye`, when you come back."""
+    """The events so far are invalid: discard them and the last id. The log follows from its beginning, here or, after a `bye`, on
+    the next connection."""
 
     reason: str
 
 
 class ByeData(EventData):
-    """This connection ends, the task does not: come back after `reconnectMs` with the last id, if there is one."""
+    """This connection ends, the task does not: reconnect after `reconnectMs`, with the last id if there is one."""
 
     reason: str
     reconnect_ms: Count
@@ -186,94 +187,32 @@ class _Logged(_Strict):
     id: EventId
 
 
-class StartEvent(_Logged):
-    event: Literal["start"]
-    data: StartData
-
-
-class ChunkEvent(_Logged):
-    event: Literal["chunk"]
-    data: ChunkData
-
-
-class StageEvent(_Logged):
-    event: Literal["stage"]
-    data: StageData
-
-
-class UsageEvent(_Logged):
-    event: Literal["usage"]
-    data: UsageData
-
-
-class PermitEvent(_Logged):
-    event: Literal["permit"]
-    data: PermitData
-
-
-class DebugEvent(_Logged):
-    event: Literal["debug"]
-    data: DebugData
-
-
-class DoneEvent(_Logged):
-    event: Literal["done"]
-    data: DoneData
-
-
-class ErrorEvent(_Logged):
-    event: Literal["error"]
-    data: ErrorData
-
-
-class CancelledEvent(_Logged):
-    event: Literal["cancelled"]
-    data: CancelledData
-
-
-class QueuedEvent(_Strict):
-    event: Literal["queued"]
-    data: QueuedData
-
-
-class ProgressEvent(_Strict):
-    event: Literal["progress"]
-    data: ProgressData
-
-
-class GapEvent(_Strict):
-    event: Literal["gap"]
-    data: GapData
-
-
-class RestartEvent(_Strict):
-    """Its frame has an empty id: EventSource forgets the last one."""
+class _Restart(_Strict):
+    """Its frame has an empty id, so that EventSource drops the last one."""
 
     id: Literal[""]
-    event: Literal["restart"]
-    data: RestartData
 
 
-class ByeEvent(_Strict):
-    event: Literal["bye"]
-    data: ByeData
+def _event(name: str, data: Any, base: type[_Strict] = _Strict) -> type[BaseModel]:
+    members: dict[str, Any] = {"event": (Literal[name], ...), "data": (data, ...)}
+    return create_model(f"{name.title()}Event", __base__=base, **members)
 
 
-NativeEvent = Annotated[
-    StartEvent
-    | ChunkEvent
-    | StageEvent
-    | UsageEvent
-    | PermitEvent
-    | DebugEvent
-    | DoneEvent
-    | ErrorEvent
-    | CancelledEvent
-    | QueuedEvent
-    | ProgressEvent
-    | GapEvent
-    | RestartEvent
-    | ByeEvent,
-    Field(discriminator="event"),
-]
-"""One SSE frame of the native stream: its `id` (logged events; empty of `restart`), its `event` name, its parsed `data`."""
+EVENTS = (
+    _event("start", StartData, _Logged),
+    _event("chunk", ChunkData, _Logged),
+    _event("stage", StageData, _Logged),
+    _event("usage", UsageData, _Logged),
+    _event("permit", PermitData, _Logged),
+    _event("debug", DebugData, _Logged),
+    _event("done", DoneData, _Logged),
+    _event("error", ErrorData, _Logged),
+    _event("cancelled", CancelledData, _Logged),
+    _event("queued", QueuedData),
+    _event("progress", ProgressData),
+    _event("gap", GapData),
+    _event("restart", RestartData, _Restart),
+    _event("bye", ByeData),
+)
+NativeEvent: Any = Annotated[reduce(or_, EVENTS), Field(discriminator="event")]
+"""One SSE frame of the native stream: its `id` (logged events; empty for `restart`), its `event` name, its parsed `data`."""

@@ -1,4 +1,4 @@
-"""/v1/files: bring, list, read and delete files. Official SDKs work unmodified."""
+"""/v1/files: upload, list, read and delete files. Official SDKs work unmodified."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.tasks.tasks import Tasks
 
 PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
-"""What callers may say a file is for. Only `batch` makes a difference here."""
+"""The purposes of uploads. Only `batch` makes a difference here."""
 MAX_OF_PAGE = 10_000
-"""Files in a page, at most, and if nothing is said: as there."""
+"""Files in a page, the default and the maximum: as OpenAI's."""
 MAX_LISTED = 500
-"""Of them; others have their turn between."""
+"""Files that are encoded before other work gets a turn."""
 FIELD_CHARS = 200
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FIELDS = frozenset({"purpose", _ANCHOR, _SECONDS})
@@ -63,7 +63,7 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
         if "purpose" not in fields:
             raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}", "purpose")
         row = await arriving.finish(name, fields["purpose"], _expires_s(fields))
-    await _answer(tasks, caller, request, told(row))
+    await _answer(tasks, caller, request, file_object(row))
 
 
 async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -81,7 +81,7 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
     rows = await files.list(owner, purpose=purpose, after=after, descending=descending, limit=most + 1)
     shown, parts = rows[:most], list[bytes]()
     for at in range(0, len(shown), MAX_LISTED):
-        parts.append(msgspec.json.encode([told(row) for row in shown[at : at + MAX_LISTED]])[1:-1])
+        parts.append(msgspec.json.encode([file_object(row) for row in shown[at : at + MAX_LISTED]])[1:-1])
         await asyncio.sleep(0)
     await _answer(
         tasks,
@@ -100,7 +100,7 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files/{file_id}."""
     row = await _files(tasks, caller).row(_visible(caller), request.path_params["file_id"])
-    await _answer(tasks, caller, request, told(row))
+    await _answer(tasks, caller, request, file_object(row))
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -111,13 +111,13 @@ async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """GET /v1/files/{file_id}/content: all of it, or a part (`Range`), as fast as it is read."""
+    """GET /v1/files/{file_id}/content: all of it, or a part (`Range`)."""
     files = _files(tasks, caller)
     row = await files.row(_visible(caller), request.path_params["file_id"])
     start, end, status, headers = _part_of(row, request)
     with contextlib.closing(request.watch_disconnect(lambda: None)) as departure:
         async with contextlib.aclosing(files.pieces(row, start, end)) as pieces:
-            piece = await anext(pieces, b"")  # what fails before it begins is told by a status
+            piece = await anext(pieces, b"")  # a failure of the first piece is still answered with a status
             request.rate_limits = await tasks.allowances.rate_limits(caller)
             await request.start(status, [*headers, (b"content-length", b"%d" % max(end - start, 0))])
             while piece:
@@ -126,13 +126,13 @@ async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
                 await request.send({"type": "http.response.body", "body": piece, "more_body": True})
                 try:
                     piece = await anext(pieces, b"")
-                except ApiError:  # which the log tells already
+                except ApiError:  # which is logged already
                     raise AnswerCut from None
         await request.send({"type": "http.response.body", "body": b""})
 
 
-def told(row: FileRow) -> dict[str, Any]:
-    """A file, as OpenAI's clients know it."""
+def file_object(row: FileRow) -> dict[str, Any]:
+    """Return OpenAI's object of a file."""
     return {
         "id": row.id,
         "object": "file",
@@ -147,19 +147,19 @@ def told(row: FileRow) -> dict[str, Any]:
 
 
 def _visible(caller: Caller) -> Owner | None:
-    """Whose files a caller may see by their ids: their own; an admin's key anybody's (None), as of tasks."""
+    """Return the owner whose files a caller may see by id: the caller, or all (None) for an admin's key."""
     return None if caller.sees_all else caller.owner
 
 
 def _files(tasks: Tasks, caller: Caller) -> Files:
-    """The files, for whoever may have some: tokens of pages are for tasks alone."""
+    """Return the files. Raise TokenForbids: signed tokens are for tasks alone."""
     if caller.claims is not None:
         raise TokenForbids("A token is for tasks, not for files: use a key")
     return tasks.files
 
 
 async def _field(part: Part, fields: dict[str, str]) -> str:
-    """The value of a field of the form. Raises ApiError(400) for one that cannot be used, before more of the form is read."""
+    """Return the value of a field of the form. Raise ApiError(400) for an invalid one, before more of the form is read."""
     name = part.name[:FIELD_CHARS]
     if name not in _FIELDS:
         raise bad_request(f"There is no field {name!r} of a file: file, purpose, {_ANCHOR}, {_SECONDS}", name)
@@ -190,7 +190,7 @@ def _expires_s(fields: dict[str, str]) -> int | None:
 
 
 def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
-    """From where to where of a file is asked for, with the status and the headers of the answer. Raises ApiError(416)."""
+    """Return start and end of the requested range, and the status and headers of the answer. Raise ApiError(416)."""
     headers: Headers = [
         (b"content-type", b"application/octet-stream"),
         (b"content-disposition", disposition(row.name)),
@@ -198,7 +198,7 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
         NO_STORE,
     ]
     asked = _RANGE.fullmatch(request.header(b"range") or "")
-    if asked is None or asked[0] == "bytes=-":  # none, or of a kind that need not be known
+    if asked is None or asked[0] == "bytes=-":  # no range, or an unsupported kind, which may be ignored
         return 0, row.bytes, 200, headers
     if asked[1]:
         start, end = int(asked[1]), min(int(asked[2]) + 1 if asked[2] else row.bytes, row.bytes)

@@ -1,7 +1,7 @@
 """OpenAI's calls for audio, images and moderations. Official SDKs work unmodified.
 
-Each is a task of a type of its own, which goes to the workers that name the type; where nobody does, the answer is a 404 that
-says so. Those with files come as forms (gateway/calls/media/forms.py); what comes back is a fold in streaming/views/media.
+Each call has its own task type, for the workers that support the type; without such a worker the answer is a 404. Calls with
+files are forms (gateway/calls/media/forms.py); answers are folds of streaming/views/media.
 """
 
 from collections.abc import Awaitable
@@ -39,7 +39,7 @@ def translations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[No
 
 
 def speech(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/audio/speech: bytes as they come, or with `stream_format: "sse"` events."""
+    """POST /v1/audio/speech: bytes as they arrive, or with `stream_format: "sse"` events."""
     return respond(tasks, caller, request, _READ_SPEECH)
 
 
@@ -59,22 +59,22 @@ def variations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None
 
 
 async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
-    """What a request asks for. Nothing else of the body is left."""
+    """Return a request as a task. Nothing else of the body remains in memory."""
     body, fields = await (_form if call.is_form else read_json)(tasks, request)
-    told = call.read(fields)
+    answer = call.read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     if call.default and caller.only_model is None and not kind_of(fields.get("model")):
         fields["model"] = Raw(json_string(call.default))
         body = encode_members(fields)
-    streams = told.streamed is not None
+    streams = answer.streamed is not None
     task = task_of(tasks, caller, request, call.task_type, body, fields, said, streams)
-    if said is None:  # with a key it may be answered already
+    if said is None:  # with an idempotency key its answer can exist already
         await tasks.models.check_type(task)
-    return ParsedCall(task, told.streamed, told.whole, kind=told.kind or SSE_HEADERS)
+    return ParsedCall(task, answer.streamed, answer.whole, kind=answer.kind or SSE_HEADERS)
 
 
 async def _form(tasks: Tasks, request: Request) -> tuple[bytes, RawObject]:
-    """A form as the JSON that its task's payload is: as large as a body may be, its files as base64."""
+    """Return a form as the JSON of its task's payload, with files as base64, within the limit of a body."""
     most = tasks.settings.max_body_bytes
     parts = await read_whole(request, most)
     size = sum(_encoded(part) for part in parts)
@@ -86,13 +86,13 @@ async def _form(tasks: Tasks, request: Request) -> tuple[bytes, RawObject]:
 def _payload(parts: list[WholePart], most: int) -> tuple[bytes, RawObject]:
     fields = members_of(parts)
     body = encode_members(fields)
-    if len(body) > most:  # as JSON, characters may be longer than they came
+    if len(body) > most:  # JSON escapes can make texts longer
         raise too_large_encoded(most, len(body))
     return body, fields
 
 
 def _encoded(part: WholePart) -> int:
-    """Bytes that a part takes in the payload, more or less."""
+    """Estimate the bytes of a part in the payload."""
     return len(part.data) if part.filename is None else (len(part.data) + 2) // 3 * 4
 
 

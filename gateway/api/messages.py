@@ -1,6 +1,6 @@
-"""Anthropic's surface: messages, and how many tokens they have. Official SDKs work unmodified, and so does Claude Code.
+"""Anthropic's API: messages and token counts. Official SDKs and Claude Code work unmodified.
 
-A request is a chat request in other words (gateway/calls/messages), its task one that any worker for chat runs.
+A request becomes a chat request (gateway/calls/messages), which any worker for chat can run.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -23,7 +23,7 @@ from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamVi
 
 PAGE = 20
 MAX_OF_PAGE = 1000
-"""Models in a page, if nothing is said, and at most."""
+"""Models in a page: default and maximum."""
 
 
 def messages(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
@@ -32,7 +32,7 @@ def messages(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
 
 
 async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """POST /v1/messages/count_tokens: an estimate, as nobody here has the model's tokenizer."""
+    """POST /v1/messages/count_tokens: an estimate, as the gateway does not have the model's tokenizer."""
     body, fields = await read_json(tasks, request)
     check_model(caller, read_model(fields, caller.only_model))
     asked = await _chat_of(tasks, body, fields, stream=False, bounded=False)
@@ -43,7 +43,7 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 def model_page(rows: Mapping[str, Mapping[str, Any]], request: Request) -> dict[str, Any]:
-    """A page of models, as Anthropic's clients ask for it: `limit` of them, behind `after_id` or before `before_id`."""
+    """Return Anthropic's page of models: `limit` of them, after `after_id` or before `before_id`."""
     names, most = list(rows), read_limit(request.query("limit"), MAX_OF_PAGE, PAGE)
     after, before = request.query("after_id"), request.query("before_id")
     if after is not None:
@@ -60,7 +60,7 @@ def model_page(rows: Mapping[str, Mapping[str, Any]], request: Request) -> dict[
 
 
 def model_info(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A model as Anthropic's clients know it."""
+    """Return Anthropic's object of a model."""
     created = datetime.fromtimestamp(row["created"], UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return {
         "type": "model",
@@ -74,7 +74,7 @@ def model_info(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
-    """What a request asks for. Nothing else of the body is left."""
+    """Return a request as a task. Nothing else of the body remains in memory."""
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
@@ -86,6 +86,6 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
 async def _chat_of(
     tasks: Tasks, body: bytes, fields: RawObject, *, stream: bool, bounded: bool = True
 ) -> MessagesRequest:
-    """The chat request, which is no larger in chat's words than a body may be."""
+    """Return the chat request, within the limit of a body."""
     most = tasks.settings.max_body_bytes
     return await tasks.bodies.run(len(body), chat_of, fields, stream=stream, bounded=bounded, most=most)

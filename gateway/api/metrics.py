@@ -1,4 +1,4 @@
-"""The call that Prometheus makes."""
+"""The call for Prometheus."""
 
 import asyncio
 import importlib
@@ -17,8 +17,7 @@ TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "applica
     **described("metrics", "Get the metrics for Prometheus", content=TEXT, response_class=Response),
 )
 async def metrics(scrape: ScrapeDep, request: RequestDep) -> Response:
-    """The metrics of all processes of this gateway, for Prometheus. With Redis or the database down: without
-    what these say."""
+    """Return the metrics of all processes of this gateway. While Redis or the database is down, theirs are missing."""
     snapshots, survey, of_database = await asyncio.gather(
         scrape.snapshots(), scrape.survey(), scrape.of_database()
     )
@@ -31,7 +30,7 @@ async def metrics(scrape: ScrapeDep, request: RequestDep) -> Response:
 
 
 def _expose(*args: Any) -> tuple[bytes, str]:
-    """In a thread: what it imports and writes takes too long for an event loop that streams."""
+    """Write the metrics, in a thread: its imports and work would hold the event loop for too long."""
     exposition = importlib.import_module("fairlane.gateway.metrics.exposition")
     answer: tuple[bytes, str] = exposition.expose(*args)
     return answer

@@ -1,4 +1,4 @@
-"""The native calls: `/api/openai`, `/api/tasks`, and one task's status, cancel and events."""
+"""The Fairlane API: `/api/openai`, `/api/tasks`, and a task's status, cancel and events."""
 
 import contextlib
 import enum
@@ -62,16 +62,16 @@ async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type; or `{template, …}`, or `{chain, …}`."""
+    """POST /api/tasks: `{type, model, payload, …}` for any task type; or `{template, …}`, or `{chain, …}`."""
     await _answer(tasks, request, *await _read_task(tasks, caller, request))
 
 
 WAITS = b'"status":"queued"'
-"""What the event says behind which a chain's next stage waits."""
+"""In the `stage` event after which a chain waits for its next stage."""
 
 
 class AnswerMode(enum.Enum):
-    """How a caller wants the answer."""
+    """The way of the answer."""
 
     LATER = 1
     STREAM = 2
@@ -81,7 +81,7 @@ class AnswerMode(enum.Enum):
 def _answer(
     tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode, chain: Submission | None = None
 ) -> Awaitable[None]:
-    """Answer. What the task was read from is gone by now, as the answer may take long."""
+    """Answer a request. Its body is no longer in memory, as the answer may take long."""
     if mode is AnswerMode.LATER:
         return _answer_later(tasks, request, task, chain)
     if mode is AnswerMode.STREAM:
@@ -129,7 +129,7 @@ async def _read_task(
     named = value_of(inner, "model")
     if not isinstance(named, str):
         named = None
-    else:  # a version 1 worker is told no other
+    else:  # a version 1 worker gets this one
         check_model(caller, named)
     return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), said, named=named)
 
@@ -164,7 +164,7 @@ def _make_request(
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
-    permit = task_type == PERMIT  # it is not the end that its caller waits for: he polls, or reads the stream
+    permit = task_type == PERMIT  # its client does not wait for the end, but polls or reads the stream
     options = read_options(fields, wait=not asynchronous and not permit, stream=stream)
     if permit and stream and not asynchronous and options.on_disconnect is None:
         options.on_disconnect = "cancel"
@@ -181,7 +181,7 @@ def _make_request(
 async def _read_chain(
     tasks: Tasks, caller: Caller, request: Request, fields: RawObject, said: IdempotencyKey | None
 ) -> tuple[TaskSpec, AnswerMode, Submission]:
-    """A chain runs by itself, unless its caller waits or reads: `async` is true where nothing is said."""
+    """Return the task of a chain. `async` is true by default, without `stream`."""
     stream = read_flag(fields, "stream")
     asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
     asked = await read_chain(tasks.current, fields, tasks.bodies)
@@ -221,8 +221,7 @@ def _make(
     filled: FilledTemplate | None = None,
     task_id: str = "",
 ) -> tuple[TaskSpec, AnswerMode]:
-    """`named`: the model that the payload names; without another word it is the task's. `filled`: the template of which the
-    payload was made."""
+    """`named`: the model in the payload, which is the task's default. `filled`: the template that made the payload."""
     tasks.calls.name(request, caller)
     task_id = task_id or new_task_id(now_ms())
     if filled is None:
@@ -257,45 +256,40 @@ def _make(
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
 
 
-# ---- three ways to answer ----------
+# ---- answers ----------
 
 
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
-    task.announced = (
-        task.task_type != PERMIT
-    )  # of which the caller uses the beginning, and tells the end himself
+    task.announced = task.task_type != PERMIT  # the client itself reports the end of a permit
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if chain is not None and isinstance(submitted, Submitted):
-        # it has been accepted: without the store the estimate is of its first stage alone
+        # the task is accepted: if Redis fails now, the estimate is of the first stage alone
         with contextlib.suppress(StoreError):
             first = chain.start.stage.number
             submitted.place = await tasks.poll.whole(submitted.place, chain.start.head, first)
     if isinstance(submitted, ExistingTask):
         assert request.caller is not None
         task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
-        told = await state_fields(submitted, tasks.poll, request.caller)
+        shown = await state_fields(submitted, tasks.poll, request.caller)
         plan = plan_fields(submitted.asked, submitted.model, submitted.template)
     else:
-        told = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
-        told["pollAfterMs"] = poll_after(submitted.place.wait_ms)
+        shown = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
+        shown["pollAfterMs"] = poll_after(submitted.place.wait_ms)
         if chain is not None:
-            told |= {"stageStatus": chain.status, "stages": chain.stages}
+            shown |= {"stageStatus": chain.status, "stages": chain.stages}
         plan = plan_fields(task.asked, submitted.model, task.template)
     links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
-    headers = [JSON, (b"x-task-id", task_id.encode()), _location(task_id), *(REPLAYED if again else ())]
-    await request.respond(202, msgspec.json.encode({**told, **links, **plan, **again}), headers)
-
-
-def _location(task_id: str) -> tuple[bytes, bytes]:
-    return b"location", b"/api/task/" + task_id.encode()
+    ids = [(b"x-task-id", task_id.encode()), (b"location", b"/api/task/" + task_id.encode())]
+    body = msgspec.json.encode({**shown, **links, **plan, **again})
+    await request.respond(202, body, [JSON, *ids, *(REPLAYED if again else ())])
 
 
 async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
     waited = await tasks.wait(request, task, ResultView, ResultView.result_json, chain)
     if waited.end.status == "completed":
         ids = [JSON, (b"x-task-id", waited.task_id.encode()), *ran_by(task, waited.end.info)]
-        result = await waited.answer()  # held until it is written: others may share it
+        result = await waited.answer()  # kept until it is written, as others may share it
         await request.respond(200, result, [*ids, *waited.headers])
         return
     error = task_failed(waited.end.error, waited.task_id, headers=waited.headers)
@@ -316,7 +310,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task_id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
-            del submitted  # it may be long
+            del submitted  # the stream can last long
             came_to_end = await serve(
                 request,
                 Reader(tasks.hub, feed, notices=True),
@@ -337,7 +331,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
 
 
 async def _is_gone(tasks: Tasks, task_id: str) -> bool:
-    """Whether the store has lost a task, and not only a part of its log: then its caller comes back for the rest."""
+    """Return whether Redis lost a task, and not only a part of its log, whose rest the client can still read."""
     try:
         await tasks.poll.record(task_id)
     except ApiError:
@@ -349,12 +343,12 @@ async def _is_gone(tasks: Tasks, task_id: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def _ending(tasks: Tasks, stream: "NativeStream") -> AsyncIterator[list[bytes]]:
-    """The end of a stream whose result is made of the log."""
+    """Yield the end of a stream, whose result is made of the log."""
     yield stream.finish(await tasks.results.of(stream.info))
 
 
 class NativeStream(NativeStreamView):
-    """The native view of a task's log, and what its readers are told beside."""
+    """The native view of a task's log, with the events that are not logged."""
 
     was_lost = False
     waits_behind = 0
@@ -370,7 +364,7 @@ class NativeStream(NativeStreamView):
         ts = now_ms()
         return (
             native_frame(gap_event(self.info.task_id, ts, "", "lost"))
-            + native_frame(restart_event(self.info.task_id, ts, "the store lost what was seen"))
+            + native_frame(restart_event(self.info.task_id, ts, "the store lost events that were seen"))
             + native_frame(bye_event(self.info.task_id, ts, "gap", 1000))
         )
 
@@ -382,10 +376,10 @@ class NativeStream(NativeStreamView):
 
 
 class ChainStream(NativeStream):
-    """The same of a chain, which waits again between its stages."""
+    """The stream of a chain, which waits again between its stages."""
 
     def __init__(self, info: TaskInfo, waits: Callable[[int], None]) -> None:
-        """`waits` is told the number of an event behind which the chain waits for its next stage."""
+        """`waits` is called with the number of an event after which the chain waits for its next stage."""
         super().__init__(info)
         self._waits = waits
 
@@ -401,7 +395,7 @@ def _stream_of(tasks: Tasks, info: TaskInfo, feed: Feed, *, is_chain: bool) -> N
 
 
 def reconnect_ms() -> int:
-    """When a reader shall come back; not all at once."""
+    """Return the time until a reader reconnects, spread so that not all come at the same time."""
     return 500 + time.monotonic_ns() // 1000 % 2500
 
 
@@ -409,7 +403,7 @@ def reconnect_ms() -> int:
 
 
 async def status(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """GET /api/task/{taskId}: how a task stands, with its result when it is completed."""
+    """GET /api/task/{taskId}: the status of a task, with its result when it is completed."""
     task_id = request.path_params["task_id"]
     headers = [JSON, (b"x-task-id", task_id.encode()), NO_STORE]
     try:
@@ -427,7 +421,7 @@ async def status(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """POST /api/task/{taskId}/cancel: also fine when the task has ended."""
+    """POST /api/task/{taskId}/cancel: succeeds also after the task's end."""
     task_id = request.path_params["task_id"]
     state = await cancelled_state(tasks, caller, request, task_id)
     body = msgspec.json.encode({"taskId": task_id, "status": state})
@@ -435,7 +429,7 @@ async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def cancelled_state(tasks: Tasks, caller: Caller, request: Request, task_id: str) -> str:
-    """Cancel a task that the caller may see; its state then. One that has ended stays as it is."""
+    """Cancel a task that the caller may see. Return its status then; one that has ended does not change. Raise ApiError(404)."""
     try:
         record = await tasks.poll.find(caller, task_id)
     except ApiError as error:
@@ -448,9 +442,9 @@ async def cancelled_state(tasks: Tasks, caller: Caller, request: Request, task_i
 
 
 async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:
-    """GET /api/task/{taskId}/events and /api/sse-stream?taskId=: the log from a cursor on, then live.
+    """GET /api/task/{taskId}/events and /api/sse-stream?taskId=: the log after a cursor, then live events.
 
-    `caller` None: a stream ticket for this very task was shown instead of a key.
+    `caller` None: the client presented a ticket for this task instead of a key.
     """
     task_id = request.path_params["task_id"]
     if not could_be_ours(task_id, now_ms()):
@@ -467,17 +461,17 @@ async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:
                     request, found[0].fields.get("key_id", ""), found[0].fields["user"]
                 )
             answer = await _replay(tasks, request, task_id, *found, from_latest)
-            del found  # the record is large, and it may be long
+            del found  # the record is large, and the stream can last long
             with ticket or contextlib.nullcontext():
                 await answer
     except StoreError:
         if request.started:
             raise
-        await _come_again(request, task_id)
+        await _ask_to_reconnect(request, task_id)
 
 
-async def _come_again(request: Request, task_id: str) -> None:
-    """Answer a reader while the store is away: a browser's EventSource gives up for good on a 503, but obeys a `bye`."""
+async def _ask_to_reconnect(request: Request, task_id: str) -> None:
+    """Answer a reader while Redis is down: a browser's EventSource never retries after a 503, but reconnects after a `bye`."""
     frame = native_frame(bye_event(task_id, now_ms(), "store", reconnect_ms()))
     await request.respond(200, frame, [*SSE_HEADERS, (b"x-task-id", task_id.encode())])
 
@@ -485,8 +479,8 @@ async def _come_again(request: Request, task_id: str) -> None:
 async def _replay(
     tasks: Tasks, request: Request, task_id: str, record: Record, reader: Reader, from_latest: bool
 ) -> Awaitable[object]:
-    """What answers a reader of a task's log. Raises StoreError."""
-    # Last-Event-ID beats ?after=; a browser's EventSource would give up for good on a 400
+    """Return the answer to a reader of a task's log. Raise StoreError."""
+    # Last-Event-ID takes precedence over ?after=; an invalid one is no error, as EventSource never retries after a 400
     seen = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
     start = await resume(tasks.hub, reader, record, read_cursor(seen), from_latest)
     if start.seen_all:
@@ -495,7 +489,7 @@ async def _replay(
     if start.missing:
         ts = now_ms()
         first = native_frame(gap_event(task_id, ts, start.asked, start.missing))
-        first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
+        first += native_frame(restart_event(task_id, ts, "the events that were seen are not in the log"))
     info = record_info(task_id, record)
     stream = _stream_of(tasks, info, reader.feed, is_chain=is_chain(record))
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"

@@ -1,4 +1,4 @@
-"""OpenAI's surface: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
+"""OpenAI's API: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -32,11 +32,11 @@ def embeddings(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None
 
 
 async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """GET /v1/models: what is configured or offered now; for Anthropic's clients as they know it."""
+    """GET /v1/models: configured models and those that workers serve; for Anthropic's clients in their shape."""
     rows = await tasks.models.rows(caller)
-    told = model_page(rows, request) if request.anthropic else {"object": "list", "data": list(rows.values())}
+    page = model_page(rows, request) if request.anthropic else {"object": "list", "data": list(rows.values())}
     request.rate_limits = await tasks.allowances.rate_limits(caller)
-    await request.respond(200, msgspec.json.encode(told), [JSON])
+    await request.respond(200, msgspec.json.encode(page), [JSON])
 
 
 async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -49,11 +49,8 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
     await request.respond(200, msgspec.json.encode(model_info(row) if request.anthropic else row), [JSON])
 
 
-# ---- the way of a request ----------
-
-
 async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
-    """What a request asks for. Nothing else of the body is left."""
+    """Return a request as a task. Nothing else of the body remains in memory."""
     body, fields = await read_json(tasks, request)
     wanted = read(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)

@@ -1,4 +1,4 @@
-"""The web pages and their files, and the document of all calls."""
+"""The web pages and their files, and the OpenAPI document."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ DESCRIPTIONS = {
 
 
 async def page(framed: Framed, request: RequestDep) -> Response:
-    """A page, or a file of one."""
+    """Return a page or a file of the pages."""
     found = framed.app.gateway.pages.answer(
         request.path, request.header(b"accept-encoding"), request.header(b"if-none-match")
     )

@@ -1,6 +1,6 @@
-"""The calls of the proxies that stand in front of endpoints: may this request pass, and it has ended.
+"""The calls of proxies in front of endpoints: check the permit of a request, and report its end.
 
-Any method is answered alike, as proxies ask with the method of the request that they hold.
+All methods have the same answer, as proxies use the method of the request that they check.
 """
 
 from fairlane.gateway.calls.http import JSON, NO_STORE, Request
@@ -14,13 +14,13 @@ PERMIT, RECEIPT, TASK = b"x-fairlane-permit", b"x-fairlane-receipt", b"x-task-id
 
 
 async def check(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: ARG001
-    """/api/permit/check/{endpoint}, or without it where the proxy tells the original URL."""
+    """/api/permit/check/{endpoint}, or without the endpoint if the proxy sends the original URL."""
     endpoint = request.path_params.get("endpoint")
     try:
         if endpoint is None:
             endpoint = _asked_for(request, tasks.current.endpoints).name
         task_id, receipt = await tasks.gate.admit(endpoint, request.header(PERMIT), request.header(TASK))
-    except PermitRejected as error:  # some proxies pass headers of a refusal on, and not its body
+    except PermitRejected as error:  # some proxies forward headers of a rejection, and not its body
         error.headers = [(b"x-fairlane-refusal", native_answer(error).body), NO_STORE]
         raise
     headers = [JSON, NO_STORE, (TASK, task_id.encode()), (RECEIPT, receipt.encode())]
@@ -28,33 +28,31 @@ async def check(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: 
 
 
 async def done(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: ARG001
-    """/api/permit/done: what was let in for this receipt has ended."""
+    """/api/permit/done: the request of this receipt has ended."""
     left = await tasks.gate.leave(request.header(RECEIPT) or "")
     if left in (None, Left.UNUSED, Left.UNKNOWN):
-        text = "X-Fairlane-Receipt must be what the check call answered, of a task that is still known"
+        text = "X-Fairlane-Receipt must be the receipt of a check call, for a task that still exists"
         raise ApiError(403, "RECEIPT_INVALID", text)
     await request.respond(200, b'{"status":"%b"}' % left.encode(), [JSON, NO_STORE])
 
 
 def _asked_for(request: Request, endpoints: Endpoints) -> Endpoint:
-    """The endpoint of the request that the proxy holds, as the proxy tells its URL. Where it tells it in two ways, one of which
-    may be its client's, both must mean the same."""
-    told = request.header
-    urls = [url] if (url := told(b"x-original-url")) else []
-    parts = [told(b"x-forwarded-" + name) for name in (b"proto", b"host", b"uri")]
+    """Return the endpoint of the URL that the proxy sends. If headers contain two URLs, one of which can be the client's, they
+    must name the same endpoint."""
+    header = request.header
+    urls = [url] if (url := header(b"x-original-url")) else []
+    parts = [header(b"x-forwarded-" + name) for name in (b"proto", b"host", b"uri")]
     if all(parts):
         urls.append("{}://{}{}".format(*parts))
     if not urls:
         raise bad_request(
             "The proxy must name the endpoint: /api/permit/check/{endpoint}, or the header X-Original-URL"
         )
-    method = told(b"x-original-method") or told(b"x-forwarded-method") or request.method
+    method = header(b"x-original-method") or header(b"x-forwarded-method") or request.method
     try:
         meant = [endpoints.find(url, method)[0] for url in urls]
     except EndpointError as error:
         raise PermitRejected("PERMIT_INVALID", str(error), UNKNOWN_MS) from None
     if any(one.name != meant[0].name for one in meant):
-        raise PermitRejected(
-            "PERMIT_INVALID", "The request tells two URLs, of different endpoints", UNKNOWN_MS
-        )
+        raise PermitRejected("PERMIT_INVALID", "The request has two URLs, of different endpoints", UNKNOWN_MS)
     return meant[0]

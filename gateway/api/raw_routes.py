@@ -1,4 +1,4 @@
-"""The raw ASGI calls, which the application finds and carries out before FastAPI, with their entries in the OpenAPI document."""
+"""The raw ASGI calls, which bypass FastAPI, with their entries in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def sse(data: Json, *, event: bool = False) -> Json:
 
 
 def errors(*shapes: Any) -> Json:
-    """Return the content of all answers that report an error."""
+    """Return the content of answers that report an error."""
     return json(shapes[0] if len(shapes) == 1 else {"anyOf": [ref(one) for one in shapes]})
 
 
@@ -40,8 +40,8 @@ def errors(*shapes: Any) -> Json:
 class RawRoute:
     """One call. `call(tasks, caller, request)` answers it; the other members are for the document.
 
-    `answer` is the content of `status`, by media type, and `answers` has other ones. `any_method`: the call answers all methods,
-    of which the document names `method` alone.
+    `answer` is the content of status 200, by media type, and `answers` has other statuses. `any_method`: the call answers all
+    methods; the document has `method` alone.
     """
 
     method: str
@@ -172,7 +172,7 @@ _SUBMISSIONS: tuple[tuple[str, Any, str, Json, Json], ...] = (
     ("images/edits", media.edits, "Edit images", _form(s.EditForm), _EVENTS),
     ("images/variations", media.variations, "Create variations of an image", _form(s.VariationForm), {}),
 )
-"""OpenAI's calls that submit a task: path behind /v1/, handler, summary, body, and answers besides JSON."""
+"""OpenAI's calls that submit a task: path after /v1/, handler, summary, body, and answers besides JSON."""
 SUBMISSIONS = tuple(
     RawRoute(
         *(
@@ -461,4 +461,4 @@ FILES = (
 )
 
 RAW_ROUTES = (*SUBMISSIONS, *MODELS, *RESPONSES, *MESSAGES, *NATIVE, *PERMITS, *FILES)
-"""In the order in which patterns are tried."""
+"""In the order in which patterns are matched."""

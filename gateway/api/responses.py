@@ -1,6 +1,6 @@
 """OpenAI's Responses. Official SDKs work unmodified.
 
-A request is a chat request in other words (gateway/calls/responses), its task one that any worker for chat runs.
+A request becomes a chat request (gateway/calls/responses), which any worker for chat can run.
 """
 
 import time
@@ -35,17 +35,17 @@ def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
-    """What a request asks for. Nothing else of the body is left, but what is to be kept of it."""
+    """Return a request as a task. Of the body, only the parts to be stored remain in memory."""
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     wishes = await tasks.bodies.run(len(body), read_storage_options, fields)
-    kept, most = tasks.responses, tasks.settings.max_body_bytes
+    stored, most = tasks.responses, tasks.settings.max_body_bytes
     previous, background = wishes.previous, wishes.background
-    stores = await kept.stores(wishes)
+    stores = await stored.stores(wishes)
     owner = caller.named(fields)
-    history: Sequence[bytes] = await kept.history(owner, previous, most) if previous is not None else ()
-    known = await kept.referenced(owner, wishes.references, most)
+    history: Sequence[bytes] = await stored.history(owner, previous, most) if previous is not None else ()
+    known = await stored.referenced(owner, wishes.references, most)
     task_id = new_task_id(time.time_ns() // 1_000_000)
     size = len(body) + sum(map(len, history)) + sum(map(len, known.values()))
     asked = await tasks.bodies.run(
@@ -56,36 +56,36 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
         wait=not background,
         task_id=task_id,
     )
-    pending = kept.pending(task, wishes, stores=stores, echo=asked.echo, input_items=asked.input_items)
+    pending = stored.pending(task, wishes, stores=stores, echo=asked.echo, input_items=asked.input_items)
     if background:
         instead = partial(_in_background, tasks, owner, request, task, pending, stream)
         return ParsedCall(task, None, None, instead)
     streamed = partial(_stream_view, pending) if stream else None
-    return ParsedCall(task, streamed, partial(_body_view, pending), keep=pending if stores else None)
+    return ParsedCall(task, streamed, partial(_body_view, pending), pending=pending if stores else None)
 
 
 async def _in_background(
     tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, pending: PendingResponse, stream: bool
 ) -> None:
-    """Answer as soon as the task is accepted; with `stream`, by its events, which are its caller's wherever he reads them."""
+    """Answer as soon as the task is accepted; with `stream`, with its events."""
     submitted = await tasks.submit(task, keep=pending)
     request.rate_limits = submitted.rate_limits
-    row, beside = pending.row, list[tuple[bytes, bytes]]()
+    row, headers = pending.row, list[tuple[bytes, bytes]]()
     if isinstance(submitted, ExistingTask):
-        row, beside = await _earlier(tasks, owner, submitted.task_id), REPLAYED
-    assert row is not None  # its caller has asked for it
+        row, headers = await _earlier(tasks, owner, submitted.task_id), REPLAYED
+    assert row is not None  # a background response requires storage
     if stream:
-        await follow(tasks, request, row, beside=beside)
+        await follow(tasks, request, row, headers=headers)
         return
     if isinstance(submitted, ExistingTask):
         body = await tasks.responses.body(row)
     else:
         body = tasks.responses.accepted(row, submitted.place)
-    await request.respond(200, body, [JSON, (b"x-task-id", row.task_id.encode()), *beside])
+    await request.respond(200, body, [JSON, (b"x-task-id", row.task_id.encode()), *headers])
 
 
 async def _earlier(tasks: Tasks, owner: Caller, task_id: str) -> Row:
-    """The response that an idempotency key names. Raises ApiError(410) where it is not kept any more."""
+    """Return the response of an idempotency key. Raise ApiError(410) if it is no longer stored."""
     try:
         return await tasks.responses.find(owner, response_id(task_id))
     except ApiError as error:
@@ -103,7 +103,7 @@ def _body_view(pending: PendingResponse, info: TaskInfo) -> ResponsesBodyView:
 
 
 def _info(row: Row | None, info: TaskInfo) -> TaskInfo:
-    """What views know of a response's task, the same as whoever reads it later."""
+    """Return the task info for views: the same as in later reads of the response."""
     if row is not None:
         return row.info
     return msgspec.structs.replace(info, created=issued_ms(info.task_id) // 1000)

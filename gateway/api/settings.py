@@ -1,4 +1,4 @@
-"""Every setting as it holds now, and where it comes from: the operators' call that tells it."""
+"""The operators' call for the effective settings and their sources."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""OpenAI's calls on responses that are kept: retrieve, follow from anywhere, cancel, delete, list their input."""
+"""OpenAI's calls on stored responses: retrieve, stream from any event on, cancel, delete, list the input."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.gateway.operator.audit import actor_of
-from fairlane.gateway.responses.items import page_of, read_asked
+from fairlane.gateway.responses.items import page_of, read_page
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import join_object, json_string
@@ -18,7 +18,7 @@ MAX_SEQUENCE = 10**12
 
 
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """GET /v1/responses/{response_id}: how it stands; with `stream` its events behind `starting_after`, then as they come."""
+    """GET /v1/responses/{response_id}: the response object; with `stream` the events after `starting_after`, also new ones."""
     stream, after = read_query(request)
     row = await _find(tasks, caller, request)
     if stream:
@@ -29,7 +29,7 @@ async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """POST /v1/responses/{response_id}/cancel: also fine when it has ended."""
+    """POST /v1/responses/{response_id}/cancel: succeeds also after the end."""
     row = await _find(tasks, caller, request)
     result = await tasks.responses.cancel(row, caller, actor_of(caller, request.address))
     await _answer(tasks, caller, request, row, result)
@@ -39,22 +39,22 @@ async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
     """DELETE /v1/responses/{response_id}: one that runs is cancelled first."""
     row = await _find(tasks, caller, request)
     await tasks.responses.delete(row, caller, actor_of(caller, request.address))
-    told = join_object([("id", json_string(row.id)), ("object", b'"response"'), ("deleted", b"true")])
-    await _answer(tasks, caller, request, row, told)
+    body = join_object([("id", json_string(row.id)), ("object", b'"response"'), ("deleted", b"true")])
+    await _answer(tasks, caller, request, row, body)
 
 
 async def input_items(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/responses/{response_id}/input_items: a page of them."""
-    asked = read_asked(request.query("limit"), request.query("order"), request.query("after"))
+    page = read_page(request.query("limit"), request.query("order"), request.query("after"))
     row = await _find(tasks, caller, request)
     found = await tasks.responses.input_items(row)
-    await _answer(tasks, caller, request, row, page_of(row.task_id, found, asked))
+    await _answer(tasks, caller, request, row, page_of(row.task_id, found, page))
 
 
 async def follow(
-    tasks: Tasks, request: Request, row: Row, after: int = -1, *, beside: Sequence[tuple[bytes, bytes]] = ()
+    tasks: Tasks, request: Request, row: Row, after: int = -1, *, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Stream a response, from behind an event on; whoever leaves changes nothing for it."""
+    """Stream a response after an event. A disconnect of this client does not affect it."""
     async with tasks.responses.follow(row) as following:
         view = ResponsesStreamView(row.info, row.echo, starting_after=after)
         reader, place = following
@@ -66,7 +66,7 @@ async def follow(
             reader,
             shown,
             tasks.closing,
-            headers=[*_ids(row), *beside],
+            headers=[*_ids(row), *headers],
             keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
             opening=shown.open,
             resumable=True,
@@ -74,7 +74,7 @@ async def follow(
 
 
 def read_query(request: Request) -> tuple[bool, int]:
-    """Whether events are wanted, and behind which. Raises ApiError(400)."""
+    """Return whether the client wants events, and after which. Raise ApiError(400)."""
     stream = request.query("stream")
     if stream not in (None, "true", "false", "1", "0"):
         raise bad_request("stream must be true or false", "stream")

@@ -1,7 +1,7 @@
-"""`submitTask`, `queryTask` and `cancelTask`: an interface's calls for programs that know nothing else of the gateway.
+"""The queue-service API: `submitTask`, `queryTask` and `cancelTask`.
 
-The same tasks as those of `/api/tasks` with type `http` or `permit`, in other words: statuses `pending`, `processing`,
-`completed`, `failed` and `cancelled`; times as RFC 3339; members with underscores.
+Its tasks are those of `/api/tasks` with the type `http` or `permit`. Its statuses are `pending`, `processing`, `completed`,
+`failed` and `cancelled`, its times RFC 3339, its members snake_case.
 """
 
 import math
@@ -47,19 +47,19 @@ async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/submitTask."""
     body, fields = await read_json(tasks, request)
     task = await _read(tasks, caller, request, fields)
-    del body, fields  # it may wait for the store
+    del body, fields  # the submission may wait for Redis
     submitted = await tasks.submit(task)
     if isinstance(submitted, ExistingTask):
         known = await state_fields(submitted, tasks.poll, caller)
-        told = _told(submitted.task_id, State(known["status"]), submitted.enqueued_ms, submitted.place)
+        answer = _submitted(submitted.task_id, State(known["status"]), submitted.enqueued_ms, submitted.place)
         headers = [JSON, (b"x-task-id", submitted.task_id.encode()), *REPLAYED]
     else:
-        told = _told(task.id, submitted.state, submitted.enqueued_ms, submitted.place)
+        answer = _submitted(task.id, submitted.state, submitted.enqueued_ms, submitted.place)
         headers = [JSON, (b"x-task-id", task.id.encode())]
-    await request.respond(200, msgspec.json.encode(told), headers)
+    await request.respond(200, msgspec.json.encode(answer), headers)
 
 
-def _told(task_id: str, state: State, enqueued_ms: int, place: Place) -> dict[str, Any]:
+def _submitted(task_id: str, state: State, enqueued_ms: int, place: Place) -> dict[str, Any]:
     return {
         "task_id": task_id,
         "task_status": STATUSES[state],
@@ -81,7 +81,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObjec
     url = read_text(fields, "target_url")
     if not url:
         raise bad_request("target_url is missing: the whole URL that is called", "target_url")
-    _whole(fields, "timestamp")  # what counts is when it came
+    _whole(fields, "timestamp")  # checked and ignored: the time of arrival counts
     priority = min(_whole(fields, "priority"), MAX_PRIORITY)
     tasks.calls.name(request, caller)
     size = memoryview(fields["body"]).nbytes if "body" in fields else 0
@@ -107,7 +107,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObjec
 
 
 _PARAMS = {"url": "target_url", "method": "http_method", "type": "task_type"}
-"""What this call names otherwise."""
+"""This call's names of members in errors."""
 
 
 def _whole(fields: RawObject, name: str) -> int:
@@ -153,21 +153,21 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """POST /api/cancelTask: also fine when the task has ended."""
+    """POST /api/cancelTask: succeeds also after the task's end."""
     _, fields = await read_json(tasks, request, MAX_CANCEL_BYTES)
     task_id = read_text(fields, "task_id")
     if not task_id:
         raise bad_request("task_id is missing", "task_id")
     state = await cancelled_state(tasks, caller, request, task_id)
-    told = {"task_id": task_id, "task_status": STATUSES[State(state)]}
-    await request.respond(200, msgspec.json.encode(told), [JSON, (b"x-task-id", task_id.encode())])
+    body = msgspec.json.encode({"task_id": task_id, "task_status": STATUSES[State(state)]})
+    await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
 
 
 MAX_CANCEL_BYTES = 4096
 
 
 class _Archived(msgspec.Struct):
-    """What the archive has of a poll's answer."""
+    """A stored result."""
 
     result: msgspec.Raw = msgspec.Raw()
     error: str = ""
@@ -175,23 +175,23 @@ class _Archived(msgspec.Struct):
 
 
 class _Response(msgspec.Struct):
-    """An interface's answer, as its worker told it."""
+    """An endpoint's answer, as the worker reports it."""
 
     status: int
     body: str = ""
-    bodyBase64: str | None = None  # noqa: N815 - as the worker tells it
+    bodyBase64: str | None = None  # noqa: N815 - the worker's name
 
 
 def _result(raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """What a completed task is told with: the body as text, or what else its result is as JSON."""
+    """Return the members for a completed task: the body as text, or another result as JSON."""
     try:
         answer = msgspec.json.decode(raw, type=_Response)
     except msgspec.DecodeError:
         return {"task_result": bytes(raw).decode("utf-8", "replace")}
-    told: dict[str, Any] = {"task_result": answer.body, "http_status": answer.status}
+    shown: dict[str, Any] = {"task_result": answer.body, "http_status": answer.status}
     if answer.bodyBase64 is not None:
-        told["task_result_base64"] = answer.bodyBase64
-    return told
+        shown["task_result_base64"] = answer.bodyBase64
+    return shown
 
 
 def _failure(error: str, code: str) -> dict[str, Any]:
@@ -223,12 +223,12 @@ def _encoded(
 
 
 def _ahead(state: State, place: Place) -> int:
-    """How many tasks come before one."""
+    """Return the number of tasks before this one."""
     return max(place.position - 1, 0) if state is State.QUEUED else 0
 
 
 def _wait_s(tasks: Tasks, record: Record, ahead: int) -> int:
-    """How long it may still wait, in seconds: as is learnt, else by what is said of its endpoint; -1: nobody can tell."""
+    """Estimate the wait in seconds from observation, else from the endpoint's settings; -1: unknown."""
     if not record.place.estimating:
         return math.ceil(record.place.wait_ms / 1000)
     endpoint = tasks.current.endpoints.of_model(record.model)
@@ -237,8 +237,8 @@ def _wait_s(tasks: Tasks, record: Record, ahead: int) -> int:
 
 
 def time_text(ms: int) -> str:
-    """An instant as RFC 3339; '' of none."""
+    """Return a time as RFC 3339; '' for 0."""
     if not ms:
         return ""
-    told = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return told.replace("+00:00", "Z")
+    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")

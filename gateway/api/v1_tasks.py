@@ -1,4 +1,4 @@
-"""How the calls of /v1 submit a task, with our own options in headers, and tell what comes of it: a body, or a stream."""
+"""Submits the tasks of /v1, with Fairlane's options in headers, and answers with a body or a stream."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -33,32 +33,32 @@ from fairlane.workers.tasktypes import MEDIA
 QUEUE_CHUNK_S = 30.0
 Made = TypeVar("Made")
 HOLD_HEAD_S = 1.0
-"""How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
+"""The longest delay of a stream's head: afterwards the client would not learn that its request was accepted."""
 
 
 class StreamView(Protocol):
-    """What draws a stream of all events of a task in order, and ends it by itself."""
+    """A fold of a task's events, in order, into the bytes of a stream."""
 
     silence: bytes
-    """What is sent after a while in which nothing came."""
+    """The bytes that keep an idle connection open."""
     place_every_s: float
-    """How often a new place in the queue is told, at most: what tells it may be long."""
+    """The shortest interval between reports of the queue position, whose chunks can be long."""
 
     @property
     def ended(self) -> bool: ...
 
     def open(self) -> bytes:
-        """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
+        """Return the beginning of the stream; b'' the second time."""
         ...
 
     def feed(self, event: Event) -> bytes: ...
 
     def queue_chunk(self, place: Place) -> bytes:
-        """What tells that the task waits, and where."""
+        """Return a chunk with the queue position."""
         ...
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log. Raises CutShort where nothing can tell it."""
+        """Return the end of a stream that fails for a reason outside its task's log. Raise CutShort if the format has none."""
         ...
 
 
@@ -75,8 +75,8 @@ def task_of(
     wait: bool = True,
     task_id: str = "",
 ) -> TaskSpec:
-    """The task of a request with this body, whose members are `fields`. `wait`: its caller does, or reads. `task_id`: as
-    `build_openai_task` has it. Raises ApiError."""
+    """Return the task of a request with this body, whose members are `fields`. `wait`: the client waits or reads. `task_id`:
+    as in `build_openai_task`. Raise ApiError."""
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
     options = options_of(request, stream=stream, wait=wait)
@@ -86,7 +86,7 @@ def task_of(
 
 
 def options_of(request: Request, *, stream: bool, wait: bool = True) -> Options:
-    """What a request's headers say of its task. Raises ApiError(400)."""
+    """Return the options in a request's headers. Raise ApiError(400)."""
     if request.headers.keys().isdisjoint(OPTIONS):
         return Options(wait=wait, stream=stream, on_v1=True)
     return Options(
@@ -144,7 +144,7 @@ async def wait(
     make_view: Callable[[TaskInfo], Body],
     keep: PendingResponse | None = None,
 ) -> None:
-    """Submit a task, wait for its end and answer with its body. Raises ApiError, and as `Wait` does."""
+    """Submit a task, wait for its end and answer with its body. Raise ApiError, and as `Wait` does."""
     waited = await tasks.wait(request, task, make_view, _show, keep=keep)
     if waited.end.status != "completed":
         raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
@@ -162,19 +162,19 @@ def _show(view: Body) -> bytes:
 
 
 class ParsedCall(NamedTuple):
-    """What a request asks for: a task, and how it is told."""
+    """A request: its task and the form of its answer."""
 
     task: TaskSpec
     streamed: Callable[[TaskInfo], StreamView] | None
-    """None: it waits for the whole."""
+    """None: the answer is a body."""
     whole: Callable[[TaskInfo], Body] | None
-    """None: it is never told as a whole."""
+    """None: the answer is always a stream."""
     instead: Callable[[], Awaitable[None]] | None = None
-    """What answers in place of both: without waiting."""
+    """Answers in place of both, without waiting."""
     kind: Headers = SSE_HEADERS
-    """What the head of a stream says of its type."""
-    keep: PendingResponse | None = None
-    """The response that is to be kept of it; both are made when that is done."""
+    """The headers of the stream's content type."""
+    pending: PendingResponse | None = None
+    """The response to be stored before the views are made."""
 
 
 async def respond(
@@ -183,21 +183,23 @@ async def respond(
     request: Request,
     read: Callable[[Tasks, Caller, Request], Awaitable[ParsedCall]],
 ) -> None:
-    """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame, and
-    nothing of the body. Raises as `wait`, until something is shown."""
-    task, streamed, whole, instead, kind, keep = await read(tasks, caller, request)
+    """Submit the task of a request, and wait for its end or stream it. Raise as `wait`, until the first byte was sent.
+
+    One coroutine: a waiting stream keeps this frame, and nothing of the body.
+    """
+    task, streamed, whole, instead, kind, pending = await read(tasks, caller, request)
     if instead is not None:
         await instead()
         return
     if streamed is None:
         assert whole is not None
-        await wait(tasks, request, task, whole, keep)
+        await wait(tasks, request, task, whole, pending)
         return
-    # one with an idempotency key may be come back to
+    # a client can return to a task with an idempotency key
     task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
-        follow = tasks.submit.open_task(task, keep=keep)
+        follow = tasks.submit.open_task(task, keep=pending)
         async with follow as submitted:
             feed, enqueued_ms, request.rate_limits = follow.feed, submitted.enqueued_ms, submitted.rate_limits
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
@@ -210,9 +212,9 @@ async def respond(
             shown = TaskStream(streamed(info), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.tuning.keepalive_ms / 1000
-            # one that waits in the queue says so at once; bytes have no other place for it than the status
+            # an SSE stream reports its queue position immediately; a stream of bytes can report a failure by its status alone
             hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place, read, streamed, whole, instead, keep  # it may be long
+            del task, submitted, place, read, streamed, whole, instead, pending  # the stream can last long
             try:
                 came_to_end = await serve(
                     request,
@@ -250,14 +252,14 @@ async def respond(
                 if shown.was_lost and not joined:
                     tasks.submit.lost(info, (queue, model), request.id.decode(), enqueued_ms)
     finally:
-        if not came_to_end and lingers:  # nobody can read the rest here, also when the gateway stops
+        if not came_to_end and lingers:  # the rest has no reader, also when the gateway stops
             tasks.cancel_soon(task_id, "client" if hub.time() < give_up else "timeout")
 
 
 class TaskStream:
-    """A stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
+    """A view, with reports of the queue position and keep-alives while its task waits."""
 
-    __slots__ = ("_noticed_at", "_place", "_time", "_told_at", "_view", "open", "was_lost")
+    __slots__ = ("_noticed_at", "_place", "_reported_at", "_time", "_view", "open", "was_lost")
     pending = None
     waits_behind = 0
 
@@ -265,7 +267,7 @@ class TaskStream:
         self._view = view
         self.open = view.open
         self._time = time
-        self._told_at = time()
+        self._reported_at = time()
         self._noticed_at = -math.inf
         self._place = place
         self.was_lost = False
@@ -279,23 +281,23 @@ class TaskStream:
         return self._view.feed(event)
 
     def notice(self, event: Event) -> bytes:
-        """A new place in the queue, as a part of the stream that says nothing else."""
+        """Return a chunk for a new queue position."""
         if event.type != "queued":
             return b""
         self._place = read_queued(event.data)
         if self._time() - self._noticed_at < self._view.place_every_s:
             return b""
         self._noticed_at = self._time()
-        return self._tell()
+        return self._report()
 
     def idle(self) -> bytes:
-        if self._place and self._time() - self._told_at >= QUEUE_CHUNK_S:
-            return self._tell()
+        if self._place and self._time() - self._reported_at >= QUEUE_CHUNK_S:
+            return self._report()
         return self._view.silence
 
-    def _tell(self) -> bytes:
+    def _report(self) -> bytes:
         assert self._place is not None
-        self._told_at = self._time()
+        self._reported_at = self._time()
         return self._view.queue_chunk(self._place)
 
     def lost(self) -> bytes:

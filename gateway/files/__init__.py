@@ -1,1 +1,1 @@
-"""Files that callers bring, and that are made for them: their rows in SQL, their bytes on a disk or in an S3 bucket."""
+"""Files that clients upload, and results of batches: rows in SQL, bytes on a disk or in an S3 bucket."""

@@ -66,7 +66,7 @@ class Disk:
     def _path(self, name: str) -> Path:
         return self._directory / (
             name if name == MARK else f"{name[-2:]}/{name}"
-        )  # no directory gets too many
+        )  # so that no directory has too many files
 
 
 class DiskWriter:

@@ -1,4 +1,4 @@
-"""Names of files, as callers give them and as they are told again, and how ids look. Pure."""
+"""Names and ids of files. Pure."""
 
 import re
 from urllib.parse import quote
@@ -9,20 +9,20 @@ _ID = re.compile(r"file-[0-9a-f]{32}")
 
 
 def is_file_id(text: str) -> bool:
-    """Whether a gateway may have made this id."""
+    """Return whether a text has the form of a file's id."""
     return _ID.fullmatch(text) is not None
 
 
 def plain_name(name: str) -> str:
-    """A name without what no database or header can hold: the last part of a path, without control characters, not longer than
-    MAX_CHARS. Nothing is ever stored under it."""
+    """Return a name that databases and headers accept: the last part of a path, without control characters, of at most MAX_CHARS
+    characters. It is never a path in the storage."""
     last = name.replace("\\", "/").rsplit("/", 1)[-1]
     text = "".join(character for character in last if character.isprintable()).strip()
     return text[:MAX_CHARS] or UNNAMED
 
 
 def disposition(name: str) -> bytes:
-    """The header Content-Disposition of a download by this name (RFC 6266): browsers save it, and show nothing of it."""
+    """Return the header Content-Disposition of a download by this name (RFC 6266): browsers save the file, and never show it."""
     plain = "".join(c if c.isascii() and c not in '"\\%' else "_" for c in name)
     header = f'attachment; filename="{plain}"'
     if plain != name:

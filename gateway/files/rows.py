@@ -1,12 +1,12 @@
-"""The rows of files: whose they are, what they are called, and how far they have come.
+"""The rows of files.
 
-A row is there before the first byte of its file is stored, and goes after the last one: so whatever lies in the storage has a row
-that leads to it, also when a gateway died in between, and nobody ever has to list the storage.
+A row is written before the first byte of its file is stored, and deleted after the last one. So everything in the storage has a
+row, also if a gateway dies in between, and the storage is never listed.
 
     arriving -> ready -> deleted -> (no row)
     arriving -----------> deleted
 
-`due` is when the sweep takes it: an arriving one is abandoned by then, a ready one expires, a deleted one's bytes are removed
+`due` is the time of the sweep: then an arriving file is abandoned, a ready one expires, and a deleted one's bytes are removed
 (again).
 """
 
@@ -22,40 +22,38 @@ from fairlane.gateway.database.tables import files
 
 ARRIVING, READY, DELETED = "arriving", "ready", "deleted"
 LOCK = 0x66696C6573
-"""PostgreSQL's lock of those who make room for a file (`files` in ASCII)."""
-
-
+"""PostgreSQL's advisory lock for checks of room (`files` in ASCII)."""
 _SUMS = func.count(), func.coalesce(func.sum(files.c.bytes), 0)
 
 
 class FileRow(NamedTuple):
-    """A file that is whole."""
+    """A complete file."""
 
     id: str
-    """`file-…`; ids sort by the time at which their files began to come."""
+    """`file-…`; ids sort by the start of their uploads."""
     bytes: int
     created: int
     """ms since 1970."""
     name: str
-    """What its caller calls it."""
+    """The client's name for it."""
     purpose: str
     expires: int | None
-    """ms since 1970; None: it is kept until it is deleted."""
+    """ms since 1970; None: never."""
     owner: Owner
 
     @property
     def status(self) -> str:
-        """As OpenAI's clients want it: a file that can be seen has been processed."""
+        """OpenAI's status of any visible file."""
         return "processed"
 
 
 def new_file_id(now_ms: int) -> str:
-    """A new id; nobody can guess it."""
+    """Return a new id that cannot be guessed."""
     return f"file-{now_ms & 0xFFFF_FFFF_FFFF:012x}{os.urandom(10).hex()}"
 
 
 async def lock(connection: AsyncConnection) -> None:
-    """Have other callers of this wait until the end of the transaction. (SQLite has one writer at a time.)"""
+    """Let other callers of this wait until the end of the transaction. (SQLite has one writer at a time.)"""
     if connection.dialect.name == "postgresql":
         await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
 
@@ -94,13 +92,13 @@ async def finish(connection: AsyncConnection, row: FileRow) -> bool:
 
 
 async def keep_until(connection: AsyncConnection, file_id: str, until: int) -> None:
-    """A file that is there does not expire before."""
+    """Let a ready file expire no earlier than `until`."""
     sooner = and_(files.c.id == file_id, files.c.state == READY, files.c.due < until)
     await connection.execute(update(files).where(sooner).values({"due": until, "expires": until}))
 
 
 async def drop(connection: AsyncConnection, file_id: str, owner: Owner | None, now: int, due: int) -> bool:
-    """A file is there no more, if it was, or arrives still, and is the owner's (None: whoever's it is)."""
+    """Mark a file of an owner (None: of any) as deleted, also one that is arriving. Return whether there was one."""
     alive = and_(files.c.state != DELETED, or_(files.c.due.is_(None), files.c.due > now))
     is_there = and_(alive, files.c.id == file_id, *(() if owner is None else (_of(owner),)))
     values = {"state": DELETED, "due": due}
@@ -128,7 +126,7 @@ async def due(connection: AsyncConnection, now: int, next_due: int, most: int) -
 
 
 async def read(connection: AsyncConnection, file_id: str, owner: Owner | None, now: int) -> FileRow | None:
-    """A file, if it is there, and the owner's (None: whoever's it is)."""
+    """Return a ready file of an owner (None: of any), or None."""
     wanted = _rows().where(_ready(now), files.c.id == file_id)
     if owner is not None:
         wanted = wanted.where(_of(owner))
@@ -146,7 +144,7 @@ async def page(
     descending: bool,
     most: int,
 ) -> list[FileRow]:
-    """Some files of an owner, by time, behind the one with the id `after`, be it still there or not."""
+    """Return files of an owner by time, after the id `after`, which may be deleted."""
     columns = files.c
     wanted = _rows().where(_ready(now), _of(owner))
     if purpose is not None:

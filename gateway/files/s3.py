@@ -17,7 +17,7 @@ PART = 8 << 20
 MAX_PARTS = 2
 """Parts of one file that are sent at the same time."""
 CONNECT_S, REQUEST_S = 5, 60
-"""Limits of a connection, and of one request."""
+"""Deadlines of a connection and of one request."""
 RETRIES, RETRY_S = 3, 20
 
 
@@ -25,7 +25,7 @@ class S3:
     """See `Storage`."""
 
     def __init__(self, bucket: Bucket) -> None:
-        """Raises StorageError if the library is missing or refuses the settings."""
+        """Raise StorageError if the library is missing or rejects the settings."""
         try:
             from obstore.store import S3Store  # noqa: PLC0415 - an extra, and only where it is wanted
         except ImportError as error:
@@ -66,7 +66,7 @@ class S3:
             )
 
     async def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """See `Storage`. Each piece is one request, so nothing stays open while nobody reads."""
+        """See `Storage`. Each piece is one request, so that no connection stays open between reads."""
         import obstore  # noqa: PLC0415
 
         key = self._bucket.prefix + name
@@ -108,7 +108,7 @@ class S3Writer:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Raise the library's errors as a storage's. Their texts hold neither keys nor content."""
+    """Raise the library's errors as StorageError. Their texts contain neither keys nor content."""
     from obstore.exceptions import BaseError  # noqa: PLC0415
 
     try:
@@ -120,5 +120,5 @@ def _translated() -> Iterator[None]:
 
 
 def _why(error: Exception) -> str:
-    sentence = str(error).partition("\n")[0]  # behind which the library's own types follow
+    sentence = str(error).partition("\n")[0]  # the library's own types follow
     return sentence[:500] or type(error).__name__

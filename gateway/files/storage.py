@@ -22,7 +22,7 @@ class NotStored(StorageError):
 
 
 class Writer(Protocol):
-    """An object that is being written. Nobody reads it before `finish` has returned."""
+    """An object that is being written. It is not read before `finish` has returned."""
 
     async def write(self, block: bytes) -> None:
         """Append. Raises StorageError."""

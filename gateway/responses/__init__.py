@@ -1,2 +1,2 @@
-"""Responses that are kept in SQL: what was asked, and when their tasks have ended the whole of their event logs. Until then, and
-for a while longer, Redis has the log: whoever reads one folds the same events, wherever they lie."""
+"""Stored responses in SQL: their input, and after their tasks have ended their whole event logs. Until then, and for a while
+longer, Redis has the log. Readers fold the same events from either."""

@@ -1,4 +1,4 @@
-"""Reads the log of a response from SQL, as readers of the hub read it from Redis."""
+"""Reads the log of a stored response from SQL, as the hub's readers read it from Redis."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,25 +8,25 @@ from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Interrupted, Lost, Take
 
 LARGE = 256 * 1024
-"""From so many packed bytes on a part is unpacked in a thread."""
+"""A part of this many packed bytes is unpacked in a thread."""
 
 
 class ArchiveReader:
-    """Reads a whole log, part by part, and is never ahead of whoever asks. See `hub.Reader`, as far as `serve` uses it."""
+    """Reads a whole log, part by part on demand. It has the members of `hub.Reader` that `serve` uses."""
 
     feed = None
-    """Nothing comes to it but what it reads."""
+    """There are no live events."""
 
     def __init__(self, part: Callable[[int], Awaitable[bytes | None]]) -> None:
-        """`part`: reads a part by its number; None behind the last one."""
+        """`part` reads a part by its number; None after the last one."""
         self._part = part
         self._next = 0
         self._interrupted = False
         self.seq = 0
 
     async def next(self, timeout: float, take: Take | None = None) -> list[Event]:  # noqa: ARG002 - nothing is waited for
-        """The events of the next part. Raises Lost behind the last one, where a log ends that is not whole, or was deleted while
-        it was read; Interrupted; and DatabaseUnavailable."""
+        """Return the events of the next part. Raise Lost after the last one, if the log is incomplete or was deleted meanwhile;
+        Interrupted; and DatabaseUnavailable."""
         if self._interrupted:
             raise Interrupted
         packed = await self._part(self._next)
@@ -41,5 +41,5 @@ class ArchiveReader:
         """Nothing is waited for."""
 
     def interrupt(self) -> None:
-        """Let `next` raise Interrupted from now on."""
+        """Let `next` raise Interrupted."""
         self._interrupted = True

@@ -1,4 +1,4 @@
-"""Pages of a response's input items, as OpenAI's clients ask for them. Pure."""
+"""OpenAI's pages of a response's input items. Pure."""
 
 from typing import NamedTuple
 
@@ -20,33 +20,33 @@ class _Named(msgspec.Struct):
 _named = msgspec.json.Decoder(_Named).decode
 
 
-class Asked(NamedTuple):
-    """Which items."""
+class ItemPage(NamedTuple):
+    """The parameters of a page."""
 
     limit: int = PAGE
     newest_first: bool = True
     after: str | None = None
-    """The id of the item behind which they come."""
+    """The id of the item before the page."""
 
 
-def read_asked(limit: str | None, order: str | None, after: str | None) -> Asked:
-    """What a query asks for. Raises ApiError(400)."""
-    return Asked(read_limit(limit, MAX_OF_PAGE, PAGE), read_newest_first(order), after)
+def read_page(limit: str | None, order: str | None, after: str | None) -> ItemPage:
+    """Return the page that a query wants. Raise ApiError(400)."""
+    return ItemPage(read_limit(limit, MAX_OF_PAGE, PAGE), read_newest_first(order), after)
 
 
-def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:
-    """A page of a list of items as its JSON. Raises ApiError(400) where none of them is `after`."""
+def page_of(task_id: str, input_items: bytes, page: ItemPage) -> bytes:
+    """Return a page of a list of items as JSON. Raise ApiError(400) if `after` is not one of them."""
     listed = items(input_items) or []
     found = [*enumerate(listed)]
-    if asked.newest_first:
+    if page.newest_first:
         found.reverse()
-    if asked.after is not None:
+    if page.after is not None:
         names = (_id_of(item, task_id, number) for number, item in found)
-        at = next((at for at, name in enumerate(names) if name == asked.after), None)
+        at = next((at for at, name in enumerate(names) if name == page.after), None)
         if at is None:
             raise bad_request("after must be the id of one of these items", "after")
         found = found[at + 1 :]
-    shown = [(_id_of(item, task_id, number), item) for number, item in found[: asked.limit]]
+    shown = [(_id_of(item, task_id, number), item) for number, item in found[: page.limit]]
     ends = (shown[0][0], shown[-1][0]) if shown else (None, None)
     pairs = (
         ("object", b'"list"'),
@@ -59,5 +59,5 @@ def page_of(task_id: str, input_items: bytes, asked: Asked) -> bytes:
 
 
 def _id_of(item: bytes, task_id: str, number: int) -> str:
-    """Its own, or the one that it is told by."""
+    """Return the item's own id, or one made of its number."""
     return _named(item).id or f"item_{task_id}_{number}"

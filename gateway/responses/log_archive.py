@@ -33,11 +33,11 @@ gateway died."""
 MAX_CONCURRENT = 4
 """Logs that are read at the same time."""
 LARGE = 256 * 1024
-"""From so many bytes on a part is packed, and the answer of a log made, in a thread: others run meanwhile."""
+"""A part of this many bytes is packed in a thread; so is the answer of such a log made."""
 
 
 class Collected(NamedTuple):
-    """A whole log, and what it comes to."""
+    """A whole log and its outcome."""
 
     row: Row
     ended: int
@@ -48,18 +48,18 @@ class Collected(NamedTuple):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Of the table of logs."""
+        """The rows of the table of logs."""
         task = self.row.task_id
         return [{"task": task, "part": part, "events": events} for part, events in enumerate(self.parts)]
 
     @property
     def size(self) -> int:
-        """Bytes that come to those of its row."""
+        """The bytes to add to the size in its row."""
         return len(self.output) + sum(map(len, self.parts))
 
     @property
     def values(self) -> dict[str, Any]:
-        """What `_write` changes in its row."""
+        """The parameters of `_ENDED`."""
         return {
             "of": self.row.task_id,
             "at": self.ended,
@@ -70,13 +70,13 @@ class Collected(NamedTuple):
 
     @property
     def end(self) -> End:
-        """As webhooks tell it."""
+        """The event for webhooks."""
         row = self.row
         return End(row.owner, f"response.{self.status}", row.id, self.ended)
 
 
 class LogArchive:
-    """`page` reads a part of a log behind an event, as `Hub.page`."""
+    """See the module."""
 
     def __init__(
         self,
@@ -85,16 +85,18 @@ class LogArchive:
         page: Callable[[str, int, int], Awaitable[list[Event]]],
         wrote: Callable[[Owner], None],
     ) -> None:
-        """`wrote`: `StorageQuota.wrote`."""
+        """`page`: `Hub.page`. `wrote`: `StorageQuota.wrote`."""
         self._database = database
         self._store = store
         self._page = page
         self._wrote = wrote
 
     async def keep(self, ends: Sequence[tuple[str, Record]]) -> Collection[str]:
-        """Write down how these tasks have ended, which are responses, all or none; nothing of those that are not kept. Returns
-        those of which it is not known yet whether they are. Repeated, it changes nothing; a later end counts, as Redis had
-        forgotten the one before. Raises StoreError and DatabaseUnavailable."""
+        """Store the logs of those ended tasks that are stored responses, in one transaction. Return the tasks whose rows may
+        still be written. Raise StoreError and DatabaseUnavailable.
+
+        Repeated, it changes nothing; a later end replaces an earlier one, which Redis had lost.
+        """
         ended = {task_id: record.number("ended_at") for task_id, record in ends}
         rows = await self._store.rows(ended, now_ms=0)
         there = {row.task_id for row in rows}
@@ -118,7 +120,7 @@ class LogArchive:
             return None  # it was dropped
 
     async def _collect(self, row: Row, ended: int) -> Collected | None:
-        """The log of a task that has ended, whole; None: it is too large. Raises Lost, and StoreError."""
+        """Return the whole log of a task that has ended; None: it is too large. Raise Lost and StoreError."""
         view, parts, size = ResponsesBodyView(row.info, row.echo), list[bytes](), 0
         epoch = seq = 0
         while True:
@@ -134,8 +136,8 @@ class LogArchive:
             for event in events:
                 view.feed(event)
             if events[-1].terminal:
-                told = told_by(view) if size < LARGE else await asyncio.to_thread(told_by, view)
-                return Collected(row, ended, parts, *told)
+                outcome = outcome_of(view) if size < LARGE else await asyncio.to_thread(outcome_of, view)
+                return Collected(row, ended, parts, *outcome)
             epoch, seq = events[-1].epoch, events[-1].seq
 
 
@@ -149,7 +151,7 @@ _THERE = (
     .where(_here.task.in_(bindparam("tasks", expanding=True)))
     .with_for_update()
 )
-_ANEW = delete(response_logs).where(_logs.task.in_(bindparam("tasks", expanding=True)))
+_REPLACED = delete(response_logs).where(_logs.task.in_(bindparam("tasks", expanding=True)))
 _ENDED = (
     update(responses)
     .where(_here.task == bindparam("of"))
@@ -164,22 +166,22 @@ _PARTS = insert(response_logs)
 
 
 async def _write(connection: AsyncConnection, collected: Sequence[Collected]) -> None:
-    """Write ends, those of responses that are there still and of which no later end is known."""
+    """Write the ends of responses that still exist and have no later end."""
     tasks = [found.row.task_id for found in collected]
     there = {row.task: row.ended for row in await connection.execute(_THERE, {"tasks": tasks})}
     new = [found for found in collected if (there.get(found.row.task_id, found.ended) or 0) < found.ended]
     if not new:
         return
-    anew = [found.row.task_id for found in new if there[found.row.task_id] is not None]
-    if anew:
-        await connection.execute(_ANEW, {"tasks": anew})
+    replaced = [found.row.task_id for found in new if there[found.row.task_id] is not None]
+    if replaced:
+        await connection.execute(_REPLACED, {"tasks": replaced})
     await connection.execute(_ENDED, [found.values for found in new])
     await connection.execute(_PARTS, [part for found in new for part in found.rows])
     await enqueue_all(connection, [found.end for found in new if found.row.background])
 
 
-def told_by(view: ResponsesBodyView) -> tuple[str, bytes]:
-    """The status and the output that a view of a whole log tells."""
+def outcome_of(view: ResponsesBodyView) -> tuple[str, bytes]:
+    """Return the status and the output of a view that was fed a whole log."""
     return _read_body(view.body()).status, b"[%b]" % b",".join(view.output())
 
 

@@ -1,4 +1,4 @@
-"""Event logs as SQL keeps them: some events packed and compressed. Pure."""
+"""Parts of event logs in SQL: packed and compressed events. Pure."""
 
 import zlib
 from collections.abc import Sequence
@@ -8,20 +8,20 @@ import msgspec
 from fairlane.streaming.events import Event
 
 LEVEL = 1
-"""Of zlib: the texts of events repeat what is around them, so the least effort finds nearly all of it."""
+"""zlib's: texts of events repeat themselves, so that the lowest level saves nearly as much as the highest."""
 
 _unpack = msgspec.msgpack.Decoder(list[tuple[int, int, str, bytes]]).decode
 
 
 def pack(events: Sequence[Event]) -> bytes:
-    """Events as one part of a log."""
+    """Return events as one part of a log."""
     plain = [(event.epoch, event.seq, event.type, event.data) for event in events]
     return zlib.compress(msgspec.msgpack.encode(plain), LEVEL)
 
 
 def unpack(packed: bytes) -> list[Event]:
-    """The events of a part. Raises ValueError for what is none."""
+    """Return the events of a part. Raise ValueError."""
     try:
         return [Event(*event) for event in _unpack(zlib.decompress(packed))]
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise ValueError(f"this is no part of a log: {error}") from error
+        raise ValueError(f"invalid part of a log: {error}") from error

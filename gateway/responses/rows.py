@@ -1,4 +1,4 @@
-"""What is known of a response that is kept, beside its content. Pure."""
+"""The rows of stored responses, without their content. Pure."""
 
 from typing import NamedTuple
 
@@ -8,52 +8,52 @@ from fairlane.streaming.views.task import TaskInfo
 
 TASK_TYPE = "openaiLike"
 CONTINUED = frozenset({"completed", "incomplete"})
-"""How a response must have ended for others to go on from it."""
+"""The statuses of responses that others can continue."""
 
 
 class Row(NamedTuple):
-    """A response as its row in SQL has it; times in ms since 1970."""
+    """A stored response; times in ms since 1970."""
 
     task_id: str
     key_id: str
     user: str
-    """With `key_id` whose it is, as of a task."""
+    """With `key_id` the owner, as of a task."""
     created: int
     expires: int
     background: bool
     model: str
-    """With which it was submitted."""
+    """The model at submission."""
     falls: bool
-    """Another model may have run, which the log tells."""
+    """Another model may have run; the log has its name."""
     previous: str
-    """The task of the response that it goes on from; '' = none."""
+    """The task of the response that it continues; '' = none."""
     echo: bytes
-    """What its object repeats of its request, JSON."""
+    """The members of its object that repeat the request, JSON."""
     ended: int | None = None
     """None: SQL does not have its log yet."""
     status: str = ""
-    """As Responses tell it, once it has ended."""
+    """The status of the response object, once it has ended."""
 
     @property
     def id(self) -> str:
-        """As callers know it."""
+        """The response's id."""
         return response_id(self.task_id)
 
     @property
     def owner(self) -> Owner:
-        """Whose it is."""
+        """The key and user that it belongs to."""
         return Owner(self.key_id, self.user)
 
     @property
     def info(self) -> TaskInfo:
-        """What views know of its task: the same wherever and whenever it is read."""
+        """The task info for views: the same in all reads."""
         return TaskInfo(
             self.task_id, self.model, self.created // 1000, TASK_TYPE, user=self.user, falls=self.falls
         )
 
 
 class New(NamedTuple):
-    """A response that is to be kept."""
+    """A response to be stored."""
 
     row: Row
     input_items: bytes
@@ -61,12 +61,12 @@ class New(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its content so far."""
+        """The bytes of its content so far."""
         return len(self.row.echo) + len(self.input_items)
 
 
 class Turn(NamedTuple):
-    """One response in the line of those that a conversation consists of."""
+    """One response of a conversation."""
 
     row: Row
     size: int

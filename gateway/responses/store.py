@@ -1,4 +1,4 @@
-"""Kept responses in SQL: found, listed, deleted, and forgotten when their time is over."""
+"""Stored responses in SQL: queries, deletion and expiry."""
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,20 +12,20 @@ from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.responses.rows import Row, Turn
 
 MAX_PURGED = 50
-"""Their content may be large."""
+"""Their content can be large."""
 
 _c = responses.c
 _ROW = (
     *(_c.task, _c.key_id, _c.user_name, _c.created, _c.expires, _c.background, _c.model, _c.falls),
     *(_c.previous, _c.echo, _c.ended, _c.status),
 )
-"""What a `Row` is made of."""
+"""The columns of a `Row`."""
 _BARE = tuple(literal(b"").label("echo") if column is _c.echo else column for column in _ROW)
-"""The same without what it echoes."""
+"""The same without `echo`."""
 
 
 def _line() -> Select[Any]:
-    """See `ResponseStore.line`: of `task`, at most `most`, at `now`."""
+    """Return the query of `ResponseStore.line`, with the parameters `task`, `most` and `now`."""
     first = bindparam("task", type_=String()).label("task")
     line = select(first, literal(0).label("depth")).cte("line", recursive=True)
     before = select(_c.previous, line.c.depth + 1).join_from(line, responses, _c.task == line.c.task)
@@ -49,57 +49,57 @@ _PART = select(response_logs.c.events).where(
 )
 _DELETE = delete(responses).where(_c.task == bindparam("task"))
 _PURGE = delete(responses).where(_c.task.in_(_over))
-"""Made once: what statements are made of lies in circles, which the collector would have to find after each request."""
+"""Built once: statements contain reference cycles, which would be garbage after each request."""
 
 
 class ResponseStore:
-    """Raises DatabaseUnavailable. What has expired is not there, whether it is deleted yet or not."""
+    """The stored responses; expired ones are not found. All methods raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def row(self, task_id: str, now_ms: int) -> Row | None:
-        """A response that is kept."""
+        """Return a response, or None."""
         async with self._reading() as connection:
             found = await connection.execute(_ONE, {"task": task_id, "now": now_ms})
             row = found.one_or_none()
         return None if row is None else Row(*row)
 
     async def rows(self, task_ids: Collection[str], now_ms: int, *, bare: bool = False) -> list[Row]:
-        """Those of these that are kept; `bare`: without what they echo."""
+        """Return those of these tasks that are stored; `bare`: without `echo`."""
         wanted = _SOME_BARE if bare else _SOME
         async with self._reading() as connection:
             found = await connection.execute(wanted, {"tasks": [*task_ids], "now": now_ms})
             return [Row(*row) for row in found]
 
     async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:
-        """The responses that led to one, it first, each followed by the one that it goes on from; at most `most`, as far as they
-        are there, without what they echo, which may be large in each of them."""
+        """Return the conversation that ends with a response, that one first, each followed by the one that it continues; at most
+        `most`, up to the first missing one, without `echo`, which can be large in each."""
         async with self._reading() as connection:
             found = await connection.execute(_LINE, {"task": task_id, "most": most, "now": now_ms})
             rows = found.all()
         return [Turn(Row(*row[:-1]), row[-1]) for row in rows]
 
     async def items(self, task_ids: Sequence[str]) -> dict[str, tuple[bytes, bytes | None]]:
-        """Input and output of responses, JSON lists. None: SQL does not have the output yet."""
+        """Return input and output of responses, JSON lists. None: SQL does not have the output yet."""
         async with self._reading() as connection:
             rows = (await connection.execute(_CONTENT, {"tasks": [*task_ids]})).all()
         return {task: (asked, answered) for task, asked, answered in rows}
 
     async def output(self, task_id: str, most: int) -> bytes | None:
-        """The output of a response that has ended, a JSON list; None where it has more than `most` bytes, or is not there."""
+        """Return the output of a response that has ended, a JSON list; None if it has more than `most` bytes, or is missing."""
         async with self._reading() as connection:
             found: bytes | None = await connection.scalar(_OUTPUT, {"task": task_id, "most": most})
         return found
 
     async def part(self, task_id: str, part: int) -> bytes | None:
-        """A part of the log of a response that has ended; None behind the last one."""
+        """Return a part of the log of a response that has ended; None after the last one."""
         async with self._reading() as connection:
             found: bytes | None = await connection.scalar(_PART, {"task": task_id, "part": part})
         return found
 
     async def delete(self, task_id: str) -> bool:
-        """Delete a response, with its log; whether it was there."""
+        """Delete a response with its log. Return whether it was stored."""
         async with self._database.writing() as connection:
             gone = await connection.execute(_DELETE, {"task": task_id})
         return gone.rowcount > 0
@@ -109,12 +109,12 @@ class ResponseStore:
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of those whose time was over so long ago; whether there may be more."""
+    """Delete a page of responses that expired `kept_ms` ago. Return whether there may be more."""
     gone = await connection.execute(_PURGE, {"before": now_ms - kept_ms})
     return gone.rowcount > 0
 
 
 async def forget_user(connection: AsyncConnection, user: str, until: int) -> int:
-    """Delete a part of a user's responses of until then; how many."""
+    """Delete a page of a user's responses created by `until`. Return their number."""
     found = select(_c.task).where(_c.user_name == user, _c.created <= until).limit(MAX_PURGED)
     return (await connection.execute(delete(responses).where(_c.task.in_(found)))).rowcount

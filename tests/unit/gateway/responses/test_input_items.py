@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.responses.items import Asked, page_of, read_asked
+from fairlane.gateway.responses.items import ItemPage, page_of, read_page
 
 ITEMS = json.dumps(
     [
@@ -20,7 +20,7 @@ IDS = ["item_t_0", "item_t_1", "fc_mine", "item_t_3"]
 
 
 def page(**asked: Any) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(page_of("t", ITEMS, Asked(**asked)))
+    told: dict[str, Any] = json.loads(page_of("t", ITEMS, ItemPage(**asked)))
     return told
 
 
@@ -61,8 +61,8 @@ def test_an_unknown_item_is_refused() -> None:
 
 
 def test_what_is_asked_for_is_read() -> None:
-    assert read_asked(None, None, None) == Asked(20, True, None)
-    assert read_asked("100", "asc", "x") == Asked(100, False, "x")
+    assert read_page(None, None, None) == ItemPage(20, True, None)
+    assert read_page("100", "asc", "x") == ItemPage(100, False, "x")
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,5 @@ def test_what_is_asked_for_is_read() -> None:
 )
 def test_what_makes_no_sense_is_refused(query: tuple[str | None, str | None, str | None], param: str) -> None:
     with pytest.raises(ApiError) as refused:
-        read_asked(*query)
+        read_page(*query)
     assert (refused.value.status, refused.value.param) == (400, param)
