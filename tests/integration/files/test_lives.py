@@ -16,7 +16,6 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.files import files as module
 from fairlane.gateway.files import rows
 from fairlane.gateway.files.disk import Disk, DiskWriter
 from fairlane.gateway.files.files import ARRIVING_MS, RETRY_REMOVE_MS, Files
@@ -66,29 +65,6 @@ async def keeping(database: Database, tmp_path: Path, monkeypatch: pytest.Monkey
     # on a busy machine a disk may take long, and what then cannot be done at once is left to who sweeps
     monkeypatch.setattr("fairlane.gateway.files.files.REPORT_S", 60.0)
     return Keeping(database, tmp_path / "storage")
-
-
-async def test_a_file_is_there_when_it_is_whole_and_gone_when_it_is_deleted(keeping: Keeping) -> None:
-    files = keeping.files
-    async with files.arriving(ANN) as arriving:
-        await arriving.write(b"half, ")
-        (file_id,) = await keeping.rows()
-        assert await files.list(ANN) == []
-        with pytest.raises(ApiError, match="No such file"):
-            await files.row(ANN, file_id)
-        await arriving.write(b"and half")
-        made = await arriving.finish("../../etc/passwd\r\n", "batch")
-    assert (made.id, made.name, made.bytes, made.created) == (file_id, "passwd", 14, keeping.now)
-    assert await files.list(ANN) == [made] == [await files.row(None, file_id)]
-    assert await keeping.content(ANN, file_id) == b"half, and half"
-    assert await keeping.content(None, file_id, 6) == b"and half"
-    assert await keeping.content(None, file_id, 100) == b""
-    for foreign in (BOB, Owner("", ANN.user), Owner(ANN.key_id, "")):
-        with pytest.raises(ApiError) as refused:
-            await files.delete(foreign, file_id)
-        assert refused.value.status == 404
-    await files.delete(ANN, file_id)
-    assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 
 async def test_a_mark_that_was_never_whole_is_made_anew(keeping: Keeping) -> None:
@@ -245,18 +221,6 @@ async def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_up(
         assert other.id not in keeping.stored()
     keeping.now += RETRY_REMOVE_MS
     await keeping.sweep()
-    assert (await keeping.rows(), keeping.stored()) == ({}, [])
-
-
-async def test_many_are_swept_in_parts_by_several(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SWEPT", 10)
-    for number in range(17):
-        await keeping.files.create(Owner("key", f"key/{number}"), "x", "batch", of(b"x"), expires_s=1)
-    keeping.now += 1000
-    other = keeping.another()
-    assert any(await asyncio.gather(keeping.sweep(), other.sweep()))
-    while await keeping.sweep():
-        pass
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 

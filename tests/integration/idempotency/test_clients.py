@@ -103,13 +103,3 @@ async def test_a_stream_that_is_cut_is_read_again_from_its_first_event(cut: Cut)
     assert {chunk.id for chunk in whole} == {f"chatcmpl-{task['taskId']}"}
     assert whole[: len(begun)] == begun
     assert "".join(chunk.choices[0].delta.content or "" for chunk in whole) == "one two"
-
-
-async def test_an_embedding_and_a_completion_that_are_cut_are_answered_by_their_first_try(cut: Cut) -> None:
-    talk, proxy, client = cut
-    async with talk.worker2(["m"]) as worker:
-        call: Any = talk.later(client.embeddings.create(model="m", input="hi", extra_headers=NAMED))
-        task = await worker.take()
-        await cut_and_joined(talk, proxy)
-        await worker.answer(task, [[0.5, 0.25]])
-        assert (await call).data[0].embedding == [0.5, 0.25]

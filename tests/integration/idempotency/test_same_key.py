@@ -14,7 +14,7 @@ from tests.support.talk import Talk
 
 from fairlane.queues.metrics import TASKS_RESUBMITTED
 
-from .asking import ASKINGS, CHAT, COMPLETION, KEY, NATIVE, WAITED_FOR, Asking, promised
+from .asking import ASKINGS, CHAT, KEY, NATIVE, WAITED_FOR, Asking, promised
 
 pytestmark = pytest.mark.anyio
 
@@ -113,40 +113,6 @@ async def test_a_reader_who_joins_in_the_middle_reads_from_the_first_event(
         await worker.chunk(task, "end", 400)
         await worker.answer(task, None, lastSeq=400)
         same(asking, await first, await second)
-
-
-@pytest.mark.parametrize(
-    "asking",
-    [
-        Asking("/v1/chat/completions", {**CHAT, "stream": True, "stream_options": {"include_usage": True}}),
-        Asking("/v1/completions", {**COMPLETION, "stream": True}),
-        Asking("/v1/messages", {**CHAT, "max_tokens": 9, "stream": True}),
-        Asking("/v1/responses", {"model": "m", "input": "hi", "store": False, "stream": True}),
-    ],
-    ids=str,
-)
-async def test_who_comes_back_together_to_a_large_end_reads_the_same(here: Talk, asking: Asking) -> None:
-    """Also who was told of a place in the queue, or waited so long that the stream was opened."""
-    async with here.worker2(["m"]) as worker:
-        before = here.later(here.http.post("/api/openai", json=NATIVE))
-        blocking = await worker.take()
-        calls = [here.later(asking(here.http))]
-        await here.waiting(1)
-        calls.append(here.later(asking(here.http)))
-        await until(lambda: resubmitted(here)["joined"] == 1, "one to join what waits")
-        await worker.answer(blocking, {})
-        await before
-        task = await worker.take()
-        calls += [here.later(asking(here.http)) for _ in range(3)]
-        await until(lambda: resubmitted(here)["joined"] == 4, "others to join what runs")
-        await worker.answer(task, {"content": "word " * 40_000})
-        joined = await asyncio.gather(*calls)
-        replayed = await asyncio.gather(*[asking(here.http) for _ in range(5)])
-        assert len({promised(answer) for answer in replayed}) == 1
-        assert {answer.content.count(b"word ") for answer in joined} == {replayed[0].content.count(b"word ")}
-        assert replayed[0].content.count(b"word ") >= 40_000
-        if asking.path.endswith("completions"):  # elsewhere it is to be seen how a stream waited
-            assert {promised(answer) for answer in joined} == {promised(replayed[0])}
 
 
 async def test_another_request_is_refused_in_the_shape_of_each_surface_and_the_first_goes_on(

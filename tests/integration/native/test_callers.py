@@ -2,19 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
-from tests.support.streams import events, frames_of
+from tests.support.streams import frames_of
 from tests.support.talk import Talk
 from websockets.exceptions import InvalidStatus
 
-from fairlane.gateway.accounts.secrets import with_first_start_keys
-from fairlane.gateway.settings import Settings
 from fairlane.queues.ids import new_task_id
 
 pytestmark = pytest.mark.anyio
@@ -101,16 +98,6 @@ async def test_anothers_task_answers_exactly_like_an_unknown_one(shared_gateway:
         assert (await other.get(f"/api/task/{queued_behind}")).status_code == 404
 
 
-async def test_a_plain_key_is_its_own_user_whatever_the_headers_say(shared_gateway: Start) -> None:
-    async with shared_gateway(keys=KEYS) as talk, talk.worker() as worker:
-        headers = {"X-Fairlane-User": "boss", "X-Fairlane-Tier": "free"}
-        async with talk.client(secret("acme"), **headers) as acme, talk.client(secret("ops")) as ops:
-            task_id = await submit(acme)
-            await worker.take()
-            row = (await ops.get(f"/api/admin/tasks/{task_id}")).json()
-            assert (row["user"], row["key"], row["queue"]) == ("acme", "acme", "paid_batch")
-
-
 async def test_the_log_says_once_of_a_key_that_the_users_it_names_are_ignored(gateway: Start) -> None:
     named = {"X-Fairlane-User": "ann"}
     async with gateway(keys=KEYS) as talk:
@@ -149,53 +136,6 @@ async def test_a_delegating_key_names_user_and_tier_and_sees_each_users_tasks_as
                 answer = await site.post("/api/openai", json={}, headers=bad)
                 assert answer.status_code == 400
                 assert next(iter(bad)) in answer.json()["error"]
-
-
-async def test_a_user_of_one_key_is_not_the_same_user_of_another(gateway: Start) -> None:
-    async with gateway(keys=[*KEYS, key("site2", delegating=True)]) as talk, talk.worker():
-        ann = {"X-Fairlane-User": "acme"}
-        async with talk.client(secret("acme")) as acme, talk.client(secret("site2"), **ann) as site2:
-            task_id = await submit(acme)
-            assert (await site2.get(f"/api/task/{task_id}")).status_code == 404
-
-
-async def test_names_that_a_delegating_key_gives_use_up_nobodys_limits_but_their_own(gateway: Start) -> None:
-    limits = {"m": {"concurrency": 1, "max_waiting_per_user": 1}}
-    async with gateway(keys=KEYS, models=limits) as talk, talk.worker() as worker:
-        acme = {"X-Fairlane-User": "acme"}
-        async with talk.client(secret("site"), **acme) as site, talk.client(secret("acme")) as plain:
-            await submit(site, model="m")
-            await worker.take()
-            await submit(site, model="m")
-            full = await site.post("/api/openai", json={"model": "m", "async": True})
-            assert full.json()["code"] == "USER_QUEUE_FULL"
-            await submit(
-                plain, model="m"
-            )  # the key `acme` is another user than the name `acme` of the key `site`
-
-
-async def test_only_an_admin_key_reads_the_state(shared_gateway: Start) -> None:
-    async with shared_gateway(keys=KEYS) as talk:
-        for key_id, status in (("ops", 200), ("acme", 403), ("site", 403)):
-            async with talk.client(secret(key_id)) as client:
-                answer = await client.get("/api/admin/overview")
-                assert answer.status_code == status
-                if status == 403:
-                    assert answer.json()["code"] == "FORBIDDEN"
-                    assert "admin" in answer.json()["error"]
-
-
-async def test_a_key_uses_only_its_models(shared_gateway: Start) -> None:
-    async with (
-        shared_gateway(keys=KEYS) as talk,
-        talk.worker() as worker,
-        talk.client(secret("narrow")) as narrow,
-    ):
-        refused = await narrow.post("/api/openai", json={"model": "big"})
-        assert refused.status_code == 404
-        assert refused.json()["code"] == "MODEL_NOT_FOUND"
-        await submit(narrow, model="small")
-        assert (await worker.take())["payload"]["model"] == "small"
 
 
 async def test_with_worker_tokens_configured_only_they_connect(gateway: Start) -> None:
@@ -268,24 +208,3 @@ async def test_a_ticket_of_one_replica_is_good_on_another(gateway: Start) -> Non
 
 
 # ---- the first start ----------
-
-
-async def test_off_loopback_the_first_start_makes_a_caller_key_and_a_worker_token(
-    gateway: Start, tmp_path: Path
-) -> None:
-    asked = Settings(host="0.0.0.0", data_dir=tmp_path)
-    settings, created = with_first_start_keys(asked)
-    secrets = {one.kind: one.secret for one in created}
-    assert set(secrets) == {"key", "worker"}
-    _, again = with_first_start_keys(asked)
-    assert again == []
-    async with gateway(host="0.0.0.0", keys=settings.keys, workers=settings.workers) as talk:
-        assert (await talk.http.post("/api/openai", json={})).status_code == 401
-        with pytest.raises(InvalidStatus):
-            async with talk.worker():
-                pass
-        async with talk.worker(secrets["worker"]) as worker, talk.client(secrets["key"]) as caller:
-            task_id = await submit(caller)
-            await worker.answer(await worker.take(), {"a": 1})
-            async with events(caller, "GET", f"/api/task/{task_id}/events") as reader:
-                assert (await reader.rest())[-1].data["result"] == {"a": 1}

@@ -19,34 +19,6 @@ def says_when(answer: httpx2.Response) -> bool:
     return 1 <= seconds <= 60 and exact <= seconds * 1000
 
 
-async def test_each_queue_has_its_own_length(gateway: Start) -> None:
-    queues: dict[str, dict[str, Any]] = {
-        "paid_stream": {"tier": "paid", "mode": "stream", "max_length": 2},
-        "paid_batch": {"tier": "paid", "mode": "batch"},
-        "paid_vision": {"tier": "paid", "mode": "vision"},
-        "free_stream": {"tier": "free", "mode": "stream", "max_length": 1},
-        "free_batch": {"tier": "free", "mode": "batch"},
-        "free_vision": {"tier": "free", "mode": "vision"},
-    }
-    async with gateway(queues=queues, max_queue_length=3) as talk, talk.worker() as worker:
-        await talk.submit()
-        await worker.take()
-        accepted: dict[str, int] = {}
-        for name, queue in queues.items():
-            headers = {"X-Fairlane-Tier": str(queue["tier"])}
-            for model in ("a", "b", "c", "d"):  # the length counts over all models
-                body = {"async": True, "mode": queue["mode"], "model": model}
-                answer = await talk.http.post("/api/openai", json=body, headers=headers)
-                if answer.status_code == 202:
-                    accepted[name] = accepted.get(name, 0) + 1
-                else:
-                    assert (answer.status_code, answer.json()["error"]) == (503, "Queue is full")
-                    assert says_when(answer)
-        assert accepted == {name: queue.get("max_length", 3) for name, queue in queues.items()}
-        shown = {row["queue"]: (row["waiting"], row["maxLength"]) for row in (await talk.state())["queues"]}
-        assert shown == {name: (number, number) for name, number in accepted.items()}
-
-
 async def test_a_refused_task_leaves_nothing(gateway: Start) -> None:
     async with gateway(max_queue_length=1) as talk, talk.worker() as worker:
         await talk.submit()

@@ -90,27 +90,6 @@ async def test_the_first_output_limit_tightens_with_the_queue_and_relaxes_as_it_
         assert (await look(talk, MANY))["firstOutput"]["ms"] == 30_000
 
 
-async def test_the_limit_on_silence_does_so_too(gateway: Start) -> None:
-    models = following(silence_ms=30_000)
-    async with gateway(models=models) as talk, talk.worker2(["m"]) as worker:
-        done = await talk.submit(model="m")
-        task = await worker.take()
-        await worker.chunk(task, "a")
-        await worker.answer(task, {})
-        await talk.reaches(done, "completed")
-        await talk.submit(model="m")
-        task = await worker.take()
-        stalled, _ = [await talk.submit(model="m") for _ in range(2)]
-        await answered_quickly(talk, "gap")
-        limits = await look(talk, MANY)
-        assert limits["firstOutput"] is None
-        assert (limits["silence"]["ms"], limits["silence"]["answers"]) == (200, 5001)
-        await worker.answer(task, {})
-        await worker.chunk(await worker.take(), "and then")
-        text = "The model sent nothing for 200 ms, tightened from 30000 ms"
-        assert await failure_of(talk, stalled) == (text, "STREAM_STALLED")
-
-
 async def test_replicas_come_to_the_same_limits(gateway: Start) -> None:
     models = following(first_output_ms=30_000)
     async with (
@@ -127,25 +106,3 @@ async def test_replicas_come_to_the_same_limits(gateway: Start) -> None:
         assert (await look(there))["firstOutput"]["answers"] == 5001
         for talk in (here, there):
             assert (await look(talk, MANY))["firstOutput"]["ms"] == 200
-
-
-async def test_while_the_model_is_paused_nothing_tightens(gateway: Start) -> None:
-    models = following(first_output_ms=30_000)
-    async with gateway(models=models) as talk, talk.worker2(["m"]) as worker:
-        await talk.warm(worker, "m")
-        await talk.submit(model="m")
-        await worker.take()
-        await talk.submit(model="m")
-        await answered_quickly(talk, "first")
-        assert (await look(talk, MANY))["firstOutput"]["ms"] == 200
-        await talk.http.patch("/api/admin/models/m", json={"paused": True})
-        limit = (await look(talk, MANY))["firstOutput"]
-        assert (limit["ms"], limit["reason"]) == (30_000, "paused")
-
-
-async def test_a_model_without_lower_bounds_keeps_its_limits_and_is_not_asked_about(gateway: Start) -> None:
-    async with gateway(models={"m": {"first_output_ms": 5000}}) as talk:
-        limits = await look(talk, 3)
-        assert (limits["firstOutput"]["ms"], limits["firstOutput"]["reason"]) == (5000, "fixed")
-        assert not await talk.served.gateway.link.command("KEYS", "*:answers:*")
-        assert talk.served.gateway.dispatcher.congestion.held("m") is None

@@ -12,18 +12,7 @@ pytestmark = pytest.mark.anyio
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
-REFUSED = [
-    {"X-Forwarded-For": "1.2.3.4"},
-    {"Forwarded": "for=1.2.3.4"},
-    {"X-Real-IP": "1.2.3.4"},
-    {"Via": "1.1 proxy"},
-    {"Host": "evil.example"},
-    {"Host": "evil.example:8080"},
-    {"Host": "127.0.0.1.evil.example"},
-    {"Host": ""},
-    {"Origin": "https://evil.example"},
-    {"Origin": "null"},
-]
+REFUSED = [{"Via": "1.1 proxy"}, {"Host": "evil.example"}, {"Origin": "https://evil.example"}]
 
 
 @pytest.mark.parametrize("headers", REFUSED)
@@ -42,19 +31,7 @@ async def test_an_open_gateway_refuses_strangers(shared_gateway: Start, headers:
         assert await worker.idle(0.05)
 
 
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/json", ""]
-)
-async def test_an_open_gateway_takes_only_json_bodies(shared_gateway: Start, kind: str) -> None:
-    async with shared_gateway() as talk, talk.worker() as worker:
-        headers = {"Content-Type": kind}
-        answer = await talk.http.post("/api/openai", content=b"{}", headers=headers)
-        assert answer.status_code in (403, 415)
-        assert "application/json" in answer.json()["error"]
-        assert await worker.idle(0.05)
-
-
-@pytest.mark.parametrize("headers", REFUSED[:4] + REFUSED[-2:])
+@pytest.mark.parametrize("headers", REFUSED[::2])
 async def test_an_open_gateway_takes_no_workers_from_strangers(
     shared_gateway: Start, headers: dict[str, str]
 ) -> None:
@@ -64,13 +41,6 @@ async def test_an_open_gateway_takes_no_workers_from_strangers(
                 pass
         assert refused.value.response.status_code == 403
         assert (await talk.state())["workers"] == []
-
-
-async def test_localhost_by_any_of_its_names_is_answered(shared_gateway: Start) -> None:
-    async with shared_gateway() as talk, talk.worker():
-        for host in ("localhost", "127.0.0.1:1234", "[::1]:80", "LOCALHOST:80"):
-            answer = await talk.http.get("/api/admin/overview", headers={"Host": host})
-            assert answer.status_code == 200
 
 
 async def test_an_open_gateway_believes_user_and_tier(shared_gateway: Start) -> None:

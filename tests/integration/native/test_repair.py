@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
 from tests.integration.native.keys import key, secret
 from tests.integration.native.test_structured_output import BAD, GOOD, asked, message, take_of
 from tests.support.rawworkers import NOBODY, RawWorker
@@ -74,23 +73,6 @@ async def test_the_model_is_told_its_answer_and_what_was_wrong_with_it(shared_ga
             "completion_tokens": 10,
             "repaired": {"prompt_tokens": 10, "completion_tokens": 5},
         }
-
-
-async def test_openais_client_gets_the_answer_and_the_usage_of_both(shared_gateway: Start) -> None:
-    async with (
-        shared_gateway(structured_repair=True) as talk,
-        talk.worker2(["m"]) as worker,
-        AsyncOpenAI(base_url=f"{talk.served.url}/v1", api_key="x", max_retries=0) as client,
-    ):
-        call = talk.later(client.chat.completions.create(**CHAT))
-        await in_pieces(worker, await worker.take(), BAD)
-        await in_pieces(worker, await worker.take(), GOOD)
-        answer = await call
-        assert answer.choices[0].message.content == GOOD
-        assert answer.usage is not None
-        usage = answer.usage.model_dump()
-        assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (20, 10, 30)
-        assert usage["repaired"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
 async def test_events_and_operators_tell_of_it_and_nothing_of_the_first_answer_is_shown(
@@ -247,42 +229,6 @@ async def test_a_task_between_its_answers_survives_its_gateway(gateway: Start) -
         await worker.answer(task, message(GOOD))
         poll = await talk.reaches(task_id, "completed")
         assert poll["result"]["usage"]["prompt_tokens"] == 20
-
-
-async def test_the_same_idempotency_key_is_told_the_last_answer(shared_gateway: Start) -> None:
-    named = {**ONCE_MORE, "Idempotency-Key": "k1"}
-    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
-        calls = [talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=named))]
-        task = await worker.take()
-        calls.append(talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=named)))
-        await in_pieces(worker, task, BAD)
-        await in_pieces(worker, await worker.take(), GOOD)
-        calls.append(talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=named)))
-        for call in calls:
-            body = (await call).json()
-            assert body["choices"][0]["message"]["content"] == GOOD
-            assert body["usage"]["prompt_tokens"] == 20
-        await no_other_task(worker)
-
-
-async def test_the_time_is_that_of_both(gateway: Start) -> None:
-    async with gateway(min_task_timeout_ms=1) as talk, talk.worker2(["m"]) as worker:
-        call = talk.later(talk.http.post("/api/openai", json={**CHAT, "repair": True, "timeout": 1500}))
-        await worker.answer(await worker.take(), message(BAD))
-        again = await worker.take()
-        assert again["timeoutMs"] < 1500
-        body = (await call).json()
-        assert body["code"] == "TOTAL_TIMEOUT"
-
-
-@pytest.mark.parametrize("value", ["yes", "2", ""])
-async def test_a_header_that_says_neither_is_refused(shared_gateway: Start, value: str) -> None:
-    async with shared_gateway() as talk, talk.worker2(["m"]):
-        headers = {"X-Fairlane-Repair": value}
-        answer = await talk.http.post("/v1/chat/completions", json=CHAT, headers=headers)
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "x-fairlane-repair")
-        native = await talk.http.post("/api/openai", json={**CHAT, "repair": value})
-        assert (native.status_code, native.json()["code"]) == (400, "INVALID_REQUEST")
 
 
 async def test_a_long_answer_is_withheld_whole_and_within_its_bound(gateway: Start) -> None:

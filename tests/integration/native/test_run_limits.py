@@ -129,29 +129,3 @@ async def test_a_failure_has_a_category_wherever_its_code_is(gateway: Start) -> 
         await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
         body = (await chat).json()["error"]
         assert (body["code"], set(body)) == (now[0], {"message", "type", "param", "code"})
-
-
-EMBEDDING = {"model": "m", "input": "a"}
-
-
-async def test_embeddings_have_the_same_limits_and_codes(gateway: Start) -> None:
-    limits = {"min_task_timeout_ms": 100, "models": {"m": {"first_output_ms": 200}, "n": {}}}
-    async with gateway(**limits) as talk, talk.worker2(["m", "n"], slots=2) as worker:
-        silent = talk.later(talk.http.post("/v1/embeddings", json=EMBEDDING))
-        task = await worker.take()
-        assert task["taskType"] == "openaiEmbedding"
-        answer = await silent
-        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "FIRST_TOKEN_TIMEOUT")
-        late = talk.later(
-            talk.http.post(
-                "/v1/embeddings", json={**EMBEDDING, "model": "n"}, headers={"X-Fairlane-Timeout": "200"}
-            )
-        )
-        answer = await late
-        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "TOTAL_TIMEOUT")
-    async with gateway(max_queue_wait_ms=200) as talk, talk.worker2(["m"]) as worker:
-        running = talk.sync(model="m")
-        await worker.take()
-        answer = await talk.http.post("/v1/embeddings", json=EMBEDDING)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "QUEUE_TIMEOUT")
-        running.cancel()

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import serving
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.metrics.siblings import Siblings
-from fairlane.gateway.process.server import Server, make_server
-from fairlane.gateway.runtime import Gateway, open_gateway
+from fairlane.gateway.runtime import open_gateway
 from fairlane.gateway.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -60,31 +58,6 @@ async def test_who_drains_alone_says_how_long_it_may_take(redis_url: str, tmp_pa
         assert 20_000 < await refused(a) <= 30_000
         await worker.answer(task, {})
         await draining
-
-
-async def test_what_answers_say_of_the_date_goes_on_while_a_gateway_drains(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    servers: list[Server] = []
-
-    def kept(gateway: Gateway, settings: Settings) -> Server:
-        servers.append(make_server(gateway, settings))
-        return servers[0]
-
-    monkeypatch.setattr(serving, "make_server", kept)
-    async with talking(redis_url, tmp_path, drain_ms=60_000) as talk, talk.worker() as worker:
-        call = talk.sync()
-        task = await worker.take()
-        servers[0].end()
-        await until(lambda: talk.served.gateway.tasks.lifecycle.draining, "the drain to begin")
-        monkeypatch.setattr("uvicorn.server.formatdate", lambda *_, **__: "later")
-
-        async def is_later() -> bool:
-            return (await talk.http.get("/readyz")).headers["date"] == "later"
-
-        await until(is_later, "the date to go on")
-        await worker.answer(task, {})
-        assert (await call).status_code == 200
 
 
 async def test_the_processes_of_one_gateway_go_together_and_count_for_none(

@@ -143,18 +143,6 @@ async def test_a_schema_that_is_none_is_refused_with_a_sentence(
         assert not state["models"] or not any(model["waiting"] for model in state["models"])
 
 
-async def test_other_tasks_start_no_process_and_store_nothing(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
-        task_id = await talk.submit(model="m")
-        task = await worker.take()
-        record = await talk.served.gateway.scheduler.position(task_id)
-        assert record is not None
-        assert "schema" not in record.fields
-        await worker.answer(task, "anything")
-        await talk.reaches(task_id, "completed")
-        assert talk.served.gateway.checker._child is None
-
-
 async def test_its_worker_is_not_to_blame(shared_gateway: Start) -> None:
     async with shared_gateway() as talk, talk.worker2(["m"]) as worker, talk.worker2(["m"]) as other:
         for _ in range(12):

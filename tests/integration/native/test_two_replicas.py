@@ -3,12 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import pytest
 from tests.support.ids import numbered
-from tests.support.rawworkers import key
-from tests.support.streams import frames_of
 from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
@@ -42,38 +39,6 @@ async def test_a_result_reaches_a_sync_caller_elsewhere(here: Talk, there: Talk,
         assert task["payload"]["name"] == "across"
         await worker.answer(task, {"x": "y" * size})
         assert (await call).json() == {"x": "y" * size}
-
-
-async def test_a_stream_is_the_same_at_both(here: Talk, there: Talk) -> None:
-    async with there.worker() as worker, here.events("/api/openai", json={"stream": True}) as first:
-        task = await worker.take()
-        url = f"/api/task/{task['taskId']}/events"
-        async with there.events(url) as second:
-            seen = []
-            for text in ("one ", "two ", "x" * 100_000):
-                await worker.chunk(task, text)
-                seen += await first.until("chunk")
-            await worker.answer(task, None)
-            seen += await first.rest()
-            other = await second.rest()
-        logged = [event for event in seen if event.id]
-        assert logged == [event for event in other if event.id]
-        for talk in (here, there):
-            assert frames_of((await talk.http.get(url)).content) == logged
-            assert (await talk.poll(task["taskId"]))["result"] == seen[-1].data["result"]
-
-
-async def test_progress_reaches_a_reader_elsewhere(here: Talk, there: Talk) -> None:
-    async with (
-        there.worker2(["m"]) as worker,
-        here.events("/api/openai", json={"model": "m", "stream": True}) as reader,
-    ):
-        task = await worker.take()
-        await reader.until("start")
-        await worker.send("taskProgress", **key(task), pct=40)
-        assert (await reader.until("progress"))[-1].data["pct"] == 40
-        await worker.answer(task, {})
-        await reader.until("done")
 
 
 async def test_progress_reaches_a_reader_elsewhere_who_joins_later(here: Talk, there: Talk) -> None:
@@ -144,32 +109,6 @@ async def test_leaving_here_stops_the_worker_there(here: Talk, there: Talk) -> N
         frame = await worker.recv()
         assert (frame["type"], frame["reason"]) == ("cancel", "client")
         assert (await there.poll(task["taskId"]))["status"] == "cancelled"
-
-
-async def test_polls_and_state_say_the_same_at_both(here: Talk, there: Talk) -> None:
-    async with there.worker() as worker:
-        running, waiting = await here.submit(), await there.submit()
-        await worker.take()
-
-        def told(body: dict[str, Any]) -> dict[str, Any]:
-            """All but what differs by place and instant: the signed link, the estimates."""
-            return {
-                name: value
-                for name, value in body.items()
-                if name != "streamUrl" and not name.startswith("estimated")
-            }
-
-        for task_id in (running, waiting):
-            assert told(await here.poll(task_id)) == told(await there.poll(task_id))
-        states = [await talk.state() for talk in (here, there)]
-        for state in states:
-            for behind in ("retainedBytes", "recordsWaiting"):  # counted a moment after an end
-                del state["counts"][behind]
-            for queue in state["queues"]:
-                queue["oldestWaitMs"] = queue["oldestWaitMs"] is not None  # it differs by instant
-        for name in ("queues", "models", "counts", "tasks"):
-            assert states[0][name] == states[1][name]
-        assert [len(state["replicas"]) for state in states] == [2, 2]
 
 
 async def test_a_worker_lost_there_lets_the_caller_here_go_on_with_another(here: Talk, there: Talk) -> None:

@@ -103,20 +103,6 @@ async def test_cut_after_any_number_of_events_while_it_runs_the_stream_goes_on_a
         assert set(await asyncio.gather(*readers)) == {b"".join(frames)}
 
 
-async def test_after_the_end_any_cursor_gets_the_rest_from_either_gateway(shared_pair: MakePair) -> None:
-    async with shared_pair() as (a, b), b.worker() as worker:
-        task_id = await a.submit(metadata={"order": 7})
-        await play(worker, await worker.take())
-        frames = await read_all(a, task_id)
-        assert frames[0].data["metadata"] == {"order": 7}
-        for at, frame in enumerate(frames[:-1]):
-            for talk in (a, b):
-                assert await read_all(talk, task_id, frame.id) == frames[at + 1 :]
-        for talk in (a, b):
-            async with await RawStream.open(talk.served.url, path(task_id), last=frames[-1].id) as end:
-                assert end.status == 204, "a browser would come back for ever"
-
-
 async def test_a_connection_cut_at_any_byte_loses_nothing(shared_pair: MakePair) -> None:
     """What a browser does: a frame that is not complete is thrown away, the cursor is that of the last whole one."""
     async with shared_pair() as (a, b), a.worker() as worker:
@@ -161,45 +147,6 @@ async def test_a_posted_stream_and_its_replay_are_byte_for_byte_the_same(shared_
             await play(worker, await worker.take())
             live = await posted.log()
         assert live == await read_all(a, task_id) == await read_all(b, task_id)
-
-
-async def test_a_reader_at_the_other_gateway_sees_queued_and_then_start(shared_pair: MakePair) -> None:
-    async with shared_pair() as (a, b), a.worker() as worker:
-        first = await a.submit()
-        held = await worker.take()
-        second = await a.submit(metadata={"who": "second"})
-        async with await RawStream.open(b.served.url, path(second)) as stream:
-            frame = await stream.frame()
-            assert frame is not None
-            assert frame.event == "queued"
-            assert frame.id is None
-            assert frame.data["position"] == 1
-            await worker.answer(held, "first")
-            [started] = await stream.take(1)
-            assert (started.event, (started.id or "")[-2:]) == ("start", "-1")
-            assert started.data["metadata"] == {"who": "second"}
-            await play(worker, await worker.take())
-            assert joined_text(await stream.log()) == "".join(WORDS)
-        assert (await b.poll(first))["result"] == "first"
-
-
-async def ahead(talk: Talk, task_id: str, cursor: str) -> list[Frame]:
-    async with await RawStream.open(talk.served.url, path(task_id), last=cursor) as stream:
-        frames = []
-        while (frame := await stream.frame()) is not None:
-            frames.append(frame)
-        return frames
-
-
-async def test_a_cursor_that_the_log_never_reached_is_told_to_begin_anew(shared_pair: MakePair) -> None:
-    async with shared_pair() as (a, b), a.worker() as worker:
-        task_id = await a.submit()
-        await play(worker, await worker.take(), ["a", "b"])
-        whole = await read_all(a, task_id)
-        for cursor in ("1-99", "7-1", "7-3"):
-            frames = await ahead(b, task_id, cursor)
-            assert [frame.event for frame in frames[:2]] == ["gap", "restart"], cursor
-            assert frames[2:] == whole
 
 
 async def test_many_readers_at_both_gateways_see_the_same(shared_pair: MakePair) -> None:

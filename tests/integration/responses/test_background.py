@@ -138,20 +138,6 @@ async def test_resumed_behind_any_event_in_redis_and_in_sql_the_rest_is_the_same
         await check()
 
 
-async def test_the_background_goes_on_when_its_reader_goes(here: Talk, acme: Asker) -> None:
-    async with here.worker2(["m"]) as worker:
-        body = {"model": "m", "input": "x", "background": True, "stream": True}
-        async with acme.http.stream("POST", "/v1/responses", json=body) as answer:
-            response_id = "resp_" + answer.headers["x-task-id"]
-            async for piece in answer.aiter_bytes():
-                assert b"response.created" in piece
-                break
-        task = await worker.take()
-        await worker.chunk(task, "all")
-        await worker.answer(task, result=None)
-        assert text_of(await acme.reaches(response_id, "completed")) == "all"
-
-
 @pytest.mark.parametrize(
     ("ends", "status", "last"),
     [

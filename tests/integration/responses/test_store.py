@@ -9,10 +9,10 @@ from sqlalchemy import func, select, update
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import response_logs, responses
+from fairlane.gateway.database.tables import responses
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.rows import New, Row
-from fairlane.gateway.responses.store import ResponseStore, forget_user, purge
+from fairlane.gateway.responses.store import ResponseStore, purge
 from fairlane.gateway.responses.writer import ResponseWriter
 
 pytestmark = pytest.mark.anyio
@@ -56,17 +56,6 @@ async def number(database: Database) -> int:
         return await connection.scalar(select(func.count()).select_from(responses)) or 0
 
 
-async def test_what_is_kept_is_there_at_once_and_until_its_time_is_over(
-    writer: ResponseWriter, store: ResponseStore
-) -> None:
-    kept = new("a", previous="z", falls=True)
-    await writer.write(kept)
-    assert await store.row("a", NOON) == kept.row
-    assert await store.row("a", NOON + 1000) is None
-    assert await store.row("b", NOON) is None
-    assert await store.items(["a", "b"]) == {"a": (kept.input_items, None)}
-
-
 async def test_those_who_come_at_the_same_time_share_a_transaction(
     writer: ResponseWriter, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,31 +91,6 @@ async def test_who_cannot_be_written_down_is_told_and_others_are_kept(
     assert await number(database) == 2
 
 
-async def test_a_forgotten_user_leaves_nothing(writer: ResponseWriter, database: Database) -> None:
-    await asyncio.gather(*(writer.write(new(f"{n}", user="ann")) for n in range(3)), writer.write(new("x")))
-    forgotten = ErasedUsers(database)
-    await forgotten.mark("ann", NOON)
-    async with database.writing() as connection:
-        assert await forget_user(connection, "ann", NOON) == 3
-    await writer.write(new("late", user="ann"))
-    await writer.write(new("anew", user="ann", created=NOON + 1))
-    async with database.reading() as connection:
-        left = (await connection.execute(select(responses.c.task).order_by(responses.c.task))).scalars().all()
-    assert left == ["anew", "x"]
-
-
-async def test_a_conversation_is_found_from_its_end(writer: ResponseWriter, store: ResponseStore) -> None:
-    for task, previous in (("a", ""), ("b", "a"), ("c", "b"), ("other", "a")):
-        await writer.write(new(task, previous=previous))
-    assert [turn.row.task_id for turn in await store.line("c", 10, NOON)] == ["c", "b", "a"]
-    assert [turn.row.task_id for turn in await store.line("c", 2, NOON)] == ["c", "b"]
-    assert {turn.row.echo for turn in await store.line("c", 10, NOON)} == {b""}
-    assert await store.delete("b")
-    assert not await store.delete("b")
-    assert [turn.row.task_id for turn in await store.line("c", 10, NOON)] == ["c"]
-    assert await store.line("b", 10, NOON) == []
-
-
 async def test_output_that_is_too_long_is_not_read(
     writer: ResponseWriter, store: ResponseStore, database: Database
 ) -> None:
@@ -136,17 +100,6 @@ async def test_output_that_is_too_long_is_not_read(
         await connection.execute(update(responses).values(output=b'[{"id":"msg_a_0"}]'))
     assert await store.output("a", 18) == b'[{"id":"msg_a_0"}]'
     assert await store.output("a", 17) is None
-
-
-async def test_a_log_goes_with_its_response(
-    writer: ResponseWriter, store: ResponseStore, database: Database
-) -> None:
-    await writer.write(new("a"))
-    async with database.writing() as connection:
-        await connection.execute(response_logs.insert().values(task="a", part=0, events=b"x"))
-    assert await store.part("a", 0) == b"x"
-    await store.delete("a")
-    assert await store.part("a", 0) is None
 
 
 async def test_what_is_over_is_purged(writer: ResponseWriter, database: Database) -> None:
