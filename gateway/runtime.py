@@ -43,7 +43,7 @@ from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
-from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
+from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
 from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.keys import KeyAdmin
@@ -471,7 +471,7 @@ class Gateway:
         self.current.take_overrides(overrides)
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
 
-    async def _take_endpoints(self, known: Known) -> None:
+    async def _take_endpoints(self, known: StoredEndpoints) -> None:
         """Let the endpoints hold that were added; their limits first, without which nothing of them starts."""
         added = {one.name: one.settings for one in known.endpoints.values()}
         self.current.take_endpoints(added, known.changed_ms)

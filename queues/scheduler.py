@@ -85,7 +85,7 @@ from fairlane.queues.tasks import (
     Top,
     Used,
 )
-from fairlane.queues.versions import Configuration, Standing, Version, hash_of, read_configuration
+from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_of, read_configuration
 
 log = structlog.get_logger("fairlane.queues")
 
@@ -835,7 +835,7 @@ class Scheduler:
         models: Mapping[str, Mapping[str, Value]],
         version: Version = NEVER_READ,
         link: RedisLink | None = None,
-    ) -> Standing:
+    ) -> ConfigStatus:
         """Set what the configuration says of queues and models (see `rules`); holds from the next decision on, everywhere.
 
         What it does not say is no longer set; what was changed while running stays as it was changed. It is not set while another
@@ -845,7 +845,7 @@ class Scheduler:
         outcome, in_force, born = await (link or self._link).run(
             "configure", self.replica, version.modified_ms, version.read_ms, hash_of(said), *said
         )
-        return Standing(outcome.decode(), read_configuration(in_force), born.decode())
+        return ConfigStatus(outcome.decode(), read_configuration(in_force), born.decode())
 
     async def in_force(self) -> tuple[Configuration | None, str]:
         """Whose configuration holds, and `Standing.born`; None and '' in a store that was never configured."""

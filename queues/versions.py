@@ -19,7 +19,7 @@ class Version(NamedTuple):
 
 class Configuration(NamedTuple):
     """A version of the configuration as the store knows it. `hash` names what it says. `replica` brought it, where known; in the
-    `Standing` of one that is overruled it is one that lives and runs it.
+    `ConfigStatus` of one that is overruled it is one that lives and runs it.
     """
 
     modified_ms: int
@@ -28,7 +28,7 @@ class Configuration(NamedTuple):
     replica: str = ""
 
 
-class Standing(NamedTuple):
+class ConfigStatus(NamedTuple):
     """What became of a replica's configuration."""
 
     outcome: str

@@ -17,7 +17,7 @@ from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, read_body
 from fairlane.gateway.operator.keys import no_key
-from fairlane.gateway.records.balances import Balances, Standing
+from fairlane.gateway.records.balances import BalanceRow, Balances
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow
 from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
@@ -221,7 +221,7 @@ class QuotaAdmin:
             return ""
         return self._current.plans.budgets.text(who.quota, now_ms())
 
-    def _shown(self, standing: Standing) -> dict[str, Any]:
+    def _shown(self, standing: BalanceRow) -> dict[str, Any]:
         subject = subject_of(standing.subject)
         active = self._active(subject)
         who = self._current.callers.of_key(subject.key_id) if active else None

@@ -58,7 +58,7 @@ class BudgetLeft(NamedTuple):
         return max(self.limit - self.used - self.held, 0)
 
 
-class Standing(NamedTuple):
+class BalanceRow(NamedTuple):
     """How a subject stands, micro-credits."""
 
     subject: str
@@ -85,7 +85,7 @@ class Granted(NamedTuple):
 
     new: bool
     """It was not made before."""
-    standing: Standing
+    standing: BalanceRow
 
 
 class LedgerPage(NamedTuple):
@@ -138,12 +138,12 @@ class Balances:
             found = await read_funds(connection, {subject: [window] if window else []})
         return found.get(subject, Funds())
 
-    async def show(self, subject: str, quota: str = "") -> Standing:
+    async def show(self, subject: str, quota: str = "") -> BalanceRow:
         """How a subject stands. `quota`: that of its key as submit takes it, for the budget."""
         (standing,) = await self.standings({subject: quota})
         return standing
 
-    async def standings(self, wanted: Mapping[str, str]) -> list[Standing]:
+    async def standings(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
         """The same of several, by their quotas, in their order. SQL is asked, once, for what Redis does not know."""
         budgets = {subject: _budget(quota) for subject, quota in wanted.items()}
         asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
@@ -162,7 +162,7 @@ class Balances:
             for subject, budget in budgets.items()
         ]
 
-    async def standings_in_redis(self, wanted: Mapping[str, str]) -> list[Standing]:
+    async def standings_in_redis(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
         """The same by what Redis alone knows: without those whom it does not know, and without budgets that it does not."""
         asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
         found = []
@@ -228,7 +228,7 @@ class Balances:
         try:
             await self._scheduler.fund(subject, funds)
         except StoreError:  # it hears of it as soon as it is back
-            return Granted(new, Standing(subject, funds.granted, funds.spent, 0, None))
+            return Granted(new, BalanceRow(subject, funds.granted, funds.spent, 0, None))
         return Granted(new, await self.show(subject, quota))
 
     async def ledger_page(
@@ -249,7 +249,9 @@ class Balances:
         return LedgerPage(rows[:limit], place(rows[limit - 1]) if len(rows) > limit else "")
 
 
-def _standing(subject: str, budget: tuple[str, int, str], balance: Balance | None, funds: Funds) -> Standing:
+def _standing(
+    subject: str, budget: tuple[str, int, str], balance: Balance | None, funds: Funds
+) -> BalanceRow:
     """How a subject stands by what Redis knows (None: nothing), and SQL of what Redis does not."""
     per, limit, window = budget
     granted, spent, held = funds.granted, funds.spent, 0
@@ -259,7 +261,7 @@ def _standing(subject: str, budget: tuple[str, int, str], balance: Balance | Non
         if window in balance.windows:  # else nobody has used anything of it yet, or SQL alone knows
             used, window_held = balance.windows[window], balance.held_of(window)
     left = BudgetLeft(per, limit, used, window_held, int(window[1:])) if window else None
-    return Standing(subject, granted, spent, held, left)
+    return BalanceRow(subject, granted, spent, held, left)
 
 
 def _budget(quota: str) -> tuple[str, int, str]:

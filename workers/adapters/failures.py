@@ -116,7 +116,7 @@ _MODEL_CODES = frozenset({"model_not_found", "model_not_exist", "invalid_model",
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallTarget:
     """The target of a call: the call's address, without credentials; the model's name there; whether the caller chose that
     name, through a worker of any model. `secret` is kept out of sentences.
     """
@@ -148,12 +148,12 @@ def read_error(body: bytes | msgspec.Raw) -> UpstreamError:
     return _from_value(value)
 
 
-def from_status(status: int, body: bytes, pause_s: float | None, asked: Asked) -> TaskError:
+def from_status(status: int, body: bytes, pause_s: float | None, asked: CallTarget) -> TaskError:
     """The failure for an answer that is not a success."""
     return _failure(read_error(body), status, pause_s, asked)
 
 
-def from_stream(error: msgspec.Raw, asked: Asked) -> TaskError:
+def from_stream(error: msgspec.Raw, asked: CallTarget) -> TaskError:
     """The failure for an `error` object inside a successful answer; its own `code` may be a status."""
     said = read_error(error)
     return _failure(said, said.status, None, asked)
@@ -186,7 +186,7 @@ def unreadable(what: str) -> TaskError:
     return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
 
 
-def _failure(said: UpstreamError, status: int | None, pause_s: float | None, asked: Asked) -> TaskError:
+def _failure(said: UpstreamError, status: int | None, pause_s: float | None, asked: CallTarget) -> TaskError:
     code, retryable = _classify(said, status)
     misdirected = _misdirected(said, status)
     no_model = code == "BAD_REQUEST" and not misdirected and (status == 404 or said.names & _MODEL_CODES)

@@ -14,7 +14,7 @@ from fairlane.workers.adapters.chunks import StreamError
 from fairlane.workers.adapters.clock import Clock, Limits
 from fairlane.workers.adapters.dialects.base import Call, Dialect, Output
 from fairlane.workers.adapters.failures import (
-    Asked,
+    CallTarget,
     from_status,
     from_stream,
     from_transport,
@@ -153,7 +153,7 @@ class Upstream:
         """The models that the upstream lists, by its names. Raises `TaskError`."""
         status, body = await self._ask_for_models()
         if status != 200:
-            asked = Asked(self._shown_url + self._dialect.models_path, "", secret=self._api_key)
+            asked = CallTarget(self._shown_url + self._dialect.models_path, "", secret=self._api_key)
             raise from_status(status, body, None, asked)
         return read_models(body)
 
@@ -191,7 +191,7 @@ class Upstream:
             RecursionError,
         ) as error:  # an address that is none, a number beyond all: no failure of ours
             raise TaskError("BAD_REQUEST", f"The payload cannot be said to the upstream: {error}.") from error
-        asked = Asked(self._shown_url + call.path, model, callers_choice, self._api_key)
+        asked = CallTarget(self._shown_url + call.path, model, callers_choice, self._api_key)
         clock = Clock(self._limits, context.remaining(), stream=call.stream)
         request = self._http().build_request(
             "POST",
@@ -264,7 +264,7 @@ class Upstream:
         return bytes(body[:limit])
 
     async def _whole(
-        self, response: httpx2.Response, clock: Clock, call: Call, asked: Asked
+        self, response: httpx2.Response, clock: Clock, call: Call, asked: CallTarget
     ) -> AsyncGenerator[Output, None]:
         body = await self._read_all(response, clock, MAX_ANSWER_BYTES)
         try:
@@ -277,7 +277,7 @@ class Upstream:
             yield item
 
     async def _stream(
-        self, response: httpx2.Response, clock: Clock, call: Call, asked: Asked
+        self, response: httpx2.Response, clock: Clock, call: Call, asked: CallTarget
     ) -> AsyncGenerator[Output, None]:
         parser, reader = EventParser(), call.reader
         parts = response.aiter_bytes()
@@ -327,7 +327,7 @@ class Upstream:
         response: httpx2.Response,
         clock: Clock,
         call: Call,  # noqa: ARG002 - as the other two are called
-        asked: Asked,  # noqa: ARG002
+        asked: CallTarget,  # noqa: ARG002
     ) -> AsyncGenerator[Output, None]:
         """An answer of bytes, as they come."""
         size, parts = 0, response.aiter_bytes()

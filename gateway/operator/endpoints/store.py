@@ -34,7 +34,7 @@ class StoredEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StoredEndpoints:
     """All that were added, by name, and when one of them was changed last, ms."""
 
     version: str = ""
@@ -52,13 +52,13 @@ class EndpointStore:
         """Moves with every change."""
         return await look_at(self._database, VERSION)
 
-    async def all(self) -> Known:
+    async def all(self) -> StoredEndpoints:
         """All of them."""
         async with self._database.reading(CHANGE_S) as connection:
             version = await version_in(connection, VERSION)
             rows = (await connection.execute(select(endpoints))).mappings().all()
         found = {row["name"]: _read(dict(row)) for row in rows}
-        return Known(version, int(version.partition(" ")[2]), found)
+        return StoredEndpoints(version, int(version.partition(" ")[2]), found)
 
     @contextlib.asynccontextmanager
     async def changing(self) -> AsyncIterator["EndpointChange"]:

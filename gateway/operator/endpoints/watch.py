@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
+from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
 from fairlane.queues.loops import end_tasks, run_periodically
 
 LOOK_S = 0.3
@@ -20,11 +20,11 @@ LAST_S = 1.0
 class EndpointsWatch:
     """See the module. `start` it, `close` it."""
 
-    def __init__(self, store: EndpointStore, take: Callable[[Known], Awaitable[None]]) -> None:
+    def __init__(self, store: EndpointStore, take: Callable[[StoredEndpoints], Awaitable[None]]) -> None:
         """`take`: hears all of them, whenever one has changed, and lets them hold here."""
         self._store = store
         self._take = take
-        self.known = Known()
+        self.known = StoredEndpoints()
         """As they hold here."""
         self._turn = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
@@ -43,7 +43,7 @@ class EndpointsWatch:
                 await self._turn.acquire()  # for good: nothing is read any more
         await end_tasks(self._looking)
 
-    async def read(self) -> Known:
+    async def read(self) -> StoredEndpoints:
         """Take over what has changed; all of them, as they are now. Raises DatabaseUnavailable."""
         async with self._turn:  # so that no older answer comes behind a newer one
             if not self.known.version or await self._store.version() != self.known.version:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.operator.endpoints.store import EndpointStore, Known
+from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
 from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ async def test_changes_at_the_same_time_come_one_after_the_other(database: Datab
 
 
 async def test_a_change_is_taken_over_once(database: Database) -> None:
-    heard: asyncio.Queue[Known] = asyncio.Queue()
+    heard: asyncio.Queue[StoredEndpoints] = asyncio.Queue()
     store = EndpointStore(database)
     watch = EndpointsWatch(store, heard.put)
     await watch.start()
@@ -80,7 +80,7 @@ async def test_a_change_is_taken_over_once(database: Database) -> None:
 async def test_what_broke_off_while_it_was_taken_over_is_taken_again(database: Database) -> None:
     heard: list[set[str]] = []
 
-    async def take(known: Known) -> None:
+    async def take(known: StoredEndpoints) -> None:
         heard.append(set(known.endpoints))
         if heard == [set(), {"a"}]:
             raise asyncio.CancelledError  # as when an operator hangs up meanwhile

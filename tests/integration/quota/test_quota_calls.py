@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
 from tests.support.rawworkers import RawWorker
@@ -432,72 +431,44 @@ async def test_viewers_see_and_do_not_grant_and_callers_do_neither(nothing_grant
     assert (await row_of(nothing_granted, key="app"))["balance"] == 0
 
 
-async def test_while_the_database_is_away_operators_see_what_redis_knows(
+async def test_while_the_database_is_away_operators_see_what_redis_knows_and_nothing_is_granted_or_guessed(
     redis_url: str, tmp_path: Path
 ) -> None:
     with running_postgres() as server:
         url = server.new("quota")
-        async with talking(redis_url, tmp_path, keys=KEYS, database_url=url, prices=[M]) as talk:
+        async with (
+            talking(redis_url, tmp_path, keys=KEYS, database_url=url, prices=[M]) as talk,
+            talk.worker2(["m"]) as worker,
+            talk.client(secret("app")) as app,
+            talk.client(secret("cheap")) as cheap,
+        ):
             talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
-            await grant(talk, key="app", credits=3)
+            await grant(talk, key="app", credits=1)
             for user in ("site/ann", "site/bob", "site/cat"):
                 await grant(talk, user=user, credits=1)
-            async with (
-                talk.worker2(["m"]) as worker,
-                talk.client(secret("site"), **{"X-Fairlane-User": "ann"}) as ann,
-            ):
-                await run(talk, worker, ann)
+            await run(talk, worker, app)
             before = await told(talk.http, QUOTA)
             assert before["databaseError"] is None
             server.stop()
             page = await told(talk.http, QUOTA)
             assert "fl-pg-" in page["databaseError"]
-            assert [row["user"] or row["key"] for row in page["rows"]] == [
-                "app",
-                "site/ann",
-                "site/bob",
-                "site/cat",
-            ]
-            assert page["rows"][:2] == before["rows"][:2]
-            assert page["rows"][1]["budget"]["used"] == Decimal("0.5")
-            assert (page["rows"][2]["balance"], page["rows"][2]["budget"]) == (1, None), "SQL alone knows it"
-            assert (await row_of(talk, user="site/ann")) == before["rows"][1]
+            names = [row["user"] or row["key"] for row in page["rows"]]
+            assert names == ["app", "site/ann", "site/bob", "site/cat"]
+            assert page["rows"][0] == before["rows"][0]
+            assert (page["rows"][1]["balance"], page["rows"][1]["budget"]) == (1, None), "SQL alone knows it"
             first = await told(talk.http, QUOTA, key="site", limit=2)
-            assert [row["user"] for row in first["rows"]] == ["site/ann", "site/bob"]
             rest = await told(talk.http, QUOTA, key="site", limit=2, after=first["next"])
             assert ([row["user"] for row in rest["rows"]], rest["next"]) == (["site/cat"], None)
-            assert [row["user"] for row in (await told(talk.http, QUOTA, text="BOB"))["rows"]] == ["site/bob"]
             assert (await told(talk.http, QUOTA, 503, key="cheap"))["code"] == "DATABASE_UNAVAILABLE"
-            done = await fairlane(talk, "quota", "list", "--key-id", "app", FAIRLANE_API_KEY=secret("ops"))
-            assert done.stderr.startswith("fairlane: the database is unavailable")
+            assert (await grant(talk, 503, key="app", credits=1))["code"] == "DATABASE_UNAVAILABLE"
+            refused = await cheap.post("/api/openai", json=BODY)
+            assert (refused.status_code, refused.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
+            assert (await told(app, "/api/me"))["quota"]["balance"] == Decimal("0.5"), "Redis knows it"
+            await run(talk, worker, app)
+            server.start()
 
+            async def back() -> bool:
+                return (await cheap.get("/api/me")).status_code == 200
 
-async def test_while_the_database_is_away_nothing_is_granted_or_guessed(
-    redis_url: str, tmp_path: Path
-) -> None:
-    with running_postgres() as server:
-        url = server.new("quota")
-        async with talking(redis_url, tmp_path, keys=KEYS, database_url=url, prices=[M]) as talk:
-            talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
-            await grant(talk, key="app", credits=1)
-            async with (
-                talk.worker2(["m"]) as worker,
-                talk.client(secret("app")) as app,
-                talk.client(secret("cheap")) as cheap,
-            ):
-                await run(talk, worker, app)
-                server.stop()
-                granted = await grant(talk, 503, key="app", credits=1)
-                assert granted["code"] == "DATABASE_UNAVAILABLE"
-                refused = await cheap.post("/api/openai", json=BODY)
-                assert (refused.status_code, refused.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
-                assert (await told(app, "/api/me"))["quota"]["balance"] == Decimal("0.5"), "Redis knows it"
-                assert (await cheap.get("/api/me")).status_code == 503
-                await run(talk, worker, app)
-                server.start()
-
-                async def back() -> bool:
-                    return (await cheap.get("/api/me")).status_code == 200
-
-                await until(back)
-                assert (await row_of(talk, key="app"))["balance"] == 0
+            await until(back)
+            assert (await row_of(talk, key="app"))["balance"] == 0

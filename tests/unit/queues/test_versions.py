@@ -6,15 +6,15 @@ from tests.support.pool import Pool
 
 from fairlane.queues.actor import Actor
 from fairlane.queues.rules import Value
-from fairlane.queues.versions import Configuration, Standing, Version, hash_of, read_configuration
+from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_of, read_configuration
 
 Queues = dict[str, dict[str, Value]]
 
 
-def bring(world: World, replica: str, version: tuple[int, int], weight: float) -> Standing:
+def bring(world: World, replica: str, version: tuple[int, int], weight: float) -> ConfigStatus:
     """A replica connects, with a file of that time."""
     queues: Queues = {"free": {"weight": weight}, "paid": {"weight": 8.0}}
-    standing: Standing = drive(world.scheduler(replica).configure(queues, {}, Version(*version)))
+    standing: ConfigStatus = drive(world.scheduler(replica).configure(queues, {}, Version(*version)))
     return standing
 
 
@@ -29,7 +29,7 @@ def test_an_older_configuration_never_replaces_a_newer_one(world: World) -> None
     assert (newer.outcome, weight(world)) == ("set", 9.0)
     for _ in range(2):  # it connects again, during a rollout
         standing = bring(world, "old", (1000, 5000), 1.0)
-        assert standing == Standing("older", newer.in_force, newer.born)
+        assert standing == ConfigStatus("older", newer.in_force, newer.born)
         assert weight(world) == 9.0
     assert standing.in_force[:2] == (2000, 4000)
     assert standing.in_force.replica == "new"
