@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.garbage import PlainCaller, growth, thaw
-from tests.support.rawworkers import RawWorker, until_workers, worker_v1, worker_v2
+from tests.support.rawworkers import RawWorker, until_workers, worker_v2
 from tests.support.serving import DEADLINE_S, Served, serving, until
 
 pytestmark = pytest.mark.anyio
@@ -90,16 +90,6 @@ async def native(caller: PlainCaller) -> None:
     assert status == 200
 
 
-async def chat(caller: PlainCaller) -> None:
-    status, _ = await caller.call("POST", "/v1/chat/completions", said("pieces"))
-    assert status == 200
-
-
-async def embeddings(caller: PlainCaller) -> None:
-    status, _ = await caller.call("POST", "/v1/embeddings", {"model": "m", "input": "hello"})
-    assert status == 200
-
-
 async def response(caller: PlainCaller) -> None:
     """Which is kept."""
     status, told = await caller.call("POST", "/v1/responses", {"model": "m", "input": "pieces"})
@@ -124,16 +114,6 @@ async def failed(caller: PlainCaller) -> None:
     assert status == 500
 
 
-async def failed_chat(caller: PlainCaller) -> None:
-    status, _ = await caller.call("POST", "/v1/chat/completions", said("fail"))
-    assert status == 500
-
-
-async def retried(caller: PlainCaller) -> None:
-    status, _ = await caller.call("POST", "/api/openai", said("retry"))
-    assert status == 200
-
-
 async def submitted(caller: PlainCaller, text: str) -> str:
     status, body = await caller.call("POST", "/api/openai", said(text, **{"async": True}))
     assert status == 202
@@ -144,10 +124,6 @@ async def reaches(caller: PlainCaller, task_id: str, state: str) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while json.loads((await caller.call("GET", f"/api/task/{task_id}"))[1])["status"] != state:
             await asyncio.sleep(0.01)
-
-
-async def polled(caller: PlainCaller) -> None:
-    await reaches(caller, await submitted(caller, "pieces"), "completed")
 
 
 async def replayed(caller: PlainCaller) -> None:
@@ -205,15 +181,18 @@ async def failed_chain(caller: PlainCaller) -> None:
     assert json.loads(body)["failedStage"] == "last"
 
 
-async def refused(caller: PlainCaller) -> None:
-    status, _ = await caller.call("POST", "/api/openai", {"model": "nobody's"})
-    assert status == 503
-
-
 WAYS = [
-    native, chat, embeddings, response, native_stream, chat_stream, failed, failed_chat, retried, polled, replayed,
-    cancelled_by_call, refused, chain, chain_stream, failed_chain,
-]  # fmt: skip
+    native,
+    response,
+    native_stream,
+    chat_stream,
+    failed,
+    replayed,
+    cancelled_by_call,
+    chain,
+    chain_stream,
+    failed_chain,
+]
 
 
 async def quiet(served: Served) -> None:
@@ -328,25 +307,3 @@ async def test_a_lost_worker_leaves_no_task_for_the_collector(served: Served) ->
 
     left = await left_by(served, work)
     assert not of_tasks(left), report(left, MANY - FEW)
-
-
-async def test_a_version_1_workers_task_leaves_nothing_for_the_collector(served: Served) -> None:
-    caller = PlainCaller(served.url)
-
-    async def work(count: int) -> None:
-        for _ in range(count):
-            await native(caller)
-
-    async def answer(raw: RawWorker) -> None:
-        while True:
-            task = json.loads(await raw.ws.recv())
-            await raw.send("taskChunk", taskId=task["taskId"], delta="a")
-            await raw.answer(task)
-
-    async with worker_v1(served.ws) as raw:
-        answering = asyncio.create_task(answer(raw))
-        await until_workers(served, 1)
-        left = await left_by(served, work)
-        answering.cancel()
-        caller.close()
-    assert not left, report(left, MANY - FEW)

@@ -21,30 +21,15 @@ from fairlane import __version__
 from fairlane.gateway.cli import main as cli
 from fairlane.gateway.cli.client import base_url
 from fairlane.gateway.cli.values import read_values
-from fairlane.gateway.settings import Settings, SettingsError, settings_table
+from fairlane.gateway.settings import Settings, SettingsError
 
 UNHEALTHY = "http://gpu-2:8000/v1/models: unreachable " + "x" * 100
 STATE: dict[str, Any] = {
     "queues": [
         {
-            "queue": "paid_stream",
-            "tier": "paid",
-            "mode": "stream",
-            "weight": 8.0,
-            "waiting": 3,
-            "running": 2,
-            "maxLength": 1000,
-            "maxWaitMs": None,
-            "oldestWaitMs": 4100,
-            "share": 0.534,
-            "tokensCharged": 12_345,
-            "maxRunning": 5,
-            "reserved": 2,
-            "admission": "adaptive",
-            "paused": True,
-            "overrides": {"max_running": 5, "paused": True},
-        },
-        {"queue": "free_stream", "weight": 2.0, "waiting": 4, "running": 0, "blocked": "reserved"},
+            **{"queue": "paid_stream", "weight": 8.0, "waiting": 3, "running": 2, "maxLength": 1000},
+            **{"oldestWaitMs": 4100, "paused": True, "overrides": {"paused": True}},
+        }
     ],
     "models": [
         {
@@ -54,52 +39,15 @@ STATE: dict[str, Any] = {
             "waiting": 3,
             "workers": 1,
             "slots": 2,
-            "cost": "tokens",
-            "requestsPerMinute": 60,
-            "tokensPerMinute": None,
-            "windows": "50/1s",
-            "maxRunningPerUser": 2,
-            "maxWaitingPerUser": None,
             "paused": False,
-            "cooldownUntil": 1_000_012_000,
-            "nextStartAt": None,
-            "overrides": {"max_running_per_user": 2},
-            "outputLimits": {
-                "firstOutput": {
-                    "ms": 24_000,
-                    "targetMs": 2000,
-                    "reason": "long_queue",
-                    "p99Ms": 300,
-                    "answers": 99,
-                },
-                "silence": {"ms": 9000, "targetMs": 9000, "reason": "fixed", "p99Ms": None, "answers": 0},
-                "waitMs": 17_000,
-            },
         },
         {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0, "unserved": True},
-        {"model": "http:permits", "running": 0, "waiting": 5, "workers": 0, "slots": 0, "unserved": False},
-        {
-            "model": "kept",
-            "running": 0,
-            "waiting": 9,
-            "workers": 1,
-            "slots": 2,
-            "blocked": {"free_stream": "reserved", "paid_stream": "queue_paused"},
-        },
     ],
     "now": 1_000_000_000,
     "workers": [
         {
-            "workerId": "w1",
-            "name": "[red]gpu\x1b[31m-1",
-            "replica": "r1",
-            "version": 2,
-            "models": ["demo-fast"],
-            "slots": 2,
-            "running": 2,
-            "heartbeatAgeMs": 3200,
-            "taskSilentMs": 132_000,
-            "draining": True,
+            **{"workerId": "w1", "name": "[red]gpu\x1b[31m-1", "replica": "r1", "models": ["demo-fast"]},
+            **{"slots": 2, "running": 2, "heartbeatAgeMs": 3200, "taskSilentMs": 132_000, "draining": True},
         },
         {
             "workerId": "w2",
@@ -110,17 +58,7 @@ STATE: dict[str, Any] = {
             "unhealthy": UNHEALTHY,
         },
     ],
-    "counts": {
-        "queued": 3,
-        "executing": 2,
-        "completed": 70,
-        "failed": 1,
-        "cancelled": 0,
-        "recordsWaiting": 0,
-        "recordsMax": 9,
-    },
-    "tasks": [],
-    "replicas": [{"replica": "r1", "ageMs": 5}],
+    "counts": {"queued": 3, "executing": 2, "completed": 70, "failed": 1, "cancelled": 0},
 }
 
 
@@ -185,10 +123,6 @@ def test_check_says_who_gets_in() -> None:
     Path("fairlane.yaml").write_text(json.dumps(made))
     closed = fairlane("config", "check")
     assert (closed.exit_code, closed.stderr) == (0, "")
-
-
-def test_check_prints_the_reference_as_markdown() -> None:
-    assert fairlane("config", "check", "--markdown").stdout == settings_table()
 
 
 def test_check_names_all_mistakes_and_exits_with_2() -> None:
@@ -268,13 +202,6 @@ def test_new_key_can_be_pasted_into_the_file() -> None:
     assert answer.stdout.count(found[0]) == 1
 
 
-def test_new_worker_token_and_keys_without_a_name_can_be_pasted_too() -> None:
-    token = fairlane("key", "create", "--worker", "--print").stdout.partition("In fairlane.yaml:\n")[2]
-    assert Settings.model_validate(yaml.safe_load(token)).workers[0].id.startswith("worker-")
-    numeric = fairlane("key", "create", "007", "--print").stdout.partition("In fairlane.yaml:\n")[2]
-    assert Settings.model_validate(yaml.safe_load(numeric)).keys[0].id == "007"
-
-
 @pytest.mark.parametrize("arguments", [["a b"], ["x" * 65], ["a", "tier=a,b"], ["--worker", "admin=true"]])
 def test_unusable_names_of_keys_are_refused(arguments: list[str]) -> None:
     answer = fairlane("key", "create", "--print", *arguments)
@@ -344,30 +271,6 @@ def test_status_prints_problems_and_tables(admin_server: str) -> None:
         assert problem in answer.stdout
 
 
-def test_lists_show_settings_with_a_star_where_they_are_overridden(admin_server: str) -> None:
-    ask = ("--gateway", admin_server, "--api-key", "letmein")
-    queues = fairlane("queue", "list", *ask, COLUMNS="300").stdout
-    assert [
-        "paid_stream",
-        "8",
-        "53%",
-        "3",
-        "1000",
-        "4.1s",
-        "-",
-        "2",
-        "5*",
-        "2",
-        "adaptive",
-        "true*",
-        "-",
-    ] in [row.split() for row in queues.splitlines()]
-    models = fairlane("model", "list", *ask, COLUMNS="300").stdout
-    assert ["demo-fast", "2", "-", "3", "1", "2", "tokens", "60", "-", "50/1s", "2*", "-"] in [
-        row.split()[:12] for row in models.splitlines()
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "body"),
     [
@@ -433,21 +336,6 @@ def test_status_as_json_is_the_gateways_answer(admin_server: str) -> None:
     assert json.loads(answer.stdout) == STATE
 
 
-def test_status_of_something_else_is_one_sentence(tmp_path: Path) -> None:
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        answer = fairlane("status", "--gateway", f"127.0.0.1:{server.server_address[1]}")
-        server.shutdown()
-        thread.join()
-    assert answer.exit_code == 2
-    assert "not a gateway of this version" in answer.stderr
-
-
 @pytest.mark.parametrize(
     ("given", "url"),
     [
@@ -462,36 +350,7 @@ def test_address_of_a_gateway_is_understood_in_every_form(given: str, url: str) 
     assert base_url(given) == url
 
 
-LONG = "model-" + "x" * 60
 """A name that is wider than a narrow terminal."""
-
-
-def test_what_is_piped_has_a_line_for_each_row_whatever_the_terminal(admin_server: str) -> None:
-    Path("fairlane.yaml").write_text(f"models:\n  {LONG}: {{concurrency: 4, requests_per_minute: 60}}\n")
-    ask = ("--gateway", admin_server, "--api-key", "letmein")
-    for command in (["config", "check"], ["status", *ask], ["queue", "list", *ask], ["model", "list", *ask]):
-        narrow, wide = (fairlane(*command, COLUMNS=columns).stdout for columns in ("40", "400"))
-        assert narrow.splitlines()
-        assert [row.split() for row in narrow.splitlines()] == [row.split() for row in wide.splitlines()]
-        assert "\x1b" not in narrow
-    checked = fairlane("config", "check", COLUMNS="40").stdout
-    assert re.search(rf"^models\.{LONG}\.concurrency +4 +- +fairlane.yaml", checked, re.MULTILINE)
-
-
-def test_settings_and_new_keys_as_json_show_what_their_texts_do() -> None:
-    made = json.loads(fairlane("key", "create", "acme", "scopes=viewer", "--print", "--json").stdout)
-    assert made["keys"] == [
-        {"id": "acme", "scopes": ["viewer"], "sha256": hashlib.sha256(made["secret"].encode()).hexdigest()}
-    ]
-    Path("fairlane.yaml").write_text(json.dumps({"keys": made["keys"], "redis_url": "redis://:pass@host/0"}))
-    shown = fairlane("config", "check", "--json").stdout
-    settings = json.loads(shown)
-    assert (settings["port"], settings["keys"][0]["scopes"]) == (8080, ["viewer"])
-    assert settings["redis_url"].endswith("@host/0")
-    assert "pass" not in settings["redis_url"]
-    assert made["keys"][0]["sha256"] not in shown
-    token = json.loads(fairlane("key", "create", "--worker", "--print", "--json").stdout)
-    assert set(token) == {"secret", "workers"}
 
 
 def test_a_key_that_signs_is_made_for_the_file_and_what_it_signs_with_is_not_shown_again() -> None:

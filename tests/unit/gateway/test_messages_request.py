@@ -12,9 +12,6 @@ from msgspec import Raw
 from fairlane.gateway.calls.messages.request import EFFORTS, INLINE_TOKENS, chat_of
 from fairlane.gateway.errors import ApiError
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
-from fairlane.workers.adapters.dialects.gemini import GeminiDialect
-from fairlane.workers.adapters.dialects.openai import OpenAIDialect
-from fairlane.workers.sdk import Task
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 CACHE = {"type": "ephemeral"}
@@ -292,10 +289,6 @@ def test_what_cannot_be_said_is_refused_by_its_name(request_: dict[str, Any], pl
     assert caught.value.message.startswith(f"{place}: ")
 
 
-MANY_MEMBERS = {str(n): 1 for n in range(100_000)}
-MANY_ITEMS: list[Any] = [{}] * 100_000
-
-
 def test_an_estimate_does_not_count_images_by_their_bytes() -> None:
     def counted(*blocks: Any) -> int:
         return chat_of(fields_of({"messages": [user(*blocks)]}), stream=False, bounded=False).estimated_input
@@ -308,70 +301,6 @@ def test_an_estimate_does_not_count_images_by_their_bytes() -> None:
 
 
 # ---- at a worker ----------
-
-
-def told(chat: dict[str, Any]) -> Any:
-    """What an upstream of OpenAI's is told by a chat request."""
-    payload = json.dumps(chat).encode()
-    task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=payload, stream=False)
-    return json.loads(OpenAIDialect().call(task, "m", allowed=(), now=0.0).body)
-
-
-def test_a_strict_server_is_told_nothing_that_is_anthropics() -> None:
-    conversation = [
-        user(text("a", cache_control=CACHE), text("b")),
-        {
-            "role": "assistant",
-            "content": [SIGNED, text("Look."), {**USE, "cache_control": CACHE}, {**USE, "id": "t2"}],
-        },
-        user(
-            {"type": "tool_result", "tool_use_id": "t1", "content": [text("see"), IMAGE]},
-            {
-                "type": "tool_result",
-                "tool_use_id": "t2",
-                "content": [text("no"), text("city")],
-                "is_error": True,
-            },
-            text("go on"),
-        ),
-    ]
-    request = {
-        "model": "x",
-        "max_tokens": 9,
-        "system": [text("One.", cache_control=CACHE), text("Two.")],
-        "messages": conversation,
-        "tools": [{**TOOL, "cache_control": CACHE}],
-        "thinking": {"type": "enabled", "budget_tokens": 2000},
-    }
-    assert told(chat(**request)) == {
-        "model": "m",
-        "max_tokens": 9,
-        "stream": False,
-        "reasoning_effort": "low",
-        "tools": [{"type": "function", "function": FUNCTION}],
-        "messages": [
-            {"role": "system", "content": "One.\n\nTwo."},
-            {"role": "user", "content": "a\n\nb"},
-            {"role": "assistant", "content": "Look.", "tool_calls": [CALL, {**CALL, "id": "t2"}]},
-            {"role": "tool", "content": "see", "tool_call_id": "t1"},
-            {"role": "tool", "content": "Error: no\n\ncity", "tool_call_id": "t2"},
-            {"role": "user", "content": [CHAT_IMAGE]},
-            {"role": "user", "content": "go on"},
-        ],
-    }
-
-
-def test_gemini_is_told_that_a_tool_failed() -> None:
-    failed = {"type": "tool_result", "tool_use_id": "t1", "content": "no such city", "is_error": True}
-    request = {
-        "model": "m",
-        "max_tokens": 9,
-        "messages": [*HI, {"role": "assistant", "content": [SIGNED, USE]}, user(failed)],
-    }
-    payload = chat_of(fields_of(request), stream=False).payload
-    task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=payload, stream=False)
-    contents = json.loads(GeminiDialect().call(task, "m", allowed=(), now=0.0).body)["contents"]
-    assert contents[-1]["parts"][0]["functionResponse"]["response"] == {"error": "no such city"}
 
 
 # ---- there and back ----------

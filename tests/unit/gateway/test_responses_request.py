@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Raw
 
 from fairlane.gateway.calls.responses.echo import MAX_ECHO
@@ -479,76 +477,3 @@ def test_kept_items_are_whole_and_have_ids() -> None:
 
 
 # ---- there and back ----------
-
-WORDS = st.text(max_size=9)
-SAID = st.text(min_size=1, max_size=9)
-PARTS = st.one_of(
-    st.builds(text, WORDS),
-    st.builds(lambda url: {"type": "input_image", "image_url": url}, SAID),
-    st.builds(lambda url: {"type": "input_image", "image_url": url, "detail": "low"}, SAID),
-    st.builds(lambda data: {"type": "input_file", "file_data": data, "filename": "f"}, SAID),
-)
-USERS = st.builds(lambda parts: user(*parts), st.lists(PARTS, min_size=1, max_size=3))
-SYSTEMS = st.builds(lambda words: {"role": "system", "content": [text(words)]}, WORDS)
-CALLS = st.builds(lambda name, words: {**CALL, "call_id": name, "arguments": words}, SAID, WORDS)
-RESULTS = st.builds(
-    lambda name, parts: {"type": "function_call_output", "call_id": name, "output": parts},
-    SAID,
-    st.lists(PARTS, min_size=1, max_size=3),
-)
-TURNS = st.builds(
-    lambda thoughts, texts, calls: [*thoughts, *texts, *calls],
-    st.lists(st.builds(thought, SAID), max_size=1),
-    st.lists(st.builds(lambda words: said(output(words)), SAID), max_size=1),
-    st.lists(CALLS, min_size=1, max_size=2),
-)
-INPUTS = st.lists(
-    st.one_of(
-        st.builds(lambda item: [item], USERS | SYSTEMS | RESULTS),
-        st.builds(lambda turn, item: [*turn, item], TURNS, USERS | RESULTS),
-    ),
-    min_size=1,
-    max_size=4,
-).map(lambda lists: [item for one in lists for item in one])
-
-
-def _parts_of(content: Any) -> list[Any]:
-    if isinstance(content, str):
-        return [text(content)]
-    parts = []
-    for part in content:
-        if part["type"] == "text":
-            parts.append(text(part["text"]))
-        elif part["type"] == "image_url":
-            found = part["image_url"]
-            detail = {"detail": found["detail"]} if "detail" in found else {}
-            parts.append({"type": "input_image", "image_url": found["url"], **detail})
-        else:
-            parts.append({"type": "input_file", **part["file"]})
-    return parts
-
-
-def items_of(found: list[Any]) -> list[Any]:
-    """A chat's messages as items again."""
-    items: list[Any] = []
-    for message in found:
-        if message["role"] == "tool":
-            output_ = _parts_of(message["content"])
-            items.append(
-                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output_}
-            )
-        elif message["role"] == "assistant":
-            if "reasoning_content" in message:
-                items.append(thought(message["reasoning_content"]))
-            if message["content"] is not None:
-                items.append(said(output(message["content"])))
-            for call in message.get("tool_calls", ()):
-                items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
-        else:
-            items.append({"role": message["role"], "content": _parts_of(message["content"])})
-    return items
-
-
-@given(INPUTS)
-def test_items_come_back_from_their_messages(items: list[Any]) -> None:
-    assert items_of(messages(*items)) == items

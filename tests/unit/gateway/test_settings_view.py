@@ -13,10 +13,8 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.operator.settings_view import Came, Own, Row, differences, of_overrides, of_store, view
 from fairlane.gateway.settings import Settings, external_name, load_settings
-from fairlane.gateway.settings.flatten import flatten
-from fairlane.gateway.settings.provenance import Origin
 from fairlane.queues.overrides import Override
-from fairlane.queues.rules import Ruling, read_ruling
+from fairlane.queues.rules import Ruling
 from fairlane.queues.survey.survey import ReplicaInfo
 from fairlane.queues.versions import Configuration
 
@@ -85,13 +83,6 @@ def test_every_setting_says_what_it_is_and_who_set_it(
     assert (row.since, row.by, row.otherwise) == (1, None, None)
 
 
-def test_a_template_is_told_without_its_texts(tmp_path: Path) -> None:
-    row = rows(loaded(tmp_path / "f.yaml"))["templates.sum"]
-    assert row.value.startswith("version ")
-    assert "variables x" in row.value
-    assert "long text" not in row.value
-
-
 def test_keys_that_the_first_start_made_are_generated() -> None:
     made = Settings.model_validate({"keys": [{"id": "first", "sha256": "ab" * 32, "admin": True}]})
     row = rows(made)["keys.first.admin"]
@@ -131,15 +122,6 @@ def test_an_override_says_who_created_it_when_and_what_would_hold_otherwise(tmp_
     assert [row.name for row in found.values() if row.source in ("changed", "replica")] == [row.name]
 
 
-def test_an_override_of_a_model_that_nobody_configured_has_a_row_too(tmp_path: Path) -> None:
-    settings = loaded(tmp_path / "f.yaml")
-    override = Override("model", "b:c.d", {"paused": True, "cost": "requests"}, id="o1", created_ms=17)
-    found = rows(settings, of_overrides([override]))
-    paused, cost = found["models.b:c.d.paused"], found["models.b:c.d.cost"]
-    assert (paused.value, paused.default, paused.source, paused.by) == (True, False, "changed", None)
-    assert (cost.value, cost.default, cost.since) == ("requests", "tokens", 17)
-
-
 def test_the_latest_override_holds_and_one_of_a_share_says_of_which(tmp_path: Path) -> None:
     settings = loaded(tmp_path / "f.yaml", "routes: {fast: {model: a}}")
     overrides = [
@@ -164,21 +146,6 @@ def test_what_another_replicas_newer_file_says_holds_and_is_said_to(tmp_path: Pa
     assert (gone.value, gone.source) == (None, "replica")
     assert (came.value, came.source) == (2, "replica")
     assert found["queues.free_batch.max_length"].value == 1000
-
-
-def test_a_later_layer_lies_over_the_ones_before(tmp_path: Path) -> None:
-    settings = loaded(tmp_path / "f.yaml")
-    layers = [
-        {"routes.fast.model": Came(value, "changed", by=who)} for value, who in (("x", "ann"), ("y", "bob"))
-    ]
-    row = rows(settings, *layers)["routes.fast.model"]
-    assert (row.value, row.by) == ("y", "bob")
-    assert row.otherwise == layers[0]["routes.fast.model"]
-
-
-def test_configured_values_are_read_by_their_place() -> None:
-    found = read_ruling(None, {"q:a:weight": "1.0", "m:x:y:concurrency": "4", "q:a:unheard_of": "1"})
-    assert found.configured == {("queue", "a", "weight"): 1.0, ("model", "x:y", "concurrency"): 4}
 
 
 def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_path: Path) -> None:
@@ -234,19 +201,6 @@ def test_what_replicas_have_each_for_itself_makes_no_difference(tmp_path: Path) 
     assert Current(loaded(tmp_path / "x.yaml", "lease: 9s")).settings_hash != mine.settings_hash
 
 
-def test_replicas_with_other_chains_or_endpoints_differ_in_what_callers_get(tmp_path: Path) -> None:
-    texts = (
-        "{}",
-        "endpoints: {e: {url: 'https://e.example.com/*'}}",
-        "endpoints: {e: {url: 'https://e.example.com/*', timeout: 5s}}",
-        "endpoints: {e: {url: 'https://e.example.com/*', set_headers: {A: one}}}",
-        "chains: {c: {stages: [{name: a, model: m, messages: [{role: user, content: x}]}]}}",
-    )
-    found = [Current(loaded(tmp_path / f"{n}.yaml", text)) for n, text in enumerate(texts)]
-    assert len({one.routes_hash for one in found}) == len(texts)
-    assert len({one.settings_hash for one in found}) == 1
-
-
 # ---- secrets ----------
 
 SECRET = st.text("ghijkmnopqrtuvwxyz", min_size=20, max_size=24)
@@ -276,10 +230,3 @@ def test_no_secret_is_in_the_view(redis: str, sql: str, token: str, traces: str,
         assert found[name].value == "(set)"
     assert found["keys.b.signing_key"].value is None
     assert found["redis_url"].value == "rediss://***@db:6379/0?***"
-
-
-def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> None:
-    one, other = loaded(tmp_path / "f.yaml"), loaded(tmp_path / "g.yaml")
-    assert one == other
-    assert one.origins.of["port"] == Origin("file", str(tmp_path / "f.yaml"))
-    assert {leaf.name for leaf in flatten(one, {"port", "lease_ms"})} == {"port", "lease"}

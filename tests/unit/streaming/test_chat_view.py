@@ -58,12 +58,6 @@ def test_usage_comes_last_if_asked_for_and_other_chunks_say_null() -> None:
     assert all("usage" not in chunk for chunk in chunks(log))
 
 
-def test_unknown_usage_is_not_made_up() -> None:
-    log = Log().start().text("Hi").done()
-    assert all(chunk["usage"] is None for chunk in chunks(log, include_usage=True))
-    assert "usage" not in body(log)
-
-
 def test_each_choice_gets_its_role_and_its_finish_reason() -> None:
     log = Log().start().text("a", index=1).text("b").chunk("finish", "length", index=1).text("c").done()
     roles = [c["choices"][0]["index"] for c in chunks(log) if "role" in c["choices"][0]["delta"]]
@@ -87,14 +81,6 @@ def test_reasoning_is_shown_beside_the_content() -> None:
         "content": "42",
         "reasoning": "hm, so",
     }
-
-
-def test_a_refusal_is_a_refusal_everywhere() -> None:
-    log = Log().start().chunk("refusal", "I ").chunk("refusal", "won't").done()
-    assert deltas(log)[1:3] == [{"refusal": "I "}, {"refusal": "won't"}]
-    message = body(log)["choices"][0]["message"]
-    assert (message["refusal"], message["content"]) == ("I won't", None)
-    assert json.loads(fold(ResultView(INFO), log.events).result_json())["refusal"] == "I won't"
 
 
 def test_tool_calls_stream_one_object_per_chunk_and_come_together_in_the_body() -> None:
@@ -124,24 +110,6 @@ def test_tool_calls_without_index_or_id_are_told_apart() -> None:
     assert [(call["id"], call["function"]["arguments"]) for call in calls] == [("a", "{}"), ("b", "{}")]
     nameless = body(Log().start().chunk("tool", [{"function": {"name": "f"}}]).done())
     assert nameless["choices"][0]["message"]["tool_calls"][0]["id"] == "call_0"
-
-
-def test_custom_tool_calls_and_unknown_members_of_calls_are_kept() -> None:
-    begin = {
-        "index": 0,
-        "id": "c",
-        "type": "custom",
-        "custom": {"name": "sql", "input": "sel"},
-        "sig": {"x": "1"},
-    }
-    log = (
-        Log().start().chunk("tool", [begin]).chunk("tool", [{"index": 0, "custom": {"input": "ect"}}]).done()
-    )
-    (call,) = json.loads(fold(ChatBodyView(INFO), log.events).body())["choices"][0]["message"]["tool_calls"]
-    assert call == {
-        **{k: begin[k] for k in ("id", "type", "sig")},
-        "custom": {"name": "sql", "input": "select"},
-    }
 
 
 @pytest.mark.parametrize("delta", [None, 3, "x", [], [None, 1, "x", {}], {}, [[{}]]])
@@ -250,19 +218,6 @@ def test_model_names_and_texts_are_escaped() -> None:
     *shown, _ = frames(read(ChatStreamView(info), log.events))
     assert shown[0].json["model"] == 'a"b\n'
     assert shown[1].json["choices"][0]["delta"]["content"] == '"\n\u2028\\'
-
-
-def test_log_probabilities_come_with_their_text() -> None:
-    tokens = {text: [{"token": text, "logprob": -1.0, "top_logprobs": []}] for text in ("Hel", "lo", "end")}
-    log = Log().start()
-    for text in ("Hel", "lo"):
-        log.chunk("extra", {"logprobs": {"content": tokens[text]}, "stop_reason": 7}).text(text)
-    log.chunk("extra", {"logprobs": {"content": tokens["end"]}}).chunk("finish", "stop")
-    shown = [chunk["choices"][0] for chunk in chunks(log.done())]
-    assert [one["delta"].get("content") for one in shown] == ["", "Hel", "lo", None]
-    found = [one.get("logprobs", {}).get("content") for one in shown]
-    assert found == [None, tokens["Hel"], tokens["lo"], tokens["end"]]
-    assert [one.get("stop_reason") for one in shown] == [None, 7, 7, None]
 
 
 @pytest.mark.parametrize("include_usage", [False, True])

@@ -8,19 +8,6 @@ from hypothesis import strategies as st
 from fairlane.streaming.coalesce import Coalescer, Piece
 
 
-def test_nothing_is_due_while_nothing_is_pending() -> None:
-    coalescer = Coalescer()
-    assert coalescer.due(0) is None
-    assert coalescer.take(0) == []
-
-
-def test_an_empty_take_does_not_count_as_a_flush() -> None:
-    coalescer = Coalescer(interval_ms=40)
-    coalescer.take(100)
-    coalescer.add(0, "text", "a", 101)
-    assert coalescer.due(101) == 101
-
-
 def test_the_first_token_is_due_at_once_and_the_next_after_the_interval() -> None:
     coalescer = Coalescer(interval_ms=40)
     coalescer.add(0, "text", "a", 1000)
@@ -30,14 +17,6 @@ def test_the_first_token_is_due_at_once_and_the_next_after_the_interval() -> Non
     coalescer.add(0, "text", "c", 1020)
     assert coalescer.due(1020) == 1040
     assert coalescer.take(1040) == [Piece(0, "text", b'"bc"', 2)]
-
-
-def test_a_token_after_a_pause_is_due_at_once() -> None:
-    coalescer = Coalescer(interval_ms=40)
-    coalescer.add(0, "text", "a", 0)
-    coalescer.take(0)
-    coalescer.add(0, "text", "b", 40)
-    assert coalescer.due(40) == 40
 
 
 @pytest.mark.parametrize(
@@ -121,14 +100,6 @@ def test_a_delta_of_the_wrong_sort_is_refused(kind: str, delta: Any) -> None:
     with pytest.raises(ValueError, match="text"):
         coalescer.add(0, kind, delta, 0)
     assert coalescer.due(0) is None
-
-
-def test_a_clock_that_goes_back_holds_nothing_longer_than_the_interval() -> None:
-    coalescer = Coalescer(interval_ms=40)
-    coalescer.add(0, "text", "a", 10_000)
-    coalescer.take(10_000)
-    coalescer.add(0, "text", "b", 0)
-    assert coalescer.due(0) == 40
 
 
 TEXT = st.tuples(

@@ -69,24 +69,6 @@ def test_a_result_with_choices_passes_through_byte_for_byte() -> None:
     )
 
 
-def test_logprobs_pass_through_and_add_up() -> None:
-    log = Log().start()
-    for token in ("a", "b"):
-        log.text(token).chunk("extra", {"logprobs": {"tokens": [token], "token_logprobs": [-1.5]}})
-    log.done()
-    assert [c["choices"][0]["logprobs"]["tokens"] for c in chunks(log) if c["choices"][0]["logprobs"]] == [
-        ["a"],
-        ["b"],
-    ]
-    assert body(log)["choices"][0]["logprobs"] == {"tokens": ["a", "b"], "token_logprobs": [-1.5, -1.5]}
-
-
-def test_what_a_completion_cannot_hold_is_left_out() -> None:
-    log = Log().start().chunk("reasoning", "hm").chunk("tool", [{"index": 0, "id": "c"}]).text("Hi").done()
-    assert [chunk["choices"][0]["text"] for chunk in chunks(log)] == ["Hi", ""]
-    assert body(log)["choices"][0]["text"] == "Hi"
-
-
 def test_a_failure_ends_the_stream_with_an_error_and_without_done() -> None:
     shown = frames(
         read(CompletionStreamView(INFO), Log().start().text("Hi").error("Busy", "MODEL_TOO_BUSY").events)

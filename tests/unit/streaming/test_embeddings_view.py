@@ -45,10 +45,6 @@ def test_bare_vectors_become_openais_object(
         CreateEmbeddingResponse.model_validate(body)
 
 
-def test_usage_is_zero_when_nobody_told_it() -> None:
-    assert json.loads(raw_body(VECTOR))["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
-
-
 @pytest.mark.parametrize(
     ("sent", "encoding_format", "shown"),
     [
@@ -86,13 +82,3 @@ def test_vectors_arrive_in_the_encoding_asked_for(sent: Any, encoding_format: st
 def test_what_is_no_embedding_is_named(result: Any, came: str) -> None:
     with pytest.raises(MisfitError, match=f"^The worker answered with {came}"):
         raw_body(result)
-
-
-def test_text_is_no_embedding() -> None:
-    with pytest.raises(MisfitError, match="answered with text"):
-        fold(EmbeddingBodyView(INFO), Log().start().text("Hello").done().events).body()
-
-
-def test_integers_and_huge_numbers_are_packed_too() -> None:
-    packed = json.loads(raw_body([1, 1e300], "base64"))["data"][0]["embedding"]
-    assert struct.unpack("<2f", base64.b64decode(packed)) == (1.0, float("inf"))

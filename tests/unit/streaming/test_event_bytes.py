@@ -154,16 +154,6 @@ def test_the_schema_is_strict(shown: dict[str, object]) -> None:
         ADAPTER.validate_python(shown)
 
 
-def test_the_documentation_gets_a_json_schema_of_every_event() -> None:
-    schema = ADAPTER.json_schema(by_alias=True)
-    assert set(schema["discriminator"]["mapping"]) == ev.LOGGED | ev.UNLOGGED
-    assert "estimatedWaitMs" in json.dumps(schema)
-
-
-def test_a_null_result_and_null_usage_are_left_out_of_done() -> None:
-    assert ev.fragment_done(b"null", b"null", None) == b'"finishReason":null'
-
-
 def test_logged_events_carry_an_id_and_others_none() -> None:
     event = Event(1, 7, "chunk", b'{"taskId":"t","ts":1}')
     assert native_frame(event) == b'id: 1-7\nevent: chunk\ndata: {"taskId":"t","ts":1}\n\n'
@@ -171,11 +161,6 @@ def test_logged_events_carry_an_id_and_others_none() -> None:
     wait = b'"estimatedWaitMs":2000,"estimatedWaitLowMs":900,"estimatedWaitHighMs":4000'
     data = b'{"taskId":"t","ts":1,"position":3,' + wait + b"}"
     assert native_frame(queued) == b"event: queued\ndata: " + data + b"\n\n"
-
-
-def test_bye_tells_event_sources_when_to_come_back() -> None:
-    (frame,) = frames(native_frame(ev.bye_event(TASK, TS, "drain", 1500)))
-    assert (frame.id, frame.event, frame.retry, frame.json["reconnectMs"]) == (None, "bye", "1500", 1500)
 
 
 def test_keepalive_is_a_comment_ended_by_one_line_feed() -> None:

@@ -14,7 +14,6 @@ from fairlane.streaming.events import Event
 from fairlane.streaming.views.media import (
     CutShort,
     ImageBodyView,
-    ImageStreamView,
     ModerationBodyView,
     SpeechBytesView,
     SpeechEventsView,
@@ -100,20 +99,6 @@ def test_subtitles_are_made_of_segments() -> None:
 def test_a_result_that_is_no_transcript_is_told_so(result: Any, response_format: str) -> None:
     with pytest.raises(MisfitError):
         transcript(Log().start().done(result), response_format)
-
-
-@given(st.floats(), st.floats(), st.text())
-def test_any_times_and_texts_make_subtitles_that_can_be_read(start: float, end: float, text: str) -> None:
-    segment = json.loads(
-        json.dumps({"start": start, "end": end, "text": text})
-        .replace("NaN", "0")
-        .replace("Infinity", "1e300")
-    )
-    log = Log().start().done({"text": "x", "segments": [segment]})
-    for response_format in ("srt", "vtt"):
-        body = transcript(log, response_format)[1].decode()
-        assert body.endswith("\n\n")
-        assert "\n\n" not in body.removeprefix("WEBVTT\n\n")[:-2].rstrip("\n")
 
 
 def test_a_transcription_as_events() -> None:
@@ -220,19 +205,6 @@ def test_images_whole() -> None:
     for wrong in (None, "text", {"images": []}):
         with pytest.raises(MisfitError):
             image(Log().start().done(wrong))
-
-
-def test_images_as_events() -> None:
-    log = Log().start().chunk("extra", {"logprobs": 1})
-    log.done({"data": [{"b64_json": "QQ=="}], "size": "8x8"}, usage={"inputTokens": 1, "outputTokens": 2})
-    (finished,) = frames(ImageStreamView(INFO, "image_edit"), log)
-    assert (finished["type"], finished["b64_json"], finished["size"]) == (
-        "image_edit.completed",
-        "QQ==",
-        "8x8",
-    )
-    assert finished["usage"]["total_tokens"] == 3
-    assert "error" in frames(ImageStreamView(INFO), Log().start().done("text"))[-1]
 
 
 def test_moderations_are_given_what_they_lack() -> None:

@@ -1,6 +1,6 @@
 import pytest
 from msgspec.structs import replace
-from streaming_logs import INFO, TASK, TS, Log, frames, read, start_data
+from streaming_logs import INFO, TASK, TS, Log, frames, read
 
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
@@ -22,13 +22,6 @@ def test_the_result_is_filled_in_where_the_log_holds_it_as_chunks() -> None:
     }
 
 
-def test_a_done_event_with_a_null_result_is_filled_in_too() -> None:
-    event = Event(1, 1, "done", b'{"taskId":"t","ts":1,"result":null}')
-    (frame,) = frames(read(NativeStreamView(INFO), [event]))
-    assert frame.data.count('"result"') == 1
-    assert frame.json["result"] == {"id": TASK, "content": ""}
-
-
 def test_several_choices_are_all_in_the_result() -> None:
     log = Log().start().text("b", index=1).text("a").chunk("finish", "length", index=1).done()
     assert frames(read(NativeStreamView(INFO), log.events))[-1].json["result"] == {
@@ -48,11 +41,6 @@ def test_metadata_is_added_to_the_start_and_to_the_end(log: Log) -> None:
     start, stage, end = frames(read(NativeStreamView(TAGGED), log.events))
     assert start.json["metadata"] == end.json["metadata"] == {"order": 7, "x": None}
     assert "metadata" not in stage.json
-
-
-def test_metadata_in_the_log_is_not_added_twice() -> None:
-    data = start_data(1, "m", "q", b'{"order":7}')
-    assert NativeStreamView(TAGGED).feed(Event(1, 0, "start", data)).count(b"metadata") == 1
 
 
 def test_a_resumed_view_shows_the_rest_and_its_end_is_made_of_the_whole_log() -> None:
@@ -80,10 +68,3 @@ def test_events_for_this_reader_only_have_no_id_and_pass_any_cursor() -> None:
     assert (frame.event, frame.id, frame.json["position"]) == ("queued", None, 2)
     (frame,) = frames(view.feed(ev.progress_event(TASK, TS, 50.0, "half")))
     assert (frame.event, frame.id, frame.json["pct"]) == ("progress", None, 50.0)
-
-
-def test_nothing_follows_the_terminal_event() -> None:
-    log = Log().start().done("x").text("late")
-    view = NativeStreamView(INFO)
-    assert [frame.event for frame in frames(read(view, log.events))] == ["start", "done"]
-    assert view.ended

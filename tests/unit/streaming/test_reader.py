@@ -60,20 +60,6 @@ def test_a_notice_is_returned_once_behind_the_events_and_only_to_those_who_want_
     in_loop(work)
 
 
-def test_a_notice_wakes_a_reader_who_waits_and_another_one_waits_on() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
-        wants = asyncio.ensure_future(Reader(hub, feed, notices=True).next(60))
-        does_not = asyncio.ensure_future(Reader(hub, feed).next(60))
-        await asyncio.sleep(0)
-        feed.show(notice(1))
-        assert await wants == [notice(1)]
-        assert not does_not.done()
-        feed.accept(events(1))
-        assert await does_not == events(1)
-
-    in_loop(work)
-
-
 def test_an_interruption_is_raised_when_all_events_have_been_read_each_time_again() -> None:
     async def work(hub: Hub, feed: Feed) -> None:
         reader = Reader(hub, feed)
@@ -85,20 +71,6 @@ def test_an_interruption_is_raised_when_all_events_have_been_read_each_time_agai
                 await reader.next(60)
         feed.accept(events(2))
         assert await reader.next(60) == events(2)
-
-    in_loop(work)
-
-
-def test_a_quiet_feed_keeps_nothing_of_waits_that_are_over() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
-        reader = Reader(hub, feed)
-        for _ in range(20):
-            assert await reader.next(0.001) == []
-        cancelled = asyncio.ensure_future(reader.next(60))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.gather(cancelled, return_exceptions=True)
-        assert not feed._waiting
 
     in_loop(work)
 
@@ -132,22 +104,6 @@ def test_what_comes_while_a_reader_waits_is_offered_without_waking_it() -> None:
     in_loop(work)
 
 
-def test_what_fails_to_take_events_fails_whoever_reads_and_nobody_else() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
-        def take(_: list[Event]) -> int:
-            raise ZeroDivisionError
-
-        broken = asyncio.ensure_future(Reader(hub, feed).next(60, take))
-        other = asyncio.ensure_future(Reader(hub, feed).next(60))
-        await asyncio.sleep(0)
-        feed.accept(events(1))
-        with pytest.raises(ZeroDivisionError):
-            await broken
-        assert await other == events(1)
-
-    in_loop(work)
-
-
 def test_what_is_taken_where_it_comes_wakes_nobody_and_may_let_the_wait_last_longer() -> None:
     async def work(hub: Hub, feed: Feed) -> None:
         now = 100.0
@@ -170,24 +126,6 @@ def test_what_is_taken_where_it_comes_wakes_nobody_and_may_let_the_wait_last_lon
         now += 200
         feed.wake()
         assert await waits == []
-
-    in_loop(work)
-
-
-def test_events_behind_one_that_was_not_taken_wait_for_whoever_reads() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
-        reader, offered = Reader(hub, feed), []
-
-        def take(some: list[Event]) -> int:
-            offered.append(some)
-            return 0
-
-        waits = asyncio.ensure_future(reader.next(5.0, take))
-        await asyncio.sleep(0)
-        feed.accept(events(1))
-        feed.accept(events(2))
-        assert await waits == events(1, 2)
-        assert offered == [events(1)]
 
     in_loop(work)
 

@@ -132,15 +132,6 @@ def test_an_error_ends_every_surface_with_its_code(output: list[str]) -> None:
     assert (last.event, last.json["code"], "result" in last.json) == ("error", "CONTEXT_LENGTH", False)
 
 
-def test_a_cancelled_task_ends_the_chat_stream_with_an_error_and_without_done() -> None:
-    log = Log().start().text("Hel").cancelled()
-    text, reasons, errors, done = chat_stream(log)
-    assert (text, reasons, done, errors[0]["code"]) == ("Hel", [], False, "cancelled")
-    result = fold(ResultView(INFO), log.events)
-    assert result.status == "cancelled"
-    assert frames(read(NativeStreamView(INFO), log.events))[-1].event == "cancelled"
-
-
 def test_a_task_cancelled_in_the_queue_has_a_log_of_one_event() -> None:
     log = Log().cancelled("admin")
     assert chat_stream(log)[2][0]["message"] == "Task cancelled by admin"
@@ -156,12 +147,6 @@ def test_status_follows_the_log() -> None:
     assert seen == ["queued", "executing", "executing", "completed"]
 
 
-def test_a_chat_result_passes_through_byte_for_byte() -> None:
-    log = Log().start().text("Hello").done(CHAT_RESULT)
-    assert fold(ChatBodyView(INFO), log.events).body() == json.dumps(CHAT_RESULT).encode()
-    assert fold(ResultView(INFO), log.events).result_json() == json.dumps(CHAT_RESULT).encode()
-
-
 @pytest.mark.parametrize(
     "result",
     [
@@ -175,14 +160,6 @@ def test_a_chat_result_passes_through_byte_for_byte() -> None:
 def test_a_result_that_only_looks_like_a_chat_is_streamed_somehow(result: Any) -> None:
     _, reasons, errors, done = chat_stream(Log().start().done(result))
     assert (bool(reasons), errors, done) == (True, [], True)
-
-
-def test_reasoning_in_chunks_and_the_answer_in_the_result_are_both_streamed() -> None:
-    message = {"role": "assistant", "content": "42", "reasoning_content": "hm"}
-    log = Log().start().chunk("reasoning", "hm").done({"choices": [{"index": 0, "message": message}]})
-    stream = read(ChatStreamView(INFO), log.events)
-    assert chat_stream(log) == ("42", ["stop"], [], True)
-    assert stream.count(b'"reasoning_content"') == 1
 
 
 def test_usage_is_the_workers_else_the_results_else_the_latest() -> None:

@@ -10,8 +10,8 @@ from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.crowding import Crowding
 from fairlane.workers.server.limits.answers import name_of
-from fairlane.workers.server.limits.congestion import Congestion, ModelLimits
-from fairlane.workers.server.limits.tightening import InForce, Why
+from fairlane.workers.server.limits.congestion import Congestion
+from fairlane.workers.server.limits.tightening import Why
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 
 pytestmark = pytest.mark.anyio
@@ -67,23 +67,6 @@ async def test_limits_relax_while_the_store_is_away_and_what_was_measured_is_tol
     assert store.told[name_of("first", 500)] == 2
     await congestion.look()
     assert store.told[name_of("first", 500)] == 2
-
-
-async def test_before_the_first_round_what_is_configured_holds() -> None:
-    _, _, congestion = made()
-    assert congestion.held("m") is None
-    assert congestion.in_force()["m"] == ModelLimits(
-        InForce(30_000, 30_000, Why.FIXED), InForce(10_000, 10_000, Why.FIXED)
-    )
-
-
-async def test_only_the_limit_with_a_lower_bound_moves() -> None:
-    _, _, congestion = made()
-    await rounds(congestion, 20)
-    held = congestion.held("m")
-    assert held is not None
-    assert (held.first_output_ms, held.silence_ms) == (2000, 10_000)
-    assert congestion.in_force()["m"].silence == InForce(10_000, 10_000, Why.FIXED)
 
 
 async def test_limits_that_are_configured_anew_go_on_from_where_they_are() -> None:

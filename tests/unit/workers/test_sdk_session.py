@@ -142,28 +142,6 @@ def test_a_repeated_task_is_not_started_twice() -> None:
     assert [m["type"] for m in bench.sent()] == ["taskAck"]
 
 
-def test_a_result_frees_the_slot_for_the_next_task() -> None:
-    bench = Bench(slots=1).ready()
-    assert bench.finish(bench.start("a"))
-    assert isinstance(bench.start("b"), Start)
-
-
-def test_only_the_first_result_counts() -> None:
-    bench = Bench().ready()
-    start = bench.start()
-    assert bench.finish(start)
-    assert not bench.finish(start)
-    assert [m["type"] for m in bench.sent()].count("taskResult") == 1
-
-
-def test_output_after_the_result_is_dropped() -> None:
-    bench = Bench().ready()
-    start = bench.start()
-    bench.finish(start)
-    bench.session.emit(start.output, b'{"content":"late"}')
-    assert [m["type"] for m in bench.sent()] == ["taskAck", "taskResult"]
-
-
 def test_the_heartbeat_lists_tasks_until_their_result_is_sent() -> None:
     bench = Bench(slots=2).ready()
     first, _ = bench.start("a"), bench.start("b")
@@ -223,14 +201,6 @@ def test_a_result_whose_frame_was_never_sent_is_sent_on_the_next_connection() ->
     assert [m["type"] for m in new.sent()] == ["taskResult"]
 
 
-def test_a_living_connection_keeps_its_results_to_itself() -> None:
-    old = Bench(slots=2).ready()
-    old.finish(old.start())
-    old.sent()
-    new = Bench(shared=old).ready()
-    assert new.sent() == []
-
-
 def test_a_result_is_given_up_after_two_minutes() -> None:
     bench = Bench().ready()
     bench.finish(bench.start())
@@ -265,22 +235,6 @@ def test_draining_asks_for_no_tasks_and_rejects_those_that_come() -> None:
     assert [m["reason"] for m in sent if m["type"] == "taskReject"] == ["draining"]
 
 
-def test_a_worker_that_drains_while_it_registers_says_so_at_once() -> None:
-    bench = Bench()
-    bench.session.drain(1000)
-    bench.session.begin()
-    bench.sent()
-    bench.receive(
-        type="registered",
-        workerId="w",
-        heartbeatMs=10,
-        deadAfterMs=30,
-        protocol=2,
-        limits={"maxMessageBytes": 9999},
-    )
-    assert [m["type"] for m in bench.sent()] == ["draining"]
-
-
 def test_a_gateway_that_goes_gives_no_more_tasks_here() -> None:
     bench = Bench().ready()
     assert bench.receive(type="drain", graceMs=900, reconnect=True) == [HandOver(900, True)]
@@ -313,19 +267,6 @@ def test_a_message_that_cannot_be_read_is_a_complaint_and_changes_nothing() -> N
         (effect,) = bench.session.receive(frame)
         assert isinstance(effect, Complaint)
     assert isinstance(bench.start(), Start)
-
-
-def test_two_tasks_take_turns() -> None:
-    bench = Bench(slots=2).ready()
-    a, b = bench.start("a"), bench.start("b")
-    for start in (a, b):
-        bench.session.emit(start.output, b'{"content":"x"}')
-    assert [(m["type"], m["taskId"]) for m in bench.sent()] == [
-        ("taskAck", "a"),
-        ("taskAck", "b"),
-        ("taskChunk", "a"),
-        ("taskChunk", "b"),
-    ]
 
 
 def test_idle_means_nothing_running_unsent_or_unacknowledged() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.workers.server.pool import Mismatch, Pool, Recent, Worker
+from fairlane.workers.server.pool import Mismatch, Pool, Worker
 
 
 class Clock:
@@ -35,15 +35,6 @@ def make(name: str, *models: str, slots: int = 1, version: int = 2, **fields: An
     )
 
 
-def test_free_slots_are_those_neither_running_nor_reserved() -> None:
-    worker = make("a", slots=4)
-    worker.attempts["t1"] = worker.attempts["t2"] = None
-    worker.reserve(1)
-    assert worker.free(0) == 1
-    worker.slots = 1  # fewer than run
-    assert worker.free(0) == 0
-
-
 @pytest.mark.parametrize("change", [{"draining": True}, {"suspended": True}, {"hold_until": 1001.0}])
 def test_a_worker_that_shall_get_nothing_has_no_free_slots(change: dict[str, Any]) -> None:
     worker = make("a", slots=4)
@@ -57,14 +48,6 @@ def test_a_wildcard_serves_everything_and_swallows_other_names() -> None:
     assert worker.models == ("*",)
     assert worker.serves("anything")
     assert make("b", "m", "n", "m").models == ("m", "n")
-
-
-def test_a_line_in_the_log_names_some_models() -> None:
-    assert make("a", "m", "n").logged_models == ("m", "n")
-    told = make("a", *(f"{n}".ljust(200, "x") for n in range(256))).logged_models
-    assert told[0].startswith("0x")
-    assert told[-1] == "… and 248 more"
-    assert len(repr(told)) < 2000
 
 
 def test_the_least_recently_used_free_worker_is_picked(pool: Pool) -> None:
@@ -99,15 +82,6 @@ def test_a_task_is_never_given_to_a_worker_that_does_not_take_it(pool: Pool) -> 
     assert untyped.mismatch("embed", "t") is Mismatch.REJECTED
 
 
-def test_a_busy_worker_counts_for_who_takes_a_task_and_a_draining_one_does_not(pool: Pool) -> None:
-    worker = make("a")
-    pool.add(worker)
-    worker.reserve(1)
-    assert pool.anybody_takes("m", "chat", "t")
-    worker.draining = True
-    assert not pool.anybody_takes("m", "chat", "t")
-
-
 def test_a_worker_that_should_avoid_a_task_gets_it_only_if_there_is_no_other(pool: Pool) -> None:
     a, b = make("a"), make("b")
     pool.add(a)
@@ -137,15 +111,6 @@ def test_reserving_takes_what_is_free_of_one_worker(pool: Pool) -> None:
     assert pool.reserve("m", 2) == (worker, 1)
     assert pool.reserve("m") is None
     assert worker.reserved == 3
-
-
-def test_removing_is_done_once(pool: Pool) -> None:
-    worker = make("a")
-    pool.add(worker)
-    assert pool.remove(worker)
-    assert not pool.remove(worker)
-    assert pool.get("a") is None
-    assert len(pool) == 0
 
 
 def test_offered_models_are_those_of_workers_that_do_not_drain(pool: Pool) -> None:
@@ -199,16 +164,6 @@ def test_the_rest_goes_on_when_the_same_process_connects_again(pool: Pool, clock
     pool.add(other)
     assert again.free(clock.now) == 0
     assert other.free(clock.now) == 1
-
-
-def test_recent_keeps_the_newest() -> None:
-    recent: Recent[str, int] = Recent(2)
-    recent.put("a", 1)
-    recent.put("b", 2)
-    recent.put("a", 3)
-    recent.put("c", 4)
-    assert (recent.get("a"), recent.get("b"), recent.get("c")) == (3, None, 4)
-    assert "b" not in recent
 
 
 # ---- many workers ----------
@@ -291,20 +246,6 @@ def test_thousands_of_the_same_kind_are_one_offer(pool: Pool) -> None:
     assert pool.groups_changed
     assert pool.pop_offer_changes() == {"m": False, "n": False}
     assert workers[5].models is workers[0].models
-
-
-def test_a_worker_that_offers_the_same_again_is_no_news(pool: Pool) -> None:
-    worker = make("w", "m", "n")
-    pool.add(worker)
-    pool.pop_offer_changes()
-    pool.groups_changed = False
-    for slots in (2, 1):
-        worker.set_models(["m", "n"])
-        worker.slots = slots
-    assert (pool.pop_offer_changes(), pool.groups_changed) == ({}, False)
-    assert pool.pick("m") is worker
-    worker.set_models(["m"])
-    assert pool.pop_offer_changes() == {"m": True, "n": False}
 
 
 def test_models_that_nobody_offers_through_an_upstream_are_to_be_told(pool: Pool) -> None:

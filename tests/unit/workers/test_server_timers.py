@@ -1,6 +1,5 @@
 """One timer per model that may not start a task yet."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -108,21 +107,3 @@ def test_after_closing_nobody_is_woken_and_nothing_is_armed(
     assert loop.armed == []
     loop.pass_time(60)
     assert rung == []
-
-
-def test_the_loop_of_asyncio_will_do() -> None:
-    async def main() -> list[str]:
-        done = asyncio.Event()
-        rung: list[str] = []
-
-        def due(model: str) -> None:
-            rung.append(model)
-            done.set()
-
-        subject = ModelTimers(asyncio.get_running_loop(), due)
-        subject.set([("a", 1)])
-        async with asyncio.timeout(10):
-            await done.wait()
-        return rung
-
-    assert asyncio.run(main()) == ["a"]
