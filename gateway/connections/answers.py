@@ -20,7 +20,7 @@ UPGRADE_WITH_BODY = _answer(
 BAD_UPGRADE = _answer(
     "400 Bad Request",
     "BAD_REQUEST",
-    "This is not a valid WebSocket hand-shake; nothing may follow it before it is answered",
+    "This is not a valid WebSocket handshake; nothing may follow it before it is answered",
 )
 HEAD_TOO_LARGE = _answer(
     "431 Request Header Fields Too Large", "HEAD_TOO_LARGE", "The request head is too large"

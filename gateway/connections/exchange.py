@@ -55,7 +55,7 @@ class Exchange(DirectExchange):
     """A request that arrives and the answer to it. The head of the answer waits for the first of its body, at most until the end
     of the event loop's tick: one system call costs more than the copy.
 
-    Once the answer begins, what is left of the body is dropped: nobody reads it any more.
+    Once the answer begins, the rest of the body is dropped.
     """
 
     __slots__ = (
@@ -197,7 +197,7 @@ class Exchange(DirectExchange):
             self._wire.write(data)
 
     async def send(self, message: Message) -> None:
-        """Write the next part of the answer; returns at once when nobody reads it any more."""
+        """Write the next part of the answer; return immediately when the client is gone."""
         wire = self._wire
         if wire.write_paused and not self.disconnected:
             await wire.drain()

@@ -15,7 +15,7 @@ MAX_LINE = 8000
 
 
 def handshake_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """The head of a hand-shake, as the WebSocket side reads it; None when a line is too long for it."""
+    """The head of a handshake, as the WebSocket side reads it; None when a line is too long for it."""
     lines = [b"%b %b HTTP/1.1" % (method, url), *(b"%b: %b" % pair for pair in headers)]
     return b"\r\n".join([*lines, b"", b""]) if max(map(len, lines)) <= MAX_LINE else None
 

@@ -5,7 +5,6 @@ This replaces uvicorn's own protocol because it is faster, and limits the head, 
 
 import asyncio
 import urllib.parse
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -22,9 +21,6 @@ from fairlane.gateway.connections.sockets import address_of
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
-FRAMING = 8
-"""Bytes of chunk framing that are free with each byte of a body. More of it, and trailers, count as head."""
-
 HEAD_S = 10.0
 """From the first byte of a request (or from the start of a connection) to the end of its head."""
 BODY_S = 5.0
@@ -49,18 +45,17 @@ class HttpConnection(asyncio.Protocol):
     __slots__ = (
         "_config",
         "_drained",
+        "_has_body",
         "_headers",
         "_last_answer",
         "_lingers",
         "_on_lost",
         "_phase",
-        "_queue",
         "_receiving",
         "_slot",
         "_spent",
         "_state",
         "_stopped",
-        "_took",
         "_url",
         "_waits_for",
         "_websocket",
@@ -100,17 +95,15 @@ class HttpConnection(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._spent = 0
-        """Bytes of the message that are not body (see FRAMING)."""
-        self._took = 0
-        """Bytes of body in the read at hand."""
+        """Bytes of the message since the last part of its body: of its head, its trailers, or chunk framing."""
+        self._has_body = False
+        """The read at hand held a part of a body."""
         self._receiving: Exchange | None = None
-        """The exchange whose body is coming."""
-        self._queue: deque[Exchange] | None = None
-        """Requests that were sent ahead. While there are some, the connection is not read."""
+        """The exchange whose body arrives."""
         self._last_answer: bytes | None = None
-        """An answer that ends the connection, after those before it."""
+        """An answer that ends the connection, after the one before it."""
         self._stopped = False
-        """What comes is dropped."""
+        """Bytes that arrive are dropped."""
         self._lingers = False
         self._websocket: bytes | None = None
         """The head of a handshake."""
@@ -148,10 +141,10 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._leave()
         self.parser = self.transport = None
-        for exchange in (self.answering, self._receiving, *(self._queue or ())):
+        for exchange in (self.answering, self._receiving):
             if exchange is not None:
                 exchange.disconnect()
-        self.answering = self._receiving = self._queue = None
+        self.answering = self._receiving = None
         self._headers = []
         self._resume_writers()
         self._report_lost()
@@ -162,11 +155,11 @@ class HttpConnection(asyncio.Protocol):
         if self.parser is None:
             self.parser = self._new_parser()
         self._spent += len(data)
-        self._took = 0
+        self._has_body = False
         try:
             self._parse(data)
         except (httptools.HttpParserError, _Rejected):
-            self._reject(self._last_answer or answers.BAD_REQUEST)
+            self._reject(answers.BAD_REQUEST if self._last_answer is None else self._last_answer)
 
     def eof_received(self) -> None:
         """Close: a client that closes its sending side counts as gone."""
@@ -180,7 +173,7 @@ class HttpConnection(asyncio.Protocol):
         self._resume_writers()
         self._settle()
 
-    # ---- what the application asks ----------
+    # ---- calls of the application ----------
 
     def watch(self, on_lost: Callable[[], None] | None) -> bool:
         """Call `on_lost` when the client is gone; return False when it is gone already. None: stop."""
@@ -188,7 +181,7 @@ class HttpConnection(asyncio.Protocol):
         return self.transport is not None
 
     def shutdown(self) -> None:
-        """The server stops: no request after the one that is being answered."""
+        """Close after the answer that is under way: the server stops."""
         if self.answering is None:
             self.close()
         else:
@@ -197,7 +190,7 @@ class HttpConnection(asyncio.Protocol):
     # ---- deadlines ----------
 
     def expired(self) -> None:
-        """A wait took too long."""
+        """Close, or abort, a connection that waited too long."""
         self._slot = None
         self._waits_for = 0.0
         if self.transport is None:
@@ -208,7 +201,7 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def _wait(self, seconds: float) -> None:
-        """Start a deadline; 0: there is none. The same wait goes on: its deadline stays."""
+        """Start a deadline; 0: none. A wait of the same length that is under way keeps its deadline."""
         if seconds == self._waits_for:
             return
         if self._slot is not None:
@@ -234,11 +227,11 @@ class HttpConnection(asyncio.Protocol):
     # ---- reading ----------
 
     def pace(self) -> None:
-        """Read on, or pause while a body waits for the application or requests wait for an answer."""
+        """Continue reading, or pause while a body waits for the application."""
         if self.transport is None:
             return
         receiving = self._receiving
-        full = bool(self._queue) or (receiving is not None and receiving.unread > UNREAD_BYTES)
+        full = receiving is not None and receiving.unread > UNREAD_BYTES
         if full and not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
@@ -257,8 +250,8 @@ class HttpConnection(asyncio.Protocol):
             if rest:  # an upgrade to something else: answered as it is
                 self._parse(rest)
                 return
-        if self._took:
-            self._spent = max(self._spent - (FRAMING + 1) * self._took, 0)
+        if self._has_body:
+            self._spent = 0
         if self._spent > MAX_HEAD_BYTES:
             self._leave_parser(answers.HEAD_TOO_LARGE)
         self._settle()
@@ -304,7 +297,7 @@ class HttpConnection(asyncio.Protocol):
         self._take(headers, expects_continue)
 
     def on_body(self, body: bytes) -> None:
-        self._took += len(body)
+        self._has_body = True
         if self._receiving is not None:
             self._receiving.add(body)
             self.pace()
@@ -319,7 +312,13 @@ class HttpConnection(asyncio.Protocol):
                 self.pace()
 
     def _take(self, headers: list[tuple[bytes, bytes]], expects_continue: bool) -> None:
-        """Start with a request whose head is whole, or let it wait for the answer to the one before."""
+        """Start to answer a request whose head is whole.
+
+        One that was sent before the answer to the last is not read: its client sends it again after the close (RFC 9112, 9.3.2).
+        """
+        if self.answering is not None:
+            self.answering.keep_alive = False
+            self._leave_parser(b"")
         parser = self.parser
         url, self._url = httptools.parse_url(self._url), b""
         raw_path = url.path or b"/"
@@ -341,20 +340,10 @@ class HttpConnection(asyncio.Protocol):
             CONNECTION: self,
         }
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        exchange = self._receiving = Exchange(self, scope, keep_alive, expects_continue)
-        if self.answering is None:
-            self._begin(exchange)
-        else:
-            if self._queue is None:
-                self._queue = deque()
-            self._queue.append(exchange)
-            self.pace()
+        exchange = self._receiving = self.answering = Exchange(self, scope, keep_alive, expects_continue)
+        self._state.tasks.add(exchange.start(self._config.loaded_app, self.loop))
 
     # ---- answering ----------
-
-    def _begin(self, exchange: Exchange) -> None:
-        self.answering = exchange
-        self._state.tasks.add(exchange.start(self._config.loaded_app, self.loop))
 
     def over(self, task: asyncio.Task[None]) -> None:
         """The application has returned."""
@@ -368,33 +357,29 @@ class HttpConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         if not exchange.keep_alive:
-            self._queue = self._last_answer = None
-            if self._receiving is None:
+            if self._receiving is None and not self._stopped:
                 self.close()
             else:
                 self._linger()  # the client still sends: a reset would take the answer from it
-        elif self._queue:
-            self._begin(self._queue.popleft())
-            self.pace()
         elif self._last_answer is not None:
             self._write_last(self._last_answer)
         else:
             self._settle()
 
     def rest(self) -> None:
-        """The answer will take long. A parser between two requests takes a kilobyte and remembers nothing: drop it."""
+        """Drop the parser for the time of a long answer: between two requests it takes a kilobyte and remembers nothing."""
         if self._phase == _BETWEEN and not self._spent:
             self.parser = None
 
     def broken(self, exchange: Exchange) -> None:
-        """The application gave up."""
+        """End an exchange whose application returned without a whole answer."""
         if exchange is not self.answering or self.transport is None:
             return
         if exchange.started:
             self.transport.abort()  # a part must not look like a whole
         else:
             exchange.disconnect()
-            self.answering = self._queue = None
+            self.answering = None
             self._write_last(answers.INTERNAL)
 
     def write(self, data: bytes) -> None:
@@ -434,7 +419,7 @@ class HttpConnection(asyncio.Protocol):
         self.transport.close()
 
     def _reject(self, answer: bytes) -> None:
-        """Read nothing more from this client, and write `answer` after the answers that are due before."""
+        """Read nothing more from this client, and write `answer` after the one that is under way."""
         self._stopped = True
         receiving, self._receiving = self._receiving, None
         if receiving is not None:  # it will never be whole
@@ -442,14 +427,11 @@ class HttpConnection(asyncio.Protocol):
                 self._linger()
                 return
             receiving.disconnect()
-            if receiving is self.answering:
-                self.answering = None
-                self._report_lost()
-                if receiving.started:
-                    self.transport.abort()
-                    return
-            elif self._queue:
-                self._queue.pop()
+            self.answering = None
+            self._report_lost()
+            if receiving.started:
+                self.transport.abort()
+                return
         if self.answering is None:
             self._write_last(answer)
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 OWN_FILES = 64
-"""Open files that the process needs beside connections: the store, the loop, logs, pages, sockets about to be closed."""
+"""Open files that the process needs in addition to connections: the store, the loop, logs, pages, sockets about to be closed."""
 DEFAULT_MOST = 50_000
 """Connections of a process that sets no `max_connections`, however many files it may open: each costs some kilobytes."""
 

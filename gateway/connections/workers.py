@@ -1,7 +1,7 @@
-"""Workers' connections: uvicorn makes the hand-shake, from there on frames go straight to and from a session.
+"""Workers' connections: uvicorn makes the handshake, then frames go straight to and from a session.
 
-A frame costs no message, no task and no timer: it is parsed where it arrives and handed on, and what is said leaves in one write
-at the end of the event loop's tick. Control frames, errors and the close are websockets' (`ServerProtocol`).
+A frame costs no message, no task and no timer: it is parsed where it arrives and passed on, and all frames of a tick of the event
+loop leave in one write. Control frames, errors and the close are websockets' (`ServerProtocol`).
 """
 
 import asyncio
@@ -68,8 +68,8 @@ _TEXT, _CONTROL, _FIN, _RESERVED = 0x81, 0x08, 0x80, 0x70
 class WorkerProtocol(WebSocketsSansIOProtocol):
     """A worker's WebSocket. A message has a maximum size, and the session's rate limit pauses the reading.
 
-    The parts of a message are joined as they come. A peer that is silent, or does not read what is sent, is disconnected: waiting
-    for its buffer to drain would take for ever.
+    The parts of a message are joined as they arrive. A peer that is silent, or does not read what is sent, is disconnected: its
+    buffer would never drain.
     """
 
     # as slots, so that uvicorn's own attributes stay few enough to share their names between instances
@@ -78,7 +78,6 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         "_asked",
         "_deaf",
         "_ended",
-        "_lost",
         "_message",
         "_most",
         "_mute",
@@ -95,25 +94,23 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self.writable = Signal(is_set=True)  # type: ignore[assignment]
         self._asked = False
-        """The application knows that there is a connection."""
+        """The application has been notified of the connection."""
         self._receiver: Receiver | None = None
         self._over: asyncio.Future[tuple[int, str]] | None = None
         self._ended: tuple[int, str] | None = None
         """How the connection ended: code and reason."""
-        self._lost = False
-        """It is lost, and all that had come before is still to be received."""
         self._mute = False
-        """Nothing more is said."""
+        """Nothing more is sent."""
         self._ahead: bytes | bytearray = b""
-        """What is not parsed yet; it begins with a frame's head."""
+        """Bytes that are not parsed yet; they begin with a frame's head."""
         self._need = 2
         """Bytes that must be there before another frame can be parsed."""
         self._turn: asyncio.Handle | None = None
-        """When parsing goes on, if it is not to go on with the next bytes."""
+        """Continues parsing after a pause."""
         self._deaf = False
-        """Nothing that comes is parsed any more."""
+        """Bytes that arrive are dropped."""
         self._message: bytearray | None = None
-        """The parts of a message so far, behind a byte that tells text or binary."""
+        """The parts of a message so far, after a byte that means text or binary."""
         self._most = self.config.ws_max_size
         """Bytes that a frame may have: less behind parts of a message."""
         self._stuck: asyncio.TimerHandle | None = None
@@ -123,9 +120,9 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
     # ---- for the session ----------
 
     async def serve(self, receiver: Receiver | None, stuck_s: float) -> tuple[int, str]:
-        """Bring what comes to `receiver` until the connection ends, whoever ends it: the close code, and why.
+        """Pass messages to `receiver` until the connection ends. Return the close code and the reason.
 
-        A peer that does not read what it is told for `stuck_s` is given up.
+        A peer that reads nothing of what it is sent for `stuck_s` is disconnected.
         """
         if self._ended is not None:
             return self._ended
@@ -185,12 +182,12 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         elif len(self._ahead) >= self._need:
             self._parse()
 
-    def _parse(self) -> None:
-        """Parse the frames that have come, until the session wants a pause."""
+    def _parse(self, *, to_end: bool = False) -> None:
+        """Parse the frames that have arrived, until the session wants a pause. `to_end`: without pauses, the peer is gone."""
         self._turn = None
         self._need = 2
         data, at, pause = self._ahead, 0, 0.0
-        while not self._deaf and not pause:
+        while not self._deaf and (to_end or not pause):
             left = len(data) - at
             if left < 2:
                 break
@@ -219,24 +216,18 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
                 if first == _TEXT and self._message is None
                 else self._other(first, payload)
             )
-        if self._deaf:
+        if self._deaf or to_end:
             self._ahead = b""
-            if self._lost:  # the last that had come before was the peer's close
-                self._end(*self._told_close())
             return
         self._ahead = b"" if at == len(data) else data[at:] if at else data
         if pause:
             self._turn = self.loop.call_later(pause, self._parse)
             self._read_no_further()
-        elif self.read_paused or self._lost:
+        elif self.read_paused:
             self._read_on()
 
-    def _told_close(self) -> tuple[int, str]:
-        told = self.conn.close_rcvd
-        return (1005, "") if told is None else (told.code, told.reason)
-
     def _other(self, first: int, payload: bytes) -> float:
-        """Take a frame that is no whole text; the seconds until the next one may be parsed."""
+        """Take a frame that is no whole text. Return the seconds until the next one may be parsed."""
         opcode = first & 0x0F
         if first & _RESERVED or opcode not in (0, 1, 2, 8, 9, 10):
             self._fail(1002, "a frame of no known kind")
@@ -297,7 +288,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self.transport.write(b"".join(output))
 
     def _fail(self, code: int, reason: str) -> None:
-        """What comes cannot be understood."""
+        """Close the connection of a peer whose bytes break the protocol."""
         self._deaf = self._mute = True
         self.conn.fail(code, reason)
         self.conn.parser = None  # type: ignore[assignment]
@@ -312,10 +303,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self.transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Nothing is left that can be parsed."""
-        if self._lost:
-            self._end(1005, "")
-        elif self.read_paused and not self.disconnected and self._turn is None:
+        """Resume reading: nothing is left that can be parsed."""
+        if self.read_paused and not self.disconnected and self._turn is None:
             self.read_paused = False
             self.transport.resume_reading()
 
@@ -332,7 +321,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
 
     @property
     def _waiting(self) -> int:
-        """Bytes that the peer has not taken yet."""
+        """Bytes that the peer has not read yet."""
         transport: Any = self.transport
         return transport.waiting if isinstance(transport, OneWrite) else transport.get_write_buffer_size()
 
@@ -343,10 +332,10 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
 
     def _give_up(self) -> None:
         self._not_stuck()
-        self.hang_up(1011, f"it does not read what it is told: {self._waiting} bytes wait")
+        self.hang_up(1011, f"the peer does not read: {self._waiting} bytes wait")
 
     def _cut_off(self) -> None:
-        """The peer has had its time to close, too."""
+        """Close the connection of a peer that had its time to close it."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -362,19 +351,18 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
 
     @property
     def queue(self) -> Any:
-        """Where uvicorn tells what happens: here, see `put_nowait`."""
+        """The queue to which uvicorn reports events: this object, see `put_nowait`."""
         return self
 
     @queue.setter
     def queue(self, _: Any) -> None: ...
 
     def put_nowait(self, event: Any) -> None:
-        """Of what uvicorn tells, the end alone is of interest."""
-        if event["type"] == "websocket.disconnect" and not self._lost:
+        """Take the end of the connection from uvicorn's events; the others are not needed."""
+        if event["type"] == "websocket.disconnect":
             self._end(event["code"], event.get("reason") or "")
 
     def _end(self, code: int, reason: str) -> None:
-        self._lost = False
         self._mute = True
         if self._ended is None:
             self._ended = (code, reason)
@@ -382,7 +370,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._over.set_result(self._ended)
 
     async def receive(self) -> Any:
-        """ASGI's, for the hand-shake: first that there is a connection, then its end."""
+        """Return ASGI's events for the handshake: first the connection, then its end."""
         if not self._asked:
             self._asked = True
             return {"type": "websocket.connect"}
@@ -392,7 +380,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         kind = message["type"]
         if kind in REFUSALS and not self.handshake_complete and self.conn.eof_sent:
-            self.handshake_complete = True  # who is refused has left
+            self.handshake_complete = True  # the rejected client has left
             return
         await super().send(message)
         if kind == "websocket.accept":
@@ -410,12 +398,15 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What had come before is still received."""
+        """Deliver the frames that arrived before the end."""
         self._not_stuck()
-        self._lost = bool(self._ahead) and self._over is not None and not self._mute
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._ahead and self._over is not None and not self._mute:
+            self._parse(to_end=True)
+            if (told := self.conn.close_rcvd) is not None:
+                self._end(told.code, told.reason)
         super().connection_lost(exc)
-        if self._lost and self._turn is None:
-            self._turn = self.loop.call_soon(self._parse)
         if not self._running:
             self._let_go()
 
@@ -430,10 +421,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._let_go()
 
     def _let_go(self) -> None:
-        """Nothing comes any more and nobody receives: the parser, which knows its connection, would keep both."""
+        """Break the reference cycle of the parser and its connection: nothing arrives any more."""
         self._ahead = b""
         self._deaf = True
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        self._turn = None
         self.conn.parser = None  # type: ignore[assignment]

@@ -27,8 +27,14 @@ UNHEALTHY = "http://gpu-2:8000/v1/models: unreachable " + "x" * 100
 STATE: dict[str, Any] = {
     "queues": [
         {
-            **{"queue": "paid_stream", "weight": 8.0, "waiting": 3, "running": 2, "maxLength": 1000},
-            **{"oldestWaitMs": 4100, "paused": True, "overrides": {"paused": True}},
+            "queue": "paid_stream",
+            "weight": 8.0,
+            "waiting": 3,
+            "running": 2,
+            "maxLength": 1000,
+            "oldestWaitMs": 4100,
+            "paused": True,
+            "overrides": {"paused": True},
         }
     ],
     "models": [
@@ -46,8 +52,15 @@ STATE: dict[str, Any] = {
     "now": 1_000_000_000,
     "workers": [
         {
-            **{"workerId": "w1", "name": "[red]gpu\x1b[31m-1", "replica": "r1", "models": ["demo-fast"]},
-            **{"slots": 2, "running": 2, "heartbeatAgeMs": 3200, "taskSilentMs": 132_000, "draining": True},
+            "workerId": "w1",
+            "name": "[red]gpu\x1b[31m-1",
+            "replica": "r1",
+            "models": ["demo-fast"],
+            "slots": 2,
+            "running": 2,
+            "heartbeatAgeMs": 3200,
+            "taskSilentMs": 132_000,
+            "draining": True,
         },
         {
             "workerId": "w2",
