@@ -19,7 +19,7 @@ from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
-from fairlane.gateway.batches.api import Batches
+from fairlane.gateway.batches.batches import Batches
 from fairlane.gateway.batches.context import Tools
 from fairlane.gateway.batches.leader import Leader
 from fairlane.gateway.batches.store import BatchStore
@@ -86,7 +86,7 @@ from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
 from fairlane.gateway.watch.task_log import LoggingRecorder
-from fairlane.gateway.webhooks.sender import Sender, poster
+from fairlane.gateway.webhooks.sender import Sender
 from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
@@ -220,7 +220,7 @@ class Gateway:
         )
         response_quota = StorageQuota(self.database, lambda: current.settings.responses.max_bytes_per_caller)
         response_writer = ResponseWriter(
-            self.database, records.forgotten.of, response_quota.wrote, self._stored_response
+            self.database, records.erased.of, response_quota.wrote, self._stored_response
         )
         submit = Submit(
             self.dispatcher.slots.submit,
@@ -245,7 +245,7 @@ class Gateway:
             replica,
             self.scheduler,
             poll,
-            records.forgotten,
+            records.erased,
             LogArchive(self.database, kept, self.hub.page, response_quota.wrote).keep,
         )
         responses = Responses(
@@ -263,7 +263,6 @@ class Gateway:
             self.database,
             lambda: current.settings,
             lambda key_id: current.callers.has_key(key_id),
-            poster,
             self.metrics,
             replica,
             now_ms,
@@ -341,7 +340,7 @@ class Gateway:
             poll=poll,
             cancel=cancel,
             links=links,
-            forget=Forget(self.database, records.forgotten, self.scheduler, self.batches.end_of, audit),
+            forget=Forget(self.database, records.erased, self.scheduler, self.batches.end_of, audit),
             keys=KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, allowances),
             quota=self.quota,
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),

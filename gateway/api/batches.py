@@ -1,41 +1,20 @@
 """Batches: OpenAI's calls, and the operators' own."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
-from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.api.dependencies import KEY, BodyDep, CallerDep, answer, described, failed, keyed_router
 from fairlane.gateway.api.operator_schemas import AnyBatch
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
-from fairlane.gateway.batches.api import Batches
-from fairlane.gateway.batches.models import UNENDED, Status, told, told_to_operators
-from fairlane.gateway.calls.openai import CHAT, MAX_EXPIRY_S, MAX_PAIRS, MIN_EXPIRY_S
+from fairlane.gateway.batches.batches import Batches, NewBatch
+from fairlane.gateway.batches.models import UNENDED, Status, admin_view, openai_object
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.bodies import read_body
 from fairlane.queues.actor import Actor
-
-
-class OutputExpiry(BaseModel):
-    """When the output and error files are deleted."""
-
-    model_config = ConfigDict(extra="forbid")
-    anchor: Literal["created_at"]
-    seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
-
-
-class NewBatch(BaseModel):
-    """A batch to be created."""
-
-    model_config = ConfigDict(extra="forbid")
-    input_file_id: str = Field(description="a file of the purpose `batch`")
-    endpoint: str = Field(description="the call that each line is a request of", examples=[CHAT])
-    completion_window: str = Field(description="a number and s, m, h or d", examples=["24h"])
-    metadata: dict[str, str] | None = Field(default=None, max_length=MAX_PAIRS)
-    output_expires_after: OutputExpiry | None = None
-
 
 UNENDED_WORD = "unended"
 MAX_OF_PAGE = 100
@@ -60,7 +39,8 @@ async def create(batches: BatchesDep, caller: CallerDep, body: BodyDep) -> Respo
 
     The file is checked after this call. If it is invalid, the batch has `failed`, and `errors` has the lines.
     """
-    return answer(told(await batches.create(caller, await body.fields())))
+    new = read_body(NewBatch, await body.fields())
+    return answer(openai_object(await batches.create(caller, new)))
 
 
 @router.get("/v1/batches", **described("batches.list", "List batches", OBJECT))
@@ -73,7 +53,7 @@ async def page(
     """Return the caller's batches, newest first, after the id `after`."""
     found, more = await batches.page(caller, after, limit)
     ids = [batch.id for batch in found]
-    listed = {"object": "list", "data": [told(batch) for batch in found]}
+    listed = {"object": "list", "data": [openai_object(batch) for batch in found]}
     ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
     return answer({**listed, **ends, "has_more": more})
 
@@ -81,14 +61,14 @@ async def page(
 @router.get("/v1/batches/{batch_id}", **described("batches.get", "Get a batch", OBJECT))
 async def show(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
     """Return a batch."""
-    return answer(told(await batches.find(caller, batch_id)))
+    return answer(openai_object(await batches.find(caller, batch_id)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **described("batches.cancel", "Cancel a batch", OBJECT))
 async def cancel(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
     """Cancel the waiting and running lines of a batch. Its files have the answers so far. A batch that has ended does not
     change."""
-    return answer(told(await batches.cancel(caller, batch_id)))
+    return answer(openai_object(await batches.cancel(caller, batch_id)))
 
 
 @operators.get(
@@ -107,7 +87,7 @@ async def page_of_all(
     if status and status != UNENDED_WORD and status not in [*Status]:
         raise bad_request(f"status must be one of {', '.join(Status)}, or {UNENDED_WORD}", "status")
     found, more = await batches.page_of_all(after, limit, statuses, key, user)
-    rows = [told_to_operators(batch) for batch in found]
+    rows = [admin_view(batch) for batch in found]
     return answer({"batches": rows, "next": found[-1].id if more else None})
 
 

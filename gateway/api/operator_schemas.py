@@ -429,12 +429,12 @@ class Erased(Schema, kw_only=True):
 
 
 class WebhookFailing(Schema, kw_only=True):
-    """How a webhook fails."""
+    """The recent failures of a webhook."""
 
     since: Ms
-    attempts: Annotated[int, says("since the last one that was taken")]
-    error: Annotated[str, says("what the last one came to")]
-    next_at: Annotated[Ms | None, says("when its receiver is asked next, if it rests until then")]
+    attempts: Annotated[int, says("since the last success")]
+    error: Annotated[str, says("of the last one")]
+    next_at: Annotated[Ms | None, says("when its receiver is tried next, if the webhook backs off")]
 
 
 class WebhookShown(Schema, kw_only=True):
@@ -444,56 +444,44 @@ class WebhookShown(Schema, kw_only=True):
     url: str
     events: list[str]
     note: str
-    every_user: Annotated[bool, says("it hears of all users of its key")]
+    every_user: Annotated[bool, says("it covers all users of its key")]
     enabled: bool
     disabled_at: Ms | None
     disabled_reason: str | None
     failing: WebhookFailing | None
     created_at: Ms
     changed_at: Ms
-    delivered_at: Annotated[Ms | None, says("when anything was taken last")]
-    old_secret_until: Annotated[Ms | None, says("until then the secret before signs besides")]
-    waiting: Annotated[int, says("deliveries that are owed")]
-    missed: Annotated[int, says("ends of which it tells nothing, as too many deliveries were owed")]
+    delivered_at: Annotated[Ms | None, says("when a delivery succeeded last")]
+    old_secret_until: Annotated[Ms | None, says("until then the former secret signs, too")]
+    waiting: Annotated[int, says("deliveries that are still to be sent")]
 
 
 class WebhookCreated(WebhookShown, kw_only=True):
-    secret: Annotated[str, says("`whsec_…`, told this once")]
+    secret: Annotated[str, says("`whsec_…`, never shown again")]
 
 
 class WebhookDelivery(Schema, kw_only=True):
-    """An event that is told to a webhook."""
+    """An event that is sent to a webhook."""
 
     id: Annotated[str, says("the `webhook-id` of all its requests")]
     webhook_id: str
-    event_id: Annotated[str, says("`id` in the body: the same for all webhooks that tell of it")]
+    event_id: Annotated[str, says("`id` in the body: the same for all webhooks")]
     event: str
     object_id: str
-    created_at: Annotated[Ms, says("when the event was")]
+    created_at: Annotated[Ms, says("when the event happened")]
     status: Literal["waiting", "delivered", "failed"]
-    attempts: int
+    attempts: Annotated[int, says("since it was created, or sent again by hand")]
     next_at: Ms | None
     ended_at: Ms | None
     http_status: Annotated[int | None, says("of the last answer; null: there was none")]
     error: Annotated[str | None, says("what was wrong with the last attempt")]
 
 
-class WebhookTry(Schema, kw_only=True):
-    at: Ms
-    took_ms: Ms
-    http_status: int | None
-    error: str
-
-
-class WebhookDeliveryDetail(WebhookDelivery, kw_only=True):
-    tries: Annotated[list[WebhookTry], says("the last 20 attempts, the oldest first")]
-
-
 class OwnedWebhook(WebhookShown, kw_only=True):
     """A webhook, as operators see it."""
 
     key: Annotated[str | None, says("null: of an open gateway")]
-    user: Annotated[str, says("`*`: it hears of all users of its key")]
+    user: Annotated[str, says("`*`: it covers all users of its key")]
 
 
 class WebhookDisabled(OwnedWebhook, kw_only=True):
@@ -515,15 +503,15 @@ class WaitsFor(Schema, kw_only=True):
     models: Annotated[list[str], says("whose lines, up to ten; none: of any")]
 
 
-class BatchStanding(Schema, kw_only=True):
-    """What is under way of a batch, as it was told last."""
+class BatchProgress(Schema, kw_only=True):
+    """The progress of a batch at the last report of its leader."""
 
     lines_waiting: Annotated[int, says("submitted, and in their queue")]
     lines_running: int
     waits_for: Annotated[list[WaitsFor], says("why others are not submitted")]
 
 
-class AnyBatch(BatchStanding, kw_only=True):
+class AnyBatch(BatchProgress, kw_only=True):
     """A batch as operators see it."""
 
     id: str

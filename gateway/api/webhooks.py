@@ -1,4 +1,4 @@
-"""Callers' calls for webhooks of theirs, and what operators see of them."""
+"""Clients' calls for their webhooks, and those of operators."""
 
 from typing import Annotated, Literal
 
@@ -19,7 +19,6 @@ from fairlane.gateway.api.operator_schemas import (
     OwnedWebhook,
     WebhookCreated,
     WebhookDelivery,
-    WebhookDeliveryDetail,
     WebhookDisabled,
     WebhookShown,
 )
@@ -48,37 +47,37 @@ Events = Annotated[list[str], Field(max_length=64)]
 
 
 class NewWebhook(_Body):
-    """Where a caller wants to be told of what."""
+    """A webhook to be created."""
 
     url: Url = Field(description="where requests are sent: `https://…`")
-    events: Events = Field(["*"], description="which events; `*`: all, also those of later releases")
-    note: Note = Field("", description="what its owner wants to remember")
+    events: Events = Field(["*"], description="types of events; `*`: all, including those of later releases")
+    note: Note = Field("", description="a note of its owner")
     everyUser: bool = Field(  # noqa: N815 - as callers write it
         False,
-        description="of a delegating key, in a request that names no user: it hears of all its users; `data.user` names them",
+        description="for a delegating key, in a request that names no user: cover all its users; `data.user` names them",
     )
 
 
 class WebhookChange(_Body):
-    """What becomes otherwise of a webhook."""
+    """What changes."""
 
-    url: Url = Field("", description="another URL: then it begins anew, as if nothing had failed")
-    events: Events = Field([], description="which events, from now on")
-    note: Note = Field("", description="what its owner wants to remember")
-    enabled: bool = Field(True, description="false switches it off, true on")
+    url: Url = Field("", description="a new URL resets its failures")
+    events: Events = Field([], description="types of events, from now on")
+    note: Note = Field("", description="a note of its owner")
+    enabled: bool = Field(True, description="false disables it, true enables it")
 
 
 class AnyWebhookChange(_Body):
-    """What an operator changes of a webhook of any key."""
+    """What an operator can change."""
 
     enabled: Literal[False] = Field(description="only its owner enables it again")
 
 
 class NewSecret(_Body):
-    """How the secret of a webhook is replaced."""
+    """How the secret is replaced."""
 
     keepMs: Annotated[int, Field(ge=0, le=30 * DAY_MS)] | None = Field(  # noqa: N815
-        None, description="for how long the one before signs besides, ms: a day if not given, 0: not any more"
+        None, description="how long the former one signs, too, ms: a day by default, 0: not at all"
     )
 
 
@@ -95,7 +94,7 @@ WebhooksDep = Annotated[Webhooks, Depends(_webhooks)]
     **described("webhooks.list", "List webhooks", fields(webhooks=rows(WebhookShown), most=INTEGER)),
 )
 async def list_webhooks(webhooks: WebhooksDep, caller: CallerDep) -> Response:
-    """The caller's webhooks, the oldest first, and how many there may be (`most`)."""
+    """Return the caller's webhooks, the oldest first, and how many they can have (`most`)."""
     return answer(await webhooks.page(caller))
 
 
@@ -104,8 +103,8 @@ async def list_webhooks(webhooks: WebhooksDep, caller: CallerDep) -> Response:
     **described("webhooks.create", "Create a webhook", WebhookCreated, body=NewWebhook, status=201),
 )
 async def create_webhook(webhooks: WebhooksDep, caller: CallerDep, body: BodyDep) -> Response:
-    """Makes a webhook: from now on requests tell its URL of ends, those of tasks that run already, too. Its `secret`, with
-    which they are signed, is told this once. If the answer is lost, so is the secret: rotate it."""
+    """Create a webhook. From now on its URL is notified of ends, including those of tasks that run already. `secret`, which signs
+    the requests, is never shown again: if the answer is lost, rotate it."""
     new = read_body(NewWebhook, await body.fields(), secret=True)
     made = await webhooks.create(caller, new.url, new.events, new.note, every_user=new.everyUser)
     return answer(made, status=201)
@@ -113,8 +112,7 @@ async def create_webhook(webhooks: WebhooksDep, caller: CallerDep, body: BodyDep
 
 @router.get("/api/webhooks/{webhook_id}", **described("webhooks.get", "Get a webhook", WebhookShown))
 async def show_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str) -> Response:
-    """One of the caller's webhooks. `failing`: nothing was taken since then; `waiting`: deliveries that are owed; `missed`:
-    ends of which it tells nothing, as 10,000 deliveries were owed."""
+    """Return one of the caller's webhooks. `failing`: its last attempts failed; `waiting`: deliveries to be sent."""
     return answer(await webhooks.show(caller, webhook_id))
 
 
@@ -125,10 +123,10 @@ async def show_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str
 async def change_webhook(
     webhooks: WebhooksDep, caller: CallerDep, body: BodyDep, webhook_id: str
 ) -> Response:
-    """Changes what is given. What is owed goes to the URL that holds when it is sent; while the webhook is off it waits, and no
-    further ends are written down."""
-    said = read_body(WebhookChange, await body.fields(), secret=True)
-    fields = {name: getattr(said, name) for name in said.model_fields_set}
+    """Change the given fields. Waiting deliveries go to the new URL. While the webhook is disabled they wait, and no deliveries
+    are added."""
+    change = read_body(WebhookChange, await body.fields(), secret=True)
+    fields = {name: getattr(change, name) for name in change.model_fields_set}
     return answer(await webhooks.change(caller, webhook_id, fields))
 
 
@@ -137,7 +135,7 @@ async def change_webhook(
     **described("webhooks.delete", "Delete a webhook", fields(id=STRING, removed=BOOLEAN)),
 )
 async def remove_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str) -> Response:
-    """Removes a webhook, with its log. What it still owes is not sent; a request under way may still come."""
+    """Remove a webhook and its deliveries, including those that wait. A request under way can still arrive."""
     return answer(await webhooks.remove(caller, webhook_id))
 
 
@@ -148,8 +146,8 @@ async def remove_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: s
 async def rotate_webhook(
     webhooks: WebhooksDep, caller: CallerDep, body: BodyDep, webhook_id: str
 ) -> Response:
-    """Gives a webhook another `secret`, told this once. The one before signs besides for `keepMs`, a day if it is not given:
-    requests then have two signatures, and a receiver that knows one of the secrets takes them."""
+    """Replace the `secret` of a webhook. The former one signs, too, for `keepMs`, a day by default: requests then have two
+    signatures, and a receiver with either secret accepts them."""
     keep_ms = read_body(NewSecret, await body.fields(), secret=True).keepMs
     return answer(await webhooks.rotate(caller, webhook_id, keep_ms))
 
@@ -159,8 +157,7 @@ async def rotate_webhook(
     **described("webhooks.test", "Send a test event", WebhookDelivery, status=202),
 )
 async def test_webhook(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str) -> Response:
-    """Has a webhook tell an event of type `webhook.test` with its own id, whatever its `events`. What became of it, its
-    delivery tells."""
+    """Send an event of type `webhook.test` with the webhook's id, whatever its `events`. Its delivery shows the result."""
     return answer(await webhooks.test(caller, webhook_id), status=202)
 
 
@@ -176,21 +173,21 @@ async def list_deliveries(
     after: After = "",
     limit: Limit = 100,
 ) -> Response:
-    """What a webhook has told and is to tell, the newest event first; `next` is the `after` that goes on, null at the end.
+    """Return deliveries of a webhook, the newest event first; `next` is the `after` of the next page, null at the end.
 
-    `status`: `waiting` (it is sent at `nextAt`), `delivered`, or `failed`: it was not taken in all its time.
+    `status`: `waiting` (it is sent at `nextAt`), `delivered`, or `failed`: no attempt succeeded in three days.
     """
     return answer(await webhooks.deliveries(caller, webhook_id, status, _cursor(after), limit))
 
 
 @router.get(
     "/api/webhooks/{webhook_id}/deliveries/{delivery_id}",
-    **described("webhooks.deliveries.get", "Get a delivery", WebhookDeliveryDetail),
+    **described("webhooks.deliveries.get", "Get a delivery", WebhookDelivery),
 )
 async def show_delivery(
     webhooks: WebhooksDep, caller: CallerDep, webhook_id: str, delivery_id: str
 ) -> Response:
-    """One delivery, with its last 20 attempts."""
+    """Return one delivery."""
     return answer(await webhooks.delivery(caller, webhook_id, delivery_id))
 
 
@@ -199,11 +196,11 @@ async def show_delivery(
     **described("webhooks.deliveries.redeliver", "Send a delivery again", WebhookDelivery, status=202),
 )
 async def redeliver(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str, delivery_id: str) -> Response:
-    """Sends a delivery again, under the same `webhook-id`, also one that was taken; one that waits is sent now."""
+    """Send a delivery again, with the same `webhook-id`; one that waits is sent now."""
     return answer(await webhooks.redeliver(caller, webhook_id, delivery_id), status=202)
 
 
-# ---- operators' ----------
+# ---- operators ----------
 
 
 @operators.get(
@@ -217,7 +214,8 @@ async def all_webhooks(
     after: Annotated[str, Query(pattern=r"^(hook_[0-9a-f]{24})?$")] = "",
     limit: Limit = 100,
 ) -> Response:
-    """Everybody's webhooks, by id, or those of a key; never a secret, nor the query of a URL. `next` goes on."""
+    """Return webhooks of all keys, or of one, by id, without secrets and without the queries of URLs. `next` is the `after` of
+    the next page."""
     return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
 
 

@@ -103,7 +103,7 @@ class BatchContext:
 
     async def parse(self, line: Line) -> ParsedLine:
         """Parse a line. Raises InvalidLine, and ApiError."""
-        return await parse_line(line, self.batch.endpoint, self.tools.bodies)
+        return await parse_line(line.text, self.batch.endpoint, self.tools.bodies)
 
     def task_id(self, line: int) -> str:
         """Return the id of a line's task."""

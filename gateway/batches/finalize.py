@@ -39,7 +39,7 @@ async def finalize(context: BatchContext) -> None:
     if batch.failed or batch.completed < batch.total:
         error = await _write(context, "error", lambda: _errors(context))
     await end(context, Status(batch.outcome), output_file=output, error_file=error)
-    while await context.retry(lambda: store.forget_results(batch.id)):
+    while await context.retry(lambda: store.delete_results(batch.id)):
         await asyncio.sleep(DELETE_PAUSE_S)
 
 
@@ -92,7 +92,7 @@ async def _write(context: BatchContext, kind: str, chunks: Callable[[], AsyncIte
     """Write a file and return its id; '' if its user was erased. Retried until the storage accepts it."""
     batch, tools = context.batch, context.tools
     file_id = output_file(batch.id, batch.created, kind, batch.epoch)
-    while not await context.retry(lambda: tools.store.was_forgotten(batch)):
+    while not await context.retry(lambda: tools.store.was_erased(batch)):
         with contextlib.suppress(ApiError, DatabaseUnavailable):
             return (await tools.files.row(batch.owner, file_id)).id  # a former try succeeded after all
         try:

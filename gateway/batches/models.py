@@ -1,6 +1,6 @@
-"""A batch as its row has it and as its calls show it, and the ids that follow from its own. Pure.
+"""A batch: its row, its forms in the API, and the ids that are derived from its own. Pure.
 
-The task of a line has the same id whichever replica submits it, so the store accepts it once.
+The task of a line has the same id on every replica, so Redis accepts it once.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from fairlane.queues.ids import new_task_id
 
 
 class Status(StrEnum):
-    """How a batch stands, in OpenAI's words."""
+    """Statuses, as in OpenAI's API."""
 
     VALIDATING = "validating"
-    """Its file is still to be looked at, or other batches of its caller go first."""
+    """Its file is not validated yet, or other batches of its owner run first."""
     IN_PROGRESS = "in_progress"
     FINALIZING = "finalizing"
-    """All that was to be done is: its files are written."""
+    """All lines have results; its files are being written."""
     CANCELLING = "cancelling"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -34,14 +34,14 @@ class Status(StrEnum):
 ENDED: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED})
 UNENDED: Final = tuple(status.value for status in Status if status not in ENDED)
 NOT_ITS_TURN: Final = "NOT_ITS_TURN"
-"""Why one waits that nobody leads: it is new, others of its caller go first, or all who lead batches have their hands full."""
+"""Why a batch without a leader waits: it is new, other batches of its owner run first, or all replicas are at their limits."""
 
 BlockedOn = Mapping[str, Sequence[str]]
-"""Why lines are not submitted: error codes, each with the models that it blocks; none: it blocks all."""
+"""Why lines are not submitted: error codes, each with the models that it blocks; without models: all."""
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file, or with a line of it."""
+    """An error of a file, or of one of its lines."""
 
     code: str
     message: str
@@ -54,7 +54,7 @@ _decode_whys = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 class Batch(NamedTuple):
-    """A row; what a new one need not say is as it begins. Times in ms since 1970; 0 = not yet."""
+    """A row; the defaults are those of a new batch. Times are ms since 1970; 0: not yet."""
 
     id: str
     key_id: str
@@ -63,23 +63,23 @@ class Batch(NamedTuple):
     endpoint: str
     input_file: str
     window: str
-    """`completion_window`, as its caller said it."""
+    """`completion_window` of the request."""
     created: int
     expires: int
     metadata: str = ""
-    """JSON; '' = none."""
+    """JSON; '': none."""
     output_ttl_s: int = 0
     """How long its files are kept; 0: until they are deleted."""
     model: str = ""
-    """The one that its first line names."""
+    """Of its first line."""
     output_file: str = ""
-    """'' = none."""
+    """'': none."""
     error_file: str = ""
     status: Status = Status.VALIDATING
     outcome: str = ""
-    """The status in which it will end, once that is known: there is nothing more to run."""
+    """The status in which it will end; '' while lines run."""
     errors: str = ""
-    """JSON; '' = none."""
+    """JSON; '': none."""
     total: int = 0
     completed: int = 0
     failed: int = 0
@@ -88,38 +88,36 @@ class Batch(NamedTuple):
     cancelling: int = 0
     ended: int = 0
     leader: str = ""
-    """The replica that works on it; '' = none."""
+    """The replica that runs it; '': none."""
     lease: int = 0
-    """Until when it is that one's."""
+    """Until when the leader holds it."""
     epoch: int = 0
-    """How often somebody began to lead it: whoever writes names it, so none writes who was replaced."""
+    """The number of its leaders so far. Each write names it, so a replaced leader changes nothing."""
     line: int = 1
-    """The first line that has no result yet, and where it begins in the file."""
+    """The first line without a result, and its offset in the file."""
     offset: int = 0
     waiting: int = 0
-    """Lines whose tasks wait, as its leader said last."""
+    """Lines whose tasks wait, at the last report of its leader."""
     running: int = 0
     input_tokens: int = 0
-    """Of all answers; likewise the following."""
+    """Of all answers, like the next three."""
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
     whys: str = ""
-    """Why lines are not submitted, as its leader said last: JSON, models by code. '' = nothing is held up."""
+    """BlockedOn at the last report of its leader, as JSON; '': no line is blocked."""
 
     @property
     def owner(self) -> Owner:
-        """Whose it is."""
         return Owner(self.key_id, self.user)
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What is wrong with its file."""
         return _decode(self.errors) if self.errors else ()
 
     @property
     def waits_for(self) -> BlockedOn:
-        """Why not all of it that could be under way is."""
+        """Return why lines are not submitted."""
         if self.status in ENDED:
             return {}
         if not self.leader:
@@ -127,8 +125,8 @@ class Batch(NamedTuple):
         return _decode_whys(self.whys) if self.whys else {}
 
 
-def told(batch: Batch) -> dict[str, Any]:
-    """As OpenAI's clients are told it."""
+def openai_object(batch: Batch) -> dict[str, Any]:
+    """Return a batch as in OpenAI's API."""
     ended = {status: _seconds(batch.ended if batch.status is status else 0) for status in ENDED}
     problems = [problem._asdict() for problem in batch.problems]
     return {
@@ -165,7 +163,7 @@ def told(batch: Batch) -> dict[str, Any]:
 
 
 def _status(batch: Batch) -> dict[str, Any]:
-    """What is under way of a batch, and what it waits for."""
+    """Return the members that both forms share."""
     return {
         "linesWaiting": batch.waiting,
         "linesRunning": batch.running,
@@ -177,8 +175,8 @@ def _seconds(ms: int) -> int | None:
     return ms // 1000 if ms else None
 
 
-def told_to_operators(batch: Batch) -> dict[str, Any]:
-    """As operators are told it."""
+def admin_view(batch: Batch) -> dict[str, Any]:
+    """Return a batch as operators see it."""
     first = next(iter(batch.problems), None)
     return {
         "id": batch.id,
@@ -202,12 +200,12 @@ def told_to_operators(batch: Batch) -> dict[str, Any]:
 
 
 def codes_of(whys: str) -> tuple[str, ...]:
-    """The codes of why lines are not submitted, as a row has them."""
+    """Return the codes in the column `whys`."""
     return tuple(_decode_whys(whys)) if whys else ()
 
 
 def blocked_on_json(blocked: BlockedOn) -> str:
-    """Return why lines are not submitted, as a row has it."""
+    """Return the column `whys`."""
     return msgspec.json.encode(blocked).decode() if blocked else ""
 
 
@@ -215,7 +213,7 @@ SPANS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def read_window(text: str) -> int | None:
-    """A completion window such as 24h, ms; None for what is none."""
+    """Return a completion window such as 24h in ms; None if it is invalid."""
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdigit() and len(number) <= 6 and unit in SPANS):
         return None
@@ -227,17 +225,17 @@ _ID = re.compile(r"batch_[0-9a-f]{32}")
 
 
 def new_batch_id(now_ms: int) -> str:
-    """A new id; ids sort by time, and nobody can guess one."""
+    """Return a new id. Ids sort by time and cannot be guessed."""
     return f"{PREFIX}{now_ms & 0xFFFF_FFFF_FFFF:012x}{os.urandom(10).hex()}"
 
 
 def could_be(text: str) -> bool:
-    """Whether a gateway may have made such an id."""
+    """Return whether a text has the form of an id."""
     return _ID.fullmatch(text) is not None
 
 
 def line_task(batch_id: str, created_ms: int, line: int) -> str:
-    """The id of the task of a line, from 1."""
+    """Return the id of the task of a line, from 1."""
     digest = hashlib.sha256(f"{batch_id} {line}".encode()).digest()
     return new_task_id(created_ms, random_bytes=lambda count: digest[:count])
 

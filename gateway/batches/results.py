@@ -9,7 +9,7 @@ from fairlane.streaming.views.usage import Counts, normalise_usage
 
 
 class NotRun(StrEnum):
-    """Why a line was not carried out."""
+    """Why a line was not run."""
 
     EXPIRED = "batch_expired"
     CANCELLED = "batch_cancelled"
@@ -29,9 +29,9 @@ class Outcome(NamedTuple):
     line: int
     failed: bool
     record: bytes
-    """Its line of the output file, or of the error file, with its end."""
+    """Its line in the output or error file, with the newline."""
     used: Counts = Counts()
-    """Tokens, as its answer tells them."""
+    """Tokens, by the usage in its answer."""
 
 
 def answered(line: int, custom_id: str, task_id: str, body: bytes) -> Outcome:
@@ -46,7 +46,7 @@ def failed(line: int, custom_id: str, task_id: str, error: ApiError) -> Outcome:
 
 
 def not_run(custom_id: str, task_id: str, why: NotRun) -> bytes:
-    """Its line of the error file where it was not carried out."""
+    """Return the record of a line that was not run."""
     error = b'{"code":"%b","message":%b}' % (why.encode(), json_string(_SENTENCES[why]))
     return b'{"id":"%b","custom_id":%b,"response":null,"error":%b}\n' % (
         _id(task_id),
@@ -60,7 +60,7 @@ def _id(task_id: str) -> bytes:
 
 
 def _record(custom_id: str, task_id: str, status: int, body: bytes) -> bytes:
-    if b"\n" in body or b"\r" in body:  # white space of whoever made it: in texts these are escaped
+    if b"\n" in body or b"\r" in body:  # white space between tokens: inside strings it is escaped
         body = body.replace(b"\n", b" ").replace(b"\r", b" ")
     return (
         b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},"error":null}\n'

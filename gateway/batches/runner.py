@@ -161,7 +161,7 @@ class Runner(BatchContext):
             if error.status >= 500:
                 raise
             findings = Findings(most_lines)
-            findings.add_problem(Problem("file_not_found", error.message, None, "input_file_id"))
+            findings.problems.append(Problem("file_not_found", error.message, None, "input_file_id"))
             return findings
 
     # ---- lines ----------
@@ -452,27 +452,21 @@ class Runner(BatchContext):
     async def _find_submitted(self) -> None:
         """Find the lines that a former leader has submitted: they are among the next lines of the file."""
         lines, unknown = self.lines_from(self.batch.line, self.batch.offset), 0
-        window = self.tools.current.settings.batches.window
-        while unknown < MAX_LINES + 2 * window:
-            line = await self.next_line(lines)
-            if line is None:
-                return
+        most = MAX_LINES + 2 * self.tools.current.settings.batches.window
+        while unknown < most and (line := await self.next_line(lines)) is not None:
             if line.number in self._done or line.number in self.submitted:
                 continue
-            (top,) = await self._until_answered(line)
+            while True:
+                with contextlib.suppress(StoreError):
+                    (top,) = await self.tools.scheduler.tops([self.task_id(line.number)])
+                    break
+                await asyncio.sleep(RETRY_S)
             unknown = 0 if top is not None else unknown + 1
             if top is not None:
                 with contextlib.suppress(InvalidLine, ApiError):
                     parsed = await self.parse(line)
                     self._add_submitted(line, parsed.custom_id, await self._read(parsed))
             await self.pace.step()
-
-    async def _until_answered(self, line: Line) -> list[Any]:
-        while True:
-            try:
-                return [*await self.tools.scheduler.tops([self.task_id(line.number)])]
-            except StoreError:
-                await asyncio.sleep(RETRY_S)
 
 
 def _show(view: View) -> bytes:

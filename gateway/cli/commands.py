@@ -257,7 +257,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List the webhooks of all keys.",
                 "/api/admin/webhooks",
                 rows="webhooks",
-                columns="webhook=id key user url events waiting missed enabled disabled_reason=disabledReason "
+                columns="webhook=id key user url events waiting enabled disabled_reason=disabledReason "
                 "failing=failing.error since=failing.since:time",
                 options=("key-id", *_PAGE),
             ),

@@ -1,4 +1,4 @@
-"""Inserting rows that may have been inserted before."""
+"""Inserts rows that may have been inserted before."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -14,14 +14,14 @@ MAX_ROWS = 500
 
 
 async def insert_new(connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert the rows that are not there yet, by the table's primary key; how many those were."""
-    return len(await insert_and_tell(connection, table, rows))
+    """Insert the rows whose primary keys are new; return their number."""
+    return len(await insert_returning(connection, table, rows))
 
 
-async def insert_and_tell(
+async def insert_returning(
     connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]]
 ) -> list[Any]:
-    """The same; the keys of those."""
+    """Insert the rows whose primary keys are new; return these keys."""
     inserted: list[Any] = []
     key = list(table.primary_key)
     for at in range(0, len(rows), MAX_ROWS):
@@ -32,7 +32,7 @@ async def insert_and_tell(
     return inserted
 
 
-# ---- statements, as the driver takes them: SQLAlchemy's own cost the gateway several times as much for a page of rows ----------
+# ---- statements of the driver: for a page of rows, SQLAlchemy's own cost several times as much CPU ----------
 
 _CASTS = {Text: "text", BigInteger: "bigint", Integer: "integer", Boolean: "boolean"}
 
@@ -40,7 +40,7 @@ _CASTS = {Text: "text", BigInteger: "bigint", Integer: "integer", Boolean: "bool
 async def insert_rows(
     connection: AsyncConnection, table: Table, rows: Sequence[Sequence[Any]], more: str = ""
 ) -> CursorResult[Any]:
-    """INSERT rows of all columns; `more` stands behind. PostgreSQL gets them as one JSON text."""
+    """Insert rows of all columns; `more` is the end of the statement. PostgreSQL gets the rows as one JSON text."""
     width = len(table.columns)
     if connection.dialect.name == "sqlite":
         row = f"({', '.join('?' * width)})"

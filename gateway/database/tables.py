@@ -335,7 +335,7 @@ response_logs = Table(
 """`events`: as `gateway/responses/logs.py` packs them."""
 
 
-# ---- webhooks ----------
+# ---- webhooks (gateway/webhooks/) ----------
 
 webhooks = Table(
     "webhooks",
@@ -357,22 +357,16 @@ webhooks = Table(
     Column("failing_since", BigInteger, comment="Null: it does not"),
     _text("error"),
     Column("delivered", BigInteger, comment="When last; null: never"),
-    _number("waiting"),
-    _number("missed"),
-    Column(
-        "due", BigInteger, comment="When a replica has something to do for it next; null: nothing is owed"
-    ),
+    Column("due", BigInteger, comment="When a replica has something to send; null: nothing waits"),
     _number("not_before"),
     _text("claim"),
     Index("ix_webhooks_due", "due"),
     Index("ix_webhooks_key_id_user_name", "key_id", "user_name"),
-    comment="Addresses that callers want to be told of ends at",
+    comment="URLs that are notified when something of their owners ends",
 )
-"""`user_name`: whose ends, or EVERY_USER of the key. `events`: names, with blanks between. `secret`: what it signs with, as its
-owner was told it; `old_secret` signs besides until `old_until`. `fails`: attempts since the last one that was taken; `error`:
-what the last one came to. `waiting`: its deliveries that are owed; `missed`: ends that were not written down, as there were too
-many of those. `not_before`: when a receiver that fails is asked next. `claim`: who sends; then `due` is when that is over, if
-it does not end."""
+"""`user_name`: a user of the key, or EVERY_USER. `events`: types, separated by blanks. `secret` signs requests; `old_secret` also
+signs them until `old_until`. `fails`: failed attempts since the last success; `error`: of the last one. `not_before`: when a
+failing receiver is tried next. `claim`: the token of the replica that is sending; then `due` is when its claim ends."""
 
 webhook_deliveries = Table(
     "webhook_deliveries",
@@ -386,22 +380,19 @@ webhook_deliveries = Table(
     _number("created"),
     _text("state"),
     _number("began"),
-    Column("tries", Integer, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("due", BigInteger, comment="When it is sent next; null: not any more"),
-    Column("ended", BigInteger, comment="When it was taken, or given up; null: it is owed"),
+    Column("ended", BigInteger, comment="When it was delivered, or given up; null: it waits"),
     Column("status", Integer, comment="Of the last answer; null: there was none"),
     _text("error"),
-    _text("log"),
     Index("ix_webhook_deliveries_webhook_due", "webhook", "due"),
     Index("ix_webhook_deliveries_webhook_created_id", "webhook", "created", "id"),
     Index("ix_webhook_deliveries_created", "created"),
     Index("ix_webhook_deliveries_user_name", "user_name"),
-    comment="What webhooks have told, and are still to tell",
+    comment="Events that webhooks have sent, or will send",
 )
-"""`id`: the webhook-id of all of its requests. `state`: waiting, delivered or failed. `user_name`: whose end it was. `created`:
-when that was. `began`: when this series of tries began, of which there were `tries`, of `attempts` in all. `log`: the last
-attempts, JSON."""
+"""`id`: the webhook-id of all its requests. `state`: waiting, delivered or failed. `created`: when the event happened. `began`:
+the same, or when an owner sent it again. `attempts`: since `began`."""
 
 files = Table(
     "files",

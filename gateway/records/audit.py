@@ -1,4 +1,4 @@
-"""Audit records in SQL: who did what to the gateway. Written once each, read from the newest back."""
+"""Audit log entries in SQL: what operators did. Each is written once; pages begin with the newest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import audit
+from fairlane.gateway.records.entries import at_of
+from fairlane.gateway.records.erasure import AuditNames, ErasedUsers
 
 Values = dict[str, Any]
 MAX_PURGED = 1000
@@ -19,14 +21,16 @@ _decode = msgspec.json.Decoder(Values).decode
 
 
 class AuditTable:
-    """Where entries of the kind `audit` go (recording.lua)."""
+    """Takes entries of the kind `audit` (recording.lua)."""
 
-    def __init__(self, as_shown: Callable[[str, Values], Values]) -> None:
-        """`as_shown`: of a target, values as they are shown, which the scripts tell as Redis keeps them."""
+    def __init__(self, as_shown: Callable[[str, Values], Values], erased: ErasedUsers) -> None:
+        """`as_shown` converts values of a target from their form in Redis to their form in the API."""
         self._as_shown = as_shown
+        self._erased = erased
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`."""
+        packed = await self._erased.anonymized(connection, packed, AuditNames())
         return await insert_new(connection, audit, [self._row(entry) for entry in packed])
 
     def _row(self, packed: bytes) -> Mapping[str, Any]:
@@ -45,11 +49,6 @@ class AuditTable:
             "before": shown[0],
             "after": shown[1],
         }
-
-
-def at_of(entry_id: str) -> int:
-    """When it was written, ms: its id begins with the store's time, us."""
-    return int(entry_id.partition("-")[0]) // 1000
 
 
 @dataclass(frozen=True, slots=True)

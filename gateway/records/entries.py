@@ -237,6 +237,11 @@ def read_charge(packed: bytes) -> Charge | None:
     )
 
 
+def at_of(entry_id: str) -> int:
+    """Return when an entry of the audit log was written, ms: its id begins with Redis's time in microseconds."""
+    return int(entry_id.partition("-")[0]) // 1000
+
+
 def _entry(packed: bytes) -> Packed:
     try:
         return _unpack(packed)

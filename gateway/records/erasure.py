@@ -7,7 +7,7 @@ a time (PARTS). Later actions of the user are new.
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import delete, func, or_, select, text, tuple_, update
@@ -17,12 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import archive, audit, files, forgotten, usage, usage_users
-from fairlane.gateway.records.audit import at_of
-from fairlane.gateway.records.batches import forget as forget_batches
-from fairlane.gateway.records.outbox import Table
+from fairlane.gateway.records.batches import erase_user as erase_batches
+from fairlane.gateway.records.entries import at_of
 from fairlane.gateway.records.usage import adding
 from fairlane.gateway.responses.store import forget_user as forget_responses
-from fairlane.gateway.webhooks.store import forget as forget_webhooks
+from fairlane.gateway.webhooks.store import erase_user as erase_webhooks
 
 FORGOTTEN = "(forgotten)"
 """The name of all who were."""
@@ -71,55 +70,46 @@ class ErasedUsers:
         """Whether this user was forgotten after this task was submitted."""
         return await self.any(connection) and enqueued <= (await self.known(connection, [user])).get(user, -1)
 
+    async def anonymized(
+        self, connection: AsyncConnection, packed: Sequence[bytes], names: "Names"
+    ) -> Sequence[bytes]:
+        """Return entries of the outbox without the names of users who were erased after them."""
+        if not await self.any(connection):
+            return packed
+        entries = [_unpack(entry) for entry in packed]
+        known = await self.known(connection, {user for entry in entries for user in names.users(entry)})
+        return [msgspec.msgpack.encode(names.without(entry, known)) for entry in entries] if known else packed
+
     def _hash(self, user: str) -> str:
         return sha256(f"{self._database.identifier}\0{user}".encode()).hexdigest()
 
 
-class AnonymizingTable:
-    """A table of the outbox that is given entries without the names of those who were forgotten."""
-
-    def __init__(self, table: Table, erased: ErasedUsers, kind: "Kind") -> None:
-        self._table = table
-        self._erased = erased
-        self._kind = kind
-
-    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
-        """See `outbox.Table`."""
-        if await self._erased.any(connection):
-            entries = [_unpack(entry) for entry in packed]
-            users = {user for entry in entries for user in self._kind.users(entry)}
-            known = await self._erased.known(connection, users)
-            if known:
-                packed = [msgspec.msgpack.encode(self._kind.without(entry, known)) for entry in entries]
-        return await self._table.write(connection, packed)
-
-
-class Kind:
-    """How entries of one kind name users."""
+class Names(Protocol):
+    """Finds and removes the names of users in entries of one kind."""
 
     def users(self, entry: list[Any]) -> Collection[str]:
-        """Whom it names."""
-        raise NotImplementedError
+        """Return the users in an entry."""
+        ...
 
-    def without(self, entry: list[Any], known: Mapping[str, int]) -> list[Any]:
-        """The entry without those who were forgotten after it."""
-        raise NotImplementedError
+    def without(self, entry: list[Any], erased: Mapping[str, int]) -> list[Any]:
+        """Return the entry without those who were erased after it."""
+        ...
 
 
-class UsageKind(Kind):
-    """Of ended tasks."""
+class UsageNames:
+    """In entries of ended tasks."""
 
     def users(self, entry: list[Any]) -> Collection[str]:
         return (entry[_USER],)
 
-    def without(self, entry: list[Any], known: Mapping[str, int]) -> list[Any]:
-        if int(entry[_ENQUEUED] or 0) <= known.get(entry[_USER], -1):
+    def without(self, entry: list[Any], erased: Mapping[str, int]) -> list[Any]:
+        if int(entry[_ENQUEUED] or 0) <= erased.get(entry[_USER], -1):
             entry[_USER], entry[_REQUEST], entry[_TRACE] = FORGOTTEN, "", ""
         return entry
 
 
-class AuditKind(Kind):
-    """Of what operators did."""
+class AuditNames:
+    """In entries of operators' actions."""
 
     def users(self, entry: list[Any]) -> Collection[str]:
         _, _, _, _, target, before, after = entry
@@ -128,8 +118,8 @@ class AuditKind(Kind):
             _walk(msgspec.json.decode(values), named.add)
         return named
 
-    def without(self, entry: list[Any], known: Mapping[str, int]) -> list[Any]:
-        for user, at in known.items():
+    def without(self, entry: list[Any], erased: Mapping[str, int]) -> list[Any]:
+        for user, at in erased.items():
             if at_of(entry[0]) <= at:
                 entry[4:] = _without(user, *entry[4:])
         return entry
@@ -220,8 +210,8 @@ PARTS: Mapping[str, Part] = {
     "archived": _archived,
     "audit": _acts,
     "responses": forget_responses,
-    "webhooks": forget_webhooks,
+    "webhooks": erase_webhooks,
     "files": _files,
-    "batches": forget_batches,
+    "batches": erase_batches,
 }
 """By the name by which it is told how many rows they were. A table that names users joins here."""

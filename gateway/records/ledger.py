@@ -15,8 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import balances, ledger
-from fairlane.gateway.records.entries import Charge, read_charge
-from fairlane.gateway.records.outbox import Table
+from fairlane.gateway.records.entries import Charge
 from fairlane.gateway.records.usage import MAX_PURGED, MAX_ROWS
 from fairlane.queues.credits import Funds
 
@@ -42,31 +41,6 @@ class LedgerRow(NamedTuple):
     at: int
     who: str = ""
     note: str = ""
-
-
-class PaidUsage:
-    """Where entries of ended tasks go: what they used, and in the same transaction what was paid for them. (It is given them as
-    they are: who pays is named whole, also when the rest is written without the names of those who were forgotten.)"""
-
-    def __init__(self, used: Table) -> None:
-        self._used = used
-
-    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
-        """See `outbox.Table`."""
-        written = await self._used.write(connection, packed)
-        await Charges().write(connection, packed)
-        return written
-
-
-class Charges:
-    """Where entries go that tell of nothing but what was paid: for a chain that ended while parts of it ran."""
-
-    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
-        """See `outbox.Table`."""
-        charges = [charge for charge in map(read_charge, packed) if charge]
-        if not charges:
-            return 0
-        return await add_rows(connection, [row for charge in charges for row in rows_of(charge)])
 
 
 def rows_of(charge: Charge) -> list[LedgerRow]:

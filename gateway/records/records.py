@@ -5,15 +5,14 @@ from collections.abc import Callable
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.lifecycle import Component
-from fairlane.gateway.records.announced import Announced
 from fairlane.gateway.records.archive import ArchiveReader
 from fairlane.gateway.records.archive import purge as purge_archive
 from fairlane.gateway.records.audit import AuditTable, Values
 from fairlane.gateway.records.audit import purge as purge_audit
 from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.batches import purge as purge_batches
-from fairlane.gateway.records.erasure import AnonymizingTable, AuditKind, ErasedUsers, UsageKind
-from fairlane.gateway.records.ledger import PaidUsage
+from fairlane.gateway.records.ends import EndTable
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.ledger import purge as purge_ledger
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reconciliation import BalanceReconciler
@@ -53,7 +52,7 @@ class Records:
     ) -> None:
         """`as_shown`: see `AuditTable`."""
         self.slots = ReportSlots(database)
-        self.forgotten = ErasedUsers(database)
+        self.erased = ErasedUsers(database)
         self.balances = Balances(database, scheduler)
         self.reconciler = BalanceReconciler(database, scheduler, link, keys, metrics)
         self.refusals = Refusals(link, keys, replica)
@@ -61,9 +60,9 @@ class Records:
         self.archived = ArchiveReader(database)
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
-            "usage": PaidUsage(AnonymizingTable(Announced(used), self.forgotten, UsageKind())),
-            "charge": PaidUsage(AnonymizingTable(Announced(), self.forgotten, UsageKind())),
-            "audit": AnonymizingTable(AuditTable(as_shown), self.forgotten, AuditKind()),
+            "usage": EndTable(self.erased, used),
+            "charge": EndTable(self.erased),
+            "audit": AuditTable(as_shown, self.erased),
             "refusals": RefusalTable(),
         }
         self.outbox = Outbox(link, keys, database, tables, metrics, replica)

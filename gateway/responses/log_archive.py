@@ -18,7 +18,7 @@ from fairlane.gateway.database.tables import MAX_OF_A_VALUE, response_logs, resp
 from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore
-from fairlane.gateway.webhooks.enqueue import End, enqueue_all
+from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.queues.loops import all_of
 from fairlane.queues.tasks import Record
 from fairlane.streaming.events import Event
@@ -177,7 +177,7 @@ async def _write(connection: AsyncConnection, collected: Sequence[Collected]) ->
         await connection.execute(_REPLACED, {"tasks": replaced})
     await connection.execute(_ENDED, [found.values for found in new])
     await connection.execute(_PARTS, [part for found in new for part in found.rows])
-    await enqueue_all(connection, [found.end for found in new if found.row.background])
+    await enqueue(connection, [found.end for found in new if found.row.background])
 
 
 def outcome_of(view: ResponsesBodyView) -> tuple[str, bytes]:

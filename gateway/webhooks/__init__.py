@@ -1,1 +1,1 @@
-"""Webhooks: callers are told of ends by requests to addresses of theirs."""
+"""Webhooks: signed requests that notify clients when their tasks, responses and batches end."""

@@ -1,4 +1,4 @@
-"""What webhooks tell: which events there are, their names, and the body of a request. Pure."""
+"""The events of webhooks: their types and ids, and the body of a request. Pure."""
 
 from hashlib import sha256
 
@@ -9,31 +9,31 @@ EVENTS = (
     *("response.completed", "response.failed", "response.incomplete", "response.cancelled"),
     *("batch.completed", "batch.failed", "batch.expired", "batch.cancelled"),
 )
-"""All that callers may choose, in the order in which they are told."""
+"""All types that clients can choose."""
 ANY = "*"
-"""Stands for all of them, also those of later releases."""
+"""All types, including those of later releases."""
 TEST = "webhook.test"
-"""What a test tells; nobody need choose it."""
+"""The type of a test event. It is sent whatever types were chosen."""
 
 EVERY_USER = "*"
-"""Stands for the user of a webhook that hears of all users of its key. No user of a key is named so."""
+"""The user of a webhook that covers all users of its key. No user of a key has this name."""
 
 
 def event_id(event: str, object_id: str) -> str:
-    """What names an event for good: the same whoever writes it down, and how often."""
+    """Return the id of an event: the same from any replica, and at each call."""
     return f"evt_{_hashed(event, object_id)}"
 
 
 def delivery_id(webhook: str, event: str) -> str:
-    """What names the delivery of an event (its id) to a webhook: the `webhook-id` of all its requests."""
+    """Return the id of the delivery of an event (its id) to a webhook: the `webhook-id` of all its requests."""
     return f"wh_{_hashed(webhook, event)}"
 
 
 def body_of(event_id: str, event: str, object_id: str, created_ms: int, user: str) -> bytes:
-    """The body, as OpenAI has it: the same for each try. `user`: told where it is not empty."""
+    """Return the body, in OpenAI's form: the same for each attempt. An empty `user` is left out."""
     data = {"id": object_id} | ({"user": user} if user else {})
-    told = {"id": event_id, "object": "event", "created_at": created_ms // 1000, "type": event, "data": data}
-    return msgspec.json.encode(told)
+    body = {"id": event_id, "object": "event", "created_at": created_ms // 1000, "type": event, "data": data}
+    return msgspec.json.encode(body)
 
 
 def _hashed(*parts: str) -> str:

@@ -1,7 +1,6 @@
-"""Webhooks and their deliveries in SQL, as their owners and operators read and change them. All raise DatabaseUnavailable."""
+"""Webhooks and their deliveries in SQL, as owners and operators read and change them. All raise DatabaseUnavailable."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -12,13 +11,11 @@ from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import EVERY_USER
 
-REMOVED = "(removed)"
-"""Stands for the key of a webhook that is gone, as long as retention has not removed all that it told. No key is named so."""
 MAX_PURGED = 1000
 
 
 class Cursor(NamedTuple):
-    """Where a list of deliveries goes on: behind this one, from new to old."""
+    """The last delivery of a page, which the next page follows."""
 
     created: int
     id: str
@@ -27,8 +24,16 @@ class Cursor(NamedTuple):
         return f"{self.created}-{self.id}"
 
 
-def _mine(owner: Owner) -> Any:
-    """What tells the webhooks of an owner: his own, and those of all users of the key, where he is no user of it."""
+_WAITING = (
+    select(func.count())
+    .where(webhook_deliveries.c.webhook == webhooks.c.id, webhook_deliveries.c.due.is_not(None))
+    .scalar_subquery()
+)
+_SHOWN = select(webhooks, _WAITING.label("waiting"))
+
+
+def _of(owner: Owner) -> Any:
+    """Match the webhooks of an owner: for a key itself also those that cover all its users."""
     columns = webhooks.c
     users = [owner.user]
     if owner.key_id and owner.user == owner.key_id:
@@ -36,8 +41,8 @@ def _mine(owner: Owner) -> Any:
     return and_(columns.key_id == owner.key_id, columns.user_name.in_(users))
 
 
-async def one_at_a_time(connection: AsyncConnection, owner: Owner) -> None:
-    """Others who add webhooks of this owner wait until the end of this transaction. (SQLite has one writer at a time.)"""
+async def lock_owner(connection: AsyncConnection, owner: Owner) -> None:
+    """Let transactions that add webhooks of this owner run one after the other. (SQLite has one writer at a time.)"""
     if connection.dialect.name == "postgresql":
         number = int.from_bytes(sha256(repr(owner).encode()).digest()[:8], "big", signed=True)
         await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
@@ -49,70 +54,61 @@ async def add(connection: AsyncConnection, row: Mapping[str, Any]) -> None:
 
 
 async def count(connection: AsyncConnection, owner: Owner) -> int:
-    """How many webhooks an owner has."""
-    return await connection.scalar(select(func.count()).select_from(webhooks).where(_mine(owner))) or 0
+    """Return the number of an owner's webhooks."""
+    return await connection.scalar(select(func.count()).select_from(webhooks).where(_of(owner))) or 0
 
 
 async def all_of(connection: AsyncConnection, owner: Owner) -> Sequence[Any]:
-    """An owner's webhooks, the oldest first."""
-    found = select(webhooks).where(_mine(owner)).order_by(webhooks.c.created, webhooks.c.id)
+    """Return an owner's webhooks, the oldest first."""
+    found = _SHOWN.where(_of(owner)).order_by(webhooks.c.created, webhooks.c.id)
     return (await connection.execute(found)).all()
 
 
+async def page(connection: AsyncConnection, key_id: str | None, after: str, limit: int) -> Sequence[Any]:
+    """Return webhooks of all owners, or of a key, by id."""
+    found = _SHOWN.where(webhooks.c.id > after)
+    if key_id is not None:
+        found = found.where(webhooks.c.key_id == key_id)
+    return (await connection.execute(found.order_by(webhooks.c.id).limit(limit))).all()
+
+
 async def find(
-    connection: AsyncConnection, webhook: str, owner: Owner | None, *, change: bool = False
+    connection: AsyncConnection, webhook: str, owner: Owner | None, *, lock: bool = False
 ) -> Any | None:
-    """One of an owner's webhooks (None: whoever's); with `change` nobody else changes it until the end of this transaction."""
-    found = select(webhooks).where(webhooks.c.id == webhook)
+    """Return a webhook of an owner (None: of any); with `lock`, no other transaction changes it until this one ends."""
+    found = _SHOWN.where(webhooks.c.id == webhook)
     if owner is not None:
-        found = found.where(_mine(owner))
-    return (await connection.execute(found.with_for_update() if change else found)).one_or_none()
+        found = found.where(_of(owner))
+    return (await connection.execute(found.with_for_update() if lock else found)).one_or_none()
 
 
-async def set_values(connection: AsyncConnection, webhook: str, values: Mapping[str, Any]) -> None:
-    """Change these columns."""
+async def update_webhook(connection: AsyncConnection, webhook: str, values: Mapping[str, Any]) -> None:
+    """Change columns of a webhook."""
     await connection.execute(update(webhooks).where(webhooks.c.id == webhook).values(dict(values)))
 
 
-_GONE = {
-    "key_id": REMOVED,
-    **dict.fromkeys(("user_name", "url", "events", "note", "secret", "old_secret", "error", "claim"), ""),
-    **dict.fromkeys(("due", "failing_since")),
-}
-
-
-async def remove(connection: AsyncConnection, webhook: str, now_ms: int) -> None:
-    """Remove one: nobody finds it any more, and retention takes away what it told. One that told nothing is gone at once: they
-    are made and removed as fast as anybody calls."""
-    await set_values(connection, webhook, {**_GONE, "off_since": now_ms})
-    told = select(webhook_deliveries.c.id).where(webhook_deliveries.c.webhook == webhook).exists()
-    await connection.execute(delete(webhooks).where(webhooks.c.id == webhook, ~told))
-
-
-async def first_due(connection: AsyncConnection, webhook: str) -> int | None:
-    """When the first delivery that is owed is to be sent; None: none is."""
-    columns = webhook_deliveries.c
-    due: int | None = await connection.scalar(select(func.min(columns.due)).where(columns.webhook == webhook))
-    return due
+async def remove(connection: AsyncConnection, webhook: str) -> None:
+    """Delete a webhook. Its deliveries, which may be many, can be found no more; `purge` deletes them at their age."""
+    await connection.execute(delete(webhooks).where(webhooks.c.id == webhook))
 
 
 # ---- deliveries ----------
 
 
 async def delivery(connection: AsyncConnection, webhook: str, delivery_id: str) -> Any | None:
-    """One of a webhook's deliveries."""
+    """Return a delivery of a webhook."""
     columns = webhook_deliveries.c
     found = select(webhook_deliveries).where(columns.id == delivery_id, columns.webhook == webhook)
     return (await connection.execute(found)).one_or_none()
 
 
 async def add_delivery(connection: AsyncConnection, row: Mapping[str, Any]) -> None:
-    """Add a delivery, which its webhook counts."""
+    """Add a delivery."""
     await connection.execute(insert(webhook_deliveries).values(dict(row)))
 
 
-async def set_delivery(connection: AsyncConnection, delivery_id: str, values: Mapping[str, Any]) -> None:
-    """Change these columns."""
+async def update_delivery(connection: AsyncConnection, delivery_id: str, values: Mapping[str, Any]) -> None:
+    """Change columns of a delivery."""
     which = webhook_deliveries.c.id == delivery_id
     await connection.execute(update(webhook_deliveries).where(which).values(dict(values)))
 
@@ -120,79 +116,36 @@ async def set_delivery(connection: AsyncConnection, delivery_id: str, values: Ma
 async def deliveries(
     connection: AsyncConnection, webhook: str, status: str | None, after: Cursor | None, limit: int
 ) -> Sequence[Any]:
-    """A webhook's deliveries, the newest first."""
-    found = select(webhook_deliveries).where(webhook_deliveries.c.webhook == webhook)
-    rows: Sequence[Any] = (await connection.execute(_paged(found, status, after, limit))).all()
-    return rows
-
-
-def _paged(found: Any, status: str | None, after: Cursor | None, limit: int) -> Any:
+    """Return deliveries of a webhook, the newest event first."""
     columns = webhook_deliveries.c
+    found = select(webhook_deliveries).where(columns.webhook == webhook)
     if status is not None:
         found = found.where(columns.state == status)
     if after is not None:
         older = and_(columns.created == after.created, columns.id < after.id)
         found = found.where(columns.created <= after.created, or_(columns.created < after.created, older))
-    return found.order_by(columns.created.desc(), columns.id.desc()).limit(limit)
+    return (
+        await connection.execute(found.order_by(columns.created.desc(), columns.id.desc()).limit(limit))
+    ).all()
 
 
-async def all_webhooks(
-    connection: AsyncConnection, key_id: str | None, after: str, limit: int
-) -> Sequence[Any]:
-    """Everybody's webhooks behind this id, by id."""
-    found = select(webhooks).where(webhooks.c.id > after, webhooks.c.key_id != REMOVED)
-    if key_id is not None:
-        found = found.where(webhooks.c.key_id == key_id)
-    return (await connection.execute(found.order_by(webhooks.c.id).limit(limit))).all()
-
-
-# ---- the end of their time ----------
+# ---- retention and erasure ----------
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of what is older, and of what webhooks that are gone have told; whether there may be more."""
-    columns = webhook_deliveries.c
-    # what was sent again by hand is kept until that is over
-    oldest = select(columns.id).where(columns.created < now_ms - kept_ms, columns.began < now_ms - kept_ms)
+    """Delete a part of the older deliveries; return whether there may be more."""
+    columns, before = webhook_deliveries.c, now_ms - kept_ms
+    # `began` is later than `created` if a delivery was sent again by hand
+    oldest = select(columns.id).where(columns.created < before, columns.began < before)
     oldest = oldest.order_by(columns.created).limit(MAX_PURGED)
-    old = await connection.execute(
-        delete(webhook_deliveries).where(columns.id.in_(oldest)).returning(columns.webhook, columns.state)
-    )
-    rows = old.all()
-    await _owe_less(connection, rows)  # those that wait are of one that is off
-    return await _purge_removed(connection) or bool(rows)
+    old = delete(webhook_deliveries).where(columns.id.in_(oldest))
+    return (await connection.execute(old)).rowcount > 0
 
 
-async def _owe_less(connection: AsyncConnection, gone: Iterable[Any]) -> None:
-    """Deliveries are gone, each told by its webhook and its state: those that waited are owed no more."""
-    owed = Counter(webhook for webhook, state in gone if state == "waiting")
-    for webhook in sorted(owed):  # in their order: see `announcing`
-        less = {"waiting": webhooks.c.waiting - owed[webhook]}
-        await connection.execute(update(webhooks).where(webhooks.c.id == webhook).values(less))
-
-
-async def _purge_removed(connection: AsyncConnection) -> bool:
-    """Delete a part of what those that were removed have told, and at last themselves; whether there may be more."""
+async def erase_user(connection: AsyncConnection, user: str, until: int) -> int:
+    """Delete a user's webhooks, and a part of the deliveries about the user's ends; return the number of rows."""
+    mine = delete(webhooks).where(webhooks.c.user_name == user, webhooks.c.created <= until)
+    rows = (await connection.execute(mine)).rowcount
     columns = webhook_deliveries.c
-    removed = select(webhooks.c.id).where(webhooks.c.key_id == REMOVED)
-    some = select(columns.id).where(columns.webhook.in_(removed)).limit(MAX_PURGED)
-    rows = (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount
-    told = select(columns.id).where(columns.webhook == webhooks.c.id).exists()
-    await connection.execute(delete(webhooks).where(webhooks.c.key_id == REMOVED, ~told))
-    return rows > 0
-
-
-async def forget(connection: AsyncConnection, user: str, until: int) -> int:
-    """Remove a part of a user's webhooks, and of what any has told of this user's ends; how many rows."""
-    some = select(webhooks.c.id).where(webhooks.c.user_name == user, webhooks.c.created <= until).limit(50)
-    gone = await connection.execute(
-        update(webhooks).where(webhooks.c.id.in_(some)).values({**_GONE, "off_since": until})
-    )
-    columns = webhook_deliveries.c
-    told = select(columns.id).where(columns.user_name == user, columns.created <= until).limit(1000)
-    ended = await connection.execute(
-        delete(webhook_deliveries).where(columns.id.in_(told)).returning(columns.webhook, columns.state)
-    )
-    rows = ended.all()
-    await _owe_less(connection, rows)
-    return gone.rowcount + len(rows)
+    some = select(columns.id).where(columns.user_name == user, columns.created <= until).limit(MAX_PURGED)
+    return rows + (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount

@@ -1,11 +1,10 @@
-"""What callers do with webhooks of theirs."""
+"""What clients can do with their webhooks."""
 
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
@@ -15,7 +14,8 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.enqueue import MAX_WAITING, due_of, row_of
+from fairlane.gateway.webhooks.delivery_queue import first_due
+from fairlane.gateway.webhooks.enqueue import row_of
 from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.signing import new_secret
@@ -24,78 +24,69 @@ from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_n
 from fairlane.workers.adapters.targets import BadTarget, read_target
 
 MAX_URL_CHARS = 2048
-MAX_PER_CALLER = 10
-"""Webhooks of all users of a key, or of an open gateway."""
+MAX_PER_OWNER = 10
 KEEP_SECRET_MS = 24 * 3_600_000
-"""For so long the secret before signs besides, where nothing else is said."""
+"""How long the former secret still signs by default."""
 BY_OWNER = "Its owner switched it off."
 
 
 class Webhooks:
-    """Use cases, for the webhooks of the caller alone. All raise ApiError and DatabaseUnavailable: then it is not known whether
-    a change was made."""
+    """Use cases, for the webhooks of the caller only. All raise ApiError and DatabaseUnavailable: then it is unknown whether a
+    change was made."""
 
     def __init__(
         self,
         database: Database,
-        report: Callable[[str], AbstractAsyncContextManager[AsyncConnection]],
+        slots: Callable[[str], AbstractAsyncContextManager[AsyncConnection]],
         settings: Callable[[], WebhookSettings],
         now_ms: Callable[[], int],
     ) -> None:
-        """`report`: a connection for what may take long, when it is the turn of a key (`Reading`)."""
+        """`slots`: `ReportSlots`."""
         self._database = database
-        self._report = report
+        self._slots = slots
         self._settings = settings
         self._now_ms = now_ms
 
-    # ---- what there is ----------
-
     async def page(self, caller: Caller) -> dict[str, Any]:
-        """All of them, and how many there may be."""
+        """Return all of them, and the limit."""
         async with self._database.reading() as connection:
             rows = await store.all_of(connection, _owner(caller))
-        return {"webhooks": [shown(row) for row in rows], "most": MAX_PER_CALLER}
+        return {"webhooks": [shown(row) for row in rows], "most": MAX_PER_OWNER}
 
     async def show(self, caller: Caller, webhook: str) -> dict[str, Any]:
-        """One of them."""
+        """Return one of them."""
         async with self._database.reading() as connection:
             return shown(_found(await store.find(connection, webhook, _owner(caller))))
 
     async def deliveries(
         self, caller: Caller, webhook: str, status: str | None, after: Cursor | None, limit: int
     ) -> dict[str, Any]:
-        """What one of them has told and is to tell, the newest first."""
+        """Return a page of deliveries, the newest event first."""
         owner = _owner(caller)
-        async with self._report(owner.key_id) as connection:
+        async with self._slots(owner.key_id) as connection:
             row = _found(await store.find(connection, webhook, owner))
             found = await store.deliveries(connection, webhook, status, after, limit + 1)
         rows = [shown_delivery(one, row.not_before) for one in found[:limit]]
-        return {"deliveries": rows, "next": next_of(found, limit)}
+        last = found[limit - 1] if len(found) > limit else None
+        return {"deliveries": rows, "next": None if last is None else str(Cursor(last.created, last.id))}
 
     async def delivery(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
-        """One of those, with its last attempts."""
+        """Return one delivery."""
         async with self._database.reading() as connection:
             row = _found(await store.find(connection, webhook, _owner(caller)))
-            found = await store.delivery(connection, webhook, delivery)
-        if found is None:
-            raise _no_delivery()
-        return shown_delivery(found, row.not_before) | {"tries": tries_of(found)}
-
-    # ---- changes ----------
+            return shown_delivery(await _delivery(connection, webhook, delivery), row.not_before)
 
     async def create(
         self, caller: Caller, url: str, events: list[str], note: str, *, every_user: bool
     ) -> dict[str, Any]:
-        """A new one, and its secret, which is told this once."""
-        settings = self._settings()
-        owner = _owner(caller)
+        """Create a webhook. Return it with its secret, which is never shown again."""
+        settings, owner, now = self._settings(), _owner(caller), self._now_ms()
         if not settings.enabled:
             sentence = "This gateway sends no webhooks: an operator has switched them off (webhooks.enabled)"
             raise ApiError(403, "WEBHOOKS_OFF", sentence)
         if every_user and not (caller.delegating and caller.key_id and caller.user == caller.key_id):
             sentence = "everyUser is for a delegating key, in a request that names no user"
             raise bad_request(sentence, "everyUser")
-        now = self._now_ms()
         row: dict[str, Any] = {
             "id": f"hook_{secrets.token_hex(12)}",
             "key_id": owner.key_id,
@@ -104,28 +95,24 @@ class Webhooks:
             "events": _checked_events(events),
             "note": note,
             "secret": new_secret(),
-            "old_secret": "",
-            "old_until": 0,
             "created": now,
             "changed": now,
-            **dict.fromkeys(("off_since", "failing_since", "delivered", "due")),
-            **dict.fromkeys(("off_why", "error", "claim"), ""),
-            **dict.fromkeys(("fails", "waiting", "missed", "not_before"), 0),
+            **dict.fromkeys(("off_why", "error", "claim", "old_secret"), ""),
+            **dict.fromkeys(("fails", "not_before", "old_until"), 0),
         }
         async with self._database.writing() as connection:
-            await store.one_at_a_time(connection, owner)
-            if await store.count(connection, owner) >= MAX_PER_CALLER:
-                sentence = f"You have {MAX_PER_CALLER} webhooks: remove one first"
+            await store.lock_owner(connection, owner)
+            if await store.count(connection, owner) >= MAX_PER_OWNER:
+                sentence = f"You have {MAX_PER_OWNER} webhooks: remove one first"
                 raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
             await store.add(connection, row)
-            made = _found(await store.find(connection, row["id"], owner))
-        return shown(made) | {"secret": row["secret"]}
+            return shown(await store.find(connection, row["id"], owner)) | {"secret": row["secret"]}
 
     async def change(self, caller: Caller, webhook: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is given: url, events, note, enabled. A new URL, or enabling it, resets its failures."""
-        settings, owner, now = self._settings(), _owner(caller), self._now_ms()
+        """Change the given fields: url, events, note, enabled. A new URL, or enabling it, resets its failures."""
+        settings, now = self._settings(), self._now_ms()
         if not fields:
-            raise bad_request("say what becomes otherwise: url, events, note or enabled")
+            raise bad_request("name at least one of url, events, note and enabled")
         values: dict[str, Any] = {"changed": now}
         if "url" in fields:
             values["url"] = _checked_url(fields["url"], settings)
@@ -134,78 +121,70 @@ class Webhooks:
         if "note" in fields:
             values["note"] = fields["note"]
         async with self._database.writing() as connection:
-            row = _found(await store.find(connection, webhook, owner, change=True))
+            row = _found(await store.find(connection, webhook, _owner(caller), lock=True))
             on = fields.get("enabled", row.off_since is None)
             if not on and row.off_since is None:
-                values |= {"off_since": now, "off_why": BY_OWNER, "due": None, "claim": ""}
+                values |= disabled(now, BY_OWNER)
             elif on and (row.off_since is not None or values.get("url", row.url) != row.url):
-                # a replica that sends to it now records its results, and stops
+                # without its claim, a replica that is sending now does not write the failures again
                 values |= {"off_since": None, "off_why": "", "fails": 0, "failing_since": None, "error": ""}
-                due = await store.first_due(connection, webhook)
-                values |= {"not_before": 0, "claim": "", "due": due}
-            await store.set_values(connection, webhook, values)
-            return shown(_found(await store.find(connection, webhook, owner)))
+                values |= {"not_before": 0, "claim": "", "due": await first_due(connection, webhook)}
+            await store.update_webhook(connection, webhook, values)
+            return shown(await store.find(connection, webhook, None))
 
     async def remove(self, caller: Caller, webhook: str) -> dict[str, Any]:
-        """Remove one with what it has told; a request under way may still come."""
+        """Remove a webhook and its deliveries. A request under way can still arrive."""
         async with self._database.writing() as connection:
-            _found(await store.find(connection, webhook, _owner(caller), change=True))
-            await store.remove(connection, webhook, self._now_ms())
+            _found(await store.find(connection, webhook, _owner(caller), lock=True))
+            await store.remove(connection, webhook)
         return {"id": webhook, "removed": True}
 
     async def rotate(self, caller: Caller, webhook: str, keep_ms: int | None) -> dict[str, Any]:
-        """Another secret, told this once. The one before signs besides for a time: a request then has two signatures."""
-        now, owner, secret = self._now_ms(), _owner(caller), new_secret()
+        """Replace the secret. Return the webhook with the new one; the former one also signs for `keep_ms`."""
+        now, secret = self._now_ms(), new_secret()
         until = now + (KEEP_SECRET_MS if keep_ms is None else keep_ms)
         async with self._database.writing() as connection:
-            row = _found(await store.find(connection, webhook, owner, change=True))
-            values = {"secret": secret, "changed": now, "old_secret": "", "old_until": 0}
-            if until > now:
-                values |= {"old_secret": row.secret, "old_until": until}
-            await store.set_values(connection, webhook, values)
-            return shown(_found(await store.find(connection, webhook, owner))) | {"secret": secret}
+            row = _found(await store.find(connection, webhook, _owner(caller), lock=True))
+            values = {"secret": secret, "changed": now, "old_secret": row.secret, "old_until": until}
+            if until <= now:
+                values |= {"old_secret": "", "old_until": 0}
+            await store.update_webhook(connection, webhook, values)
+            return shown(await store.find(connection, webhook, None)) | {"secret": secret}
 
     async def test(self, caller: Caller, webhook: str) -> dict[str, Any]:
-        """Have one tell an event of type `webhook.test`; its delivery."""
+        """Add a delivery of a `webhook.test` event, and return it."""
         now = self._now_ms()
+        made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
         async with self._database.writing() as connection:
-            row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
-            if row.waiting >= MAX_WAITING:
-                sentence = f"{MAX_WAITING} deliveries wait for its receiver already"
-                raise ApiError(409, "WEBHOOK_FULL", sentence)
-            made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
+            row = _enabled(await store.find(connection, webhook, _owner(caller), lock=True))
             await store.add_delivery(connection, made)
-            await store.set_values(
-                connection, webhook, {"waiting": row.waiting + 1, "due": due_of(row, now, at_once=True)}
-            )
-            found = await store.delivery(connection, webhook, made["id"])
-        return shown_delivery(found, 0)
+            return await self._send_now(connection, row, made["id"], now)
 
     async def redeliver(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
-        """Send one again, now. One that has ended gets all its tries again."""
+        """Send a delivery again, now. One that has ended gets all its attempts again."""
         now = self._now_ms()
         async with self._database.writing() as connection:
-            row = _on(_found(await store.find(connection, webhook, _owner(caller), change=True)))
-            found = await store.delivery(connection, webhook, delivery)
-            if found is None:
-                raise _no_delivery()
-            waits = found.state == "waiting"
+            row = _enabled(await store.find(connection, webhook, _owner(caller), lock=True))
+            found = await _delivery(connection, webhook, delivery)
             values: dict[str, Any] = {"due": now}
-            if not waits:
-                values |= {"state": "waiting", "began": now, "tries": 0, "ended": None}
-            await store.set_delivery(connection, delivery, values)
-            more = {"waiting": row.waiting + (not waits), "due": due_of(row, now, at_once=True)}
-            await store.set_values(connection, webhook, more)
-            found = await store.delivery(connection, webhook, delivery)
-        return shown_delivery(found, 0)
+            if found.state != "waiting":
+                values |= {"state": "waiting", "began": now, "attempts": 0, "ended": None}
+            await store.update_delivery(connection, delivery, values)
+            return await self._send_now(connection, row, delivery, now)
+
+    async def _send_now(
+        self, connection: AsyncConnection, row: Any, delivery: str, now: int
+    ) -> dict[str, Any]:
+        if not row.claim:
+            await store.update_webhook(connection, row.id, {"due": now})
+        return shown_delivery(await store.delivery(connection, row.id, delivery), 0)
 
 
-# ---- what is told ----------
+# ---- answers ----------
 
 
 def shown(row: Any) -> dict[str, Any]:
-    """A webhook as its owner sees it: never its secret."""
-    on = row.off_since is None
+    """Return a webhook as its owner sees it, without its secret."""
     failing = {
         "since": row.failing_since,
         "attempts": row.fails,
@@ -218,7 +197,7 @@ def shown(row: Any) -> dict[str, Any]:
         "events": row.events.split(" "),
         "note": row.note,
         "everyUser": row.user_name == EVERY_USER,
-        "enabled": on,
+        "enabled": row.off_since is None,
         "disabledAt": row.off_since,
         "disabledReason": row.off_why or None,
         "failing": failing if row.fails else None,
@@ -227,12 +206,11 @@ def shown(row: Any) -> dict[str, Any]:
         "deliveredAt": row.delivered,
         "oldSecretUntil": row.old_until or None,
         "waiting": row.waiting,
-        "missed": row.missed,
     }
 
 
 def shown_delivery(row: Any, not_before: int) -> dict[str, Any]:
-    """A delivery. `not_before`: until when its webhook rests."""
+    """Return a delivery as its owner sees it. `not_before`: until when its webhook backs off."""
     return {
         "id": row.id,
         "webhookId": row.webhook,
@@ -249,29 +227,24 @@ def shown_delivery(row: Any, not_before: int) -> dict[str, Any]:
     }
 
 
-def tries_of(row: Any) -> list[Any]:
-    """The last attempts of a delivery, the oldest first."""
-    return msgspec.json.decode(row.log) if row.log else []
+def disabled(now_ms: int, why: str) -> dict[str, Any]:
+    """Return the columns of a webhook that is disabled now."""
+    return {"off_since": now_ms, "off_why": why, "due": None, "claim": ""}
 
 
-def next_of(found: Any, limit: int) -> str | None:
-    """The `after` that goes on, where there is more than a page."""
-    return str(Cursor(found[limit - 1].created, found[limit - 1].id)) if len(found) > limit else None
-
-
-# ---- what is refused ----------
+# ---- checks ----------
 
 
 def _owner(caller: Caller) -> Owner:
-    """Whose webhooks a caller may have. Raises TokenForbids: what a token's holder begins must end with it."""
+    """Return the owner of a caller's webhooks. Raises TokenForbids: a webhook would outlive the token."""
     if caller.claims is not None:
         raise TokenForbids("With a token there are no webhooks: use the key, in a back end")
     return caller.owner
 
 
 def _checked_url(url: str, settings: WebhookSettings) -> str:
-    """A URL in its one form. Raises ApiError(400), also where nothing could ever be delivered: the host says itself, as an
-    address or as `localhost`, that it lies where requests may not go. Where other names lead is seen at each request."""
+    """Return a URL in its normal form. Raises ApiError(400), also if the host itself (an address, or `localhost`) is in a private
+    network. The addresses of other names are checked at each request."""
     if len(url) > MAX_URL_CHARS:
         raise bad_request(f"url may have {MAX_URL_CHARS} characters", "url")
     try:
@@ -290,9 +263,9 @@ def _checked_url(url: str, settings: WebhookSettings) -> str:
 
 
 def _checked_events(events: list[str]) -> str:
-    """Events as they are stored. Raises ApiError(400)."""
+    """Return events as they are stored. Raises ApiError(400)."""
     if not events:
-        raise bad_request('events must name one at least, or be ["*"]', "events")
+        raise bad_request('events must name at least one, or be ["*"]', "events")
     if ANY in events:
         return ANY
     for event in events:
@@ -308,12 +281,15 @@ def _found(row: Any | None) -> Any:
     return row
 
 
-def _on(row: Any) -> Any:
-    if row.off_since is not None:
+def _enabled(row: Any | None) -> Any:
+    if _found(row).off_since is not None:
         raise ApiError(409, "WEBHOOK_OFF", "The webhook is switched off: switch it on first (enabled: true)")
     return row
 
 
-def _no_delivery() -> ApiError:
-    sentence = "This webhook has no such delivery, or its time in the log is over"
-    return ApiError(404, "DELIVERY_NOT_FOUND", sentence)
+async def _delivery(connection: AsyncConnection, webhook: str, delivery: str) -> Any:
+    found = await store.delivery(connection, webhook, delivery)
+    if found is None:
+        sentence = "This webhook has no such delivery, or the delivery is older than two weeks"
+        raise ApiError(404, "DELIVERY_NOT_FOUND", sentence)
+    return found

@@ -34,8 +34,10 @@ from fairlane.gateway.database.tables import ledger
 from fairlane.gateway.records import outbox as outbox_module
 from fairlane.gateway.records import reconciliation as reconciliation_module
 from fairlane.gateway.records.balances import Balances
+from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.entries import read_charge
-from fairlane.gateway.records.ledger import GRANTED, LedgerRow, PaidUsage, rows_of
+from fairlane.gateway.records.erasure import ErasedUsers
+from fairlane.gateway.records.ledger import GRANTED, LedgerRow, rows_of
 from fairlane.gateway.records.outbox import GROUP, Outbox
 from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.usage import UsageTable
@@ -90,7 +92,7 @@ class LedgerMachine(RuleBasedStateMachine):
         scheduler = self.replicas[0].scheduler
         self.balances = Balances(self.database, scheduler)
         self.reconciler = BalanceReconciler(self.database, scheduler, link, self.world.keys, Recorder())
-        tables = {"usage": PaidUsage(UsageTable(tier_of))}
+        tables = {"usage": EndTable(ErasedUsers(self.database), UsageTable(tier_of))}
         self.outboxes = [
             Outbox(link, self.world.keys, self.database, tables, Recorder(), name) for name in ("r1", "r2")
         ]

@@ -14,8 +14,10 @@ from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.records.balances import Balances
+from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.entries import read_charge
-from fairlane.gateway.records.ledger import GRANTED, Charges, LedgerRow, PaidUsage, rows_of
+from fairlane.gateway.records.erasure import ErasedUsers
+from fairlane.gateway.records.ledger import GRANTED, LedgerRow, rows_of
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.usage import UsageTable
@@ -38,7 +40,11 @@ class Bank:
         self.link, self.database = link, database
         self.scheduler = Scheduler(link, KEYS, replica, sample_ends(), Limits())
         self.balances = Balances(database, self.scheduler)
-        tables: dict[str, Table] = {"usage": PaidUsage(UsageTable(tier_of)), "charge": Charges()}
+        erased = ErasedUsers(database)
+        tables: dict[str, Table] = {
+            "usage": EndTable(erased, UsageTable(tier_of)),
+            "charge": EndTable(erased),
+        }
         self.outbox = Outbox(link, KEYS, database, tables, Recorder(), replica)
         self.metrics = Recorder()
         self.reconciler = BalanceReconciler(database, self.scheduler, link, KEYS, self.metrics)

@@ -13,7 +13,8 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import metadata, usage, usage_sums, usage_users
 from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records.audit import AuditTable
-from fairlane.gateway.records.ledger import Charges, PaidUsage
+from fairlane.gateway.records.ends import EndTable
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.refusals import RefusalTable
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
@@ -72,9 +73,13 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
     await database.start()
     await link.start()
     try:
-        tables: dict[str, Table] = {"usage": PaidUsage(UsageTable(tier_of)), "audit": AuditTable(as_shown)}
-        tables["charge"] = Charges()
-        tables["refusals"] = RefusalTable()
+        erased = ErasedUsers(database)
+        tables: dict[str, Table] = {
+            "usage": EndTable(erased, UsageTable(tier_of)),
+            "charge": EndTable(erased),
+            "audit": AuditTable(as_shown, erased),
+            "refusals": RefusalTable(),
+        }
         yield Outbox(link, KEYS, database, tables, metrics, "r1"), database, link
     finally:
         await link.close()

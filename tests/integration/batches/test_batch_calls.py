@@ -146,9 +146,13 @@ async def test_what_is_not_a_batch_is_refused_with_the_field(staged: tuple[Calle
         ({"input_file_id": "file-none"}, 404, "input_file_id"),
         ({"input_file_id": other}, 400, "input_file_id"),
         ({"input_file_id": None}, 400, "input_file_id"),
-        ({"metadata": {"a": 1}}, 400, "metadata"),
+        ({"metadata": {"a": 1}}, 400, "metadata.a"),
         ({"metadata": {str(number): "" for number in range(17)}}, 400, "metadata"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, 400, "output_expires_after"),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 5}},
+            400,
+            "output_expires_after.seconds",
+        ),
         ({"outputs": 1}, 400, "outputs"),
     ]:
         answer = await caller.http.post("/v1/batches", json={**good, **change})

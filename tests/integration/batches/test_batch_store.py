@@ -6,14 +6,13 @@ import pytest
 from sqlalchemy import func, select, update
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.batches import store as store_module
 from fairlane.gateway.batches.models import Batch, Status, new_batch_id
 from fairlane.gateway.batches.results import Outcome
 from fairlane.gateway.batches.store import BatchStore, Overtaken, TooMany
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.metrics.database_survey import BatchGroup, DatabaseSurveyor, Sums
-from fairlane.gateway.records.batches import forget, purge
+from fairlane.gateway.records.batches import erase_user, purge
 from fairlane.streaming.views.usage import Counts
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +37,7 @@ async def led(store: BatchStore, leader: str, batch: Batch) -> Batch:
     return taken
 
 
-async def test_one_leads_and_whoever_led_before_changes_nothing_more(database: Database) -> None:
+async def test_one_replica_leads_and_a_replaced_leader_changes_nothing_more(database: Database) -> None:
     store = BatchStore(database)
     batch = made()
     await store.add(batch, 10)
@@ -66,7 +65,7 @@ async def test_one_leads_and_whoever_led_before_changes_nothing_more(database: D
     assert [one.leader for one in await store.unended("x", 10, NOW)] == [""]
 
 
-async def test_what_came_of_a_line_is_counted_once(database: Database) -> None:
+async def test_a_line_is_counted_once(database: Database) -> None:
     store = BatchStore(database)
     await store.add(made(), 10)
     batch = await led(store, "one", await _only(store))
@@ -88,27 +87,7 @@ async def _only(store: BatchStore) -> Batch:
     return batch
 
 
-async def test_of_those_that_ended_the_oldest_go_where_an_owner_has_many(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "MAX_KEPT", 3)
-    store = BatchStore(database)
-    await store.add(other := made(0, "bob"), 10)
-    made_here = [made(number) for number in range(1, 7)]
-    for batch in made_here[:5]:
-        await store.add(batch, 10)
-        if batch is not made_here[0]:
-            taken = await led(store, "one", batch)
-            if batch is made_here[1]:
-                await store.keep(taken, [outcome(1)], 1, 0)
-            await store.end(taken, Status.FAILED, NOW)
-    await store.add(made_here[5], 10)
-    kept = [batch.id for batch in reversed(await store.page(Owner("acme", "ann"), "", 10))]
-    assert kept == [batch.id for batch in (*made_here[:2], *made_here[3:])], "one runs, of one lines are left"
-    assert await store.find(other.id, None) is not None
-
-
-async def test_a_batch_that_is_to_be_cancelled_does_not_begin(database: Database) -> None:
+async def test_a_cancelled_batch_does_not_begin(database: Database) -> None:
     store = BatchStore(database)
     await store.add(made(), 10)
     batch = await led(store, "one", await _only(store))
@@ -123,7 +102,7 @@ async def test_a_batch_that_is_to_be_cancelled_does_not_begin(database: Database
         await store.end(batch, Status.COMPLETED, NOW + 3)
 
 
-async def test_of_each_owner_the_first_ones_are_led_and_so_many_may_be_unended(database: Database) -> None:
+async def test_the_first_batches_of_each_owner_are_led_up_to_a_limit(database: Database) -> None:
     store = BatchStore(database)
     of_ann, of_bob = [made(number) for number in range(5)], [made(10 + number, "bob") for number in range(3)]
     for batch in (*of_ann, *of_bob):
@@ -149,7 +128,7 @@ async def test_of_each_owner_the_first_ones_are_led_and_so_many_may_be_unended(d
     assert await store.find(of_bob[0].id, Owner("acme", "ann")) is None
 
 
-async def test_how_unended_batches_stand_is_told_to_metrics(database: Database) -> None:
+async def test_metrics_group_unended_batches_by_status(database: Database) -> None:
     store = BatchStore(database)
     for number in range(4):
         await store.add(made(number, f"u{number}"), 5)
@@ -167,7 +146,7 @@ async def test_how_unended_batches_stand_is_told_to_metrics(database: Database) 
     assert (told.files, told.responses) == (Sums(0, 0), Sums(0, 0))
 
 
-async def test_ended_batches_go_with_what_came_of_their_lines(database: Database) -> None:
+async def test_ended_batches_are_deleted_with_their_results(database: Database) -> None:
     store = BatchStore(database)
     for number in range(3):
         batch = made(number)
@@ -194,6 +173,6 @@ async def test_ended_batches_go_with_what_came_of_their_lines(database: Database
     assert await count() == (2, 1100)
     async with database.writing() as connection:
         await connection.execute(update(batches).values(created=NOW - 5))
-        assert await forget(connection, "ann", NOW - 10) == 0
-        assert await forget(connection, "ann", NOW) == 1
+        assert await erase_user(connection, "ann", NOW - 10) == 0
+        assert await erase_user(connection, "ann", NOW) == 1
     assert await count() == (1, 1100), "what runs still is nobody's to forget"

@@ -21,6 +21,7 @@ from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.audit import purge as purge_acts
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.refusals import (
     MAX_COUNTED,
     MAX_KEPT,
@@ -303,7 +304,7 @@ async def test_refusals_come_in_pages_that_miss_none(database: Database, redis_u
 
 async def test_both_are_kept_for_their_time(database: Database) -> None:
     day = 86_400_000
-    table = AuditTable(as_shown)
+    table = AuditTable(as_shown, ErasedUsers(database))
     async with database.writing() as connection:
         for at in range(4):
             entries = [

@@ -1,12 +1,24 @@
-"""What a line of a batch must be, and what is told of one that is not."""
+"""Reading the lines of a batch's file, and the errors of invalid ones."""
 
+import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fairlane.gateway.batches.lines import LINES, MAX_ERRORS, FileLines, Findings, validate_lines
+from fairlane.gateway.batches.lines import (
+    BOM,
+    MAX_ERRORS,
+    FileLines,
+    Findings,
+    Line,
+    LineTooLong,
+    validate_lines,
+)
 from fairlane.gateway.calls.bodies import Bodies
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +71,7 @@ async def test_a_good_file() -> None:
         (line(custom_id="first"), "duplicate_custom_id", "was used in line 1 already"),
     ],
 )
-async def test_a_bad_line_is_told_with_its_number(text: bytes, code: str, says: str) -> None:
+async def test_an_invalid_line_is_reported_with_its_number(text: bytes, code: str, says: str) -> None:
     findings = await found(line(custom_id="first") + b"\n\n" + text + b"\n" + line(custom_id="last"))
     assert [(problem.code, problem.line) for problem in findings.problems] == [(code, 3)]
     assert says in findings.problems[0].message
@@ -72,11 +84,12 @@ async def test_truncated_utf8_at_the_end_of_the_file() -> None:
     assert [(problem.code, problem.line) for problem in findings.problems] == [("invalid_json_line", 2)]
 
 
-async def test_a_line_that_does_not_end_is_not_read_to_its_end() -> None:
+async def test_an_endless_line_is_not_read_to_its_end() -> None:
     asked_for = []
 
     async def pieces(start: int) -> AsyncIterator[bytes]:
-        yield line() + b"\n"
+        if not start:
+            yield line() + b"\n"
         while True:  # a gigabyte, or more
             asked_for.append(start)
             yield b"x" * 1000
@@ -85,7 +98,7 @@ async def test_a_line_that_does_not_end_is_not_read_to_its_end() -> None:
     lines = FileLines(pieces, 50_000)
     findings = await validate_lines(lines, CHAT, 1000, bodies)
     assert [(problem.code, problem.line) for problem in findings.problems] == [("line_too_long", 2)]
-    assert len(asked_for) < 60
+    assert len(asked_for) < 110
 
 
 async def test_too_many_lines_and_none_at_all() -> None:
@@ -94,48 +107,74 @@ async def test_too_many_lines_and_none_at_all() -> None:
     assert [problem.code for problem in (await found(b"\n \n")).problems] == ["empty_file"]
 
 
-async def test_of_many_bad_lines_some_are_told() -> None:
+async def test_the_number_of_reported_errors_is_limited() -> None:
     findings = await found(b"{\n" * 1000)
     assert len(findings.problems) == MAX_ERRORS
 
 
-async def test_the_lines_of_a_file_are_read_from_any_of_them_on_and_nothing_stays_open() -> None:
-    text = b"\n".join(line(custom_id=str(number)) for number in range(100))
-    open_now = 0
+TEXT = b'{"a":1}\n\n  \r\n{"b":2}\r\nlast'
 
-    async def pieces(start: int) -> AsyncIterator[bytes]:
+
+async def lines_of(
+    pieces: list[bytes], most: int = 100, start: tuple[int, int] = (1, 0)
+) -> tuple[list[Line], FileLines]:
+    """Return the lines of a file that arrives in these pieces, and the reader at its end."""
+    whole, open_now = b"".join(pieces), 0
+
+    async def opened(offset: int) -> AsyncIterator[bytes]:
         nonlocal open_now
         open_now += 1
         try:
-            for at in range(start, len(text), 77):
-                yield text[at : at + 77]
+            at = 0
+            for piece in pieces:
+                if rest := piece[max(offset - at, 0) :]:
+                    yield rest
+                at += len(piece)
         finally:
             open_now -= 1
 
-    lines, seen = FileLines(pieces, 10_000), []
-    while (one := await lines.next()) is not None:
-        assert open_now == 0
-        seen.append(one)
-    assert [one.number for one in seen] == list(range(1, 101))
-    assert lines.place == (101, len(text))
-    again = FileLines(pieces, 10_000, seen[40].number, seen[40].offset)
-    assert again.place == (41, seen[40].offset)
-    assert await again.next() == seen[40]
-    assert again.place == (42, seen[41].offset)
+    lines, found = FileLines(opened, most, *start), list[Line]()
+    while (line := await lines.next()) is not None:
+        assert open_now == 0, "nothing stays open between lines"
+        assert whole.find(line.text, line.offset) - line.offset in (0, len(BOM))
+        found.append(line)
+    return found, lines
 
 
-async def test_many_short_lines_are_split_off_a_part_at_a_time() -> None:
-    text = b"\n" * 300_000 + b"1\n" * 10_000
-    most_held = 0
+async def test_blank_lines_count_and_are_left_out() -> None:
+    found, lines = await lines_of([TEXT])
+    assert found == [Line(1, 0, b'{"a":1}'), Line(4, 13, b'{"b":2}\r'), Line(5, 22, b"last")]
+    assert lines.place == (5, len(TEXT))
+    assert (await lines_of([b"\n\n"]))[0] == (await lines_of([]))[0] == []
+    assert (await lines_of([TEXT], start=(4, 13)))[0] == found[1:], "reading continues where a line begins"
+    many = b"\n" * 300_000 + b" " * 300_000 + b"\n1\n2\n"
+    assert [line.number for line in (await lines_of([many], most=10**6))[0]] == [300_002, 300_003]
 
-    async def pieces(start: int) -> AsyncIterator[bytes]:
-        for at in range(start, len(text), 262_144):
-            yield text[at : at + 262_144]
 
-    lines, seen = FileLines(pieces, 10_000), []
-    while (one := await lines.next()) is not None:
-        most_held = max(most_held, lines.held)
-        seen.append((one.number, one.offset))
-    assert seen == [(300_001 + number, 300_000 + 2 * number) for number in range(10_000)]
-    assert most_held < LINES
-    assert lines.place == (310_001, len(text))
+@given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b" ", b"def\n"])), st.data(), st.integers(1, 9))
+def test_the_pieces_in_which_a_file_arrives_do_not_matter(
+    parts: list[bytes], data: st.DataObject, block: int
+) -> None:
+    whole = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    ends = [0, *cuts, len(whole)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fairlane.gateway.batches.lines.BLOCK", block)
+        found, _ = asyncio.run(lines_of([whole[at:end] for at, end in itertools.pairwise(ends)]))
+    rows = whole.split(b"\n")
+    assert [line.text for line in found] == [row for row in rows if row.strip()]
+    assert all(rows[line.number - 1] == line.text for line in found)
+
+
+async def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    assert (await lines_of([BOM + b"{}\n"]))[0] == [Line(1, 0, b"{}")]
+    assert (await lines_of([BOM + b"\n{}"]))[0] == [Line(2, 4, b"{}")]
+    assert (await lines_of([b"{}\n" + BOM + b"{}"]))[0][1].text == BOM + b"{}"
+
+
+async def test_a_long_line_ends_the_reading() -> None:
+    for pieces in ([b"short\n12345678901\n"], [b"short\n12345", b"678901"]):
+        with pytest.raises(LineTooLong) as raised:
+            await lines_of(pieces, most=10)
+        assert raised.value.number == 2
+    assert len((await lines_of([b"1234567890\n"], most=10))[0]) == 1

@@ -66,8 +66,7 @@ export const batches = {
 const webhookStatus = row => (!row.enabled ? "off" : row.failing ? "failing" : "on");
 
 function webhookProblem(row) {
-  const why = { off: row.disabledReason, failing: row.failing && t("webhooks.failing", { n: number(row.failing.attempts), at: dateTime(row.failing.since), error: row.failing.error }) }[webhookStatus(row)];
-  return [why, row.missed ? t("webhooks.missed", { n: number(row.missed) }) : ""].filter(Boolean).join(" ");
+  return { off: row.disabledReason, failing: row.failing && t("webhooks.failing", { n: number(row.failing.attempts), at: dateTime(row.failing.since), error: row.failing.error }) }[webhookStatus(row)];
 }
 
 export const webhooks = {

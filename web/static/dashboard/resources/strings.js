@@ -92,7 +92,6 @@ export default pairs({
   "webhooks.hint": ["Webhooks of all keys. Signing secrets are never shown.", "所有密钥的 Webhook。签名密钥从不显示。"],
   "webhooks.empty": ["No webhooks.", "没有 Webhook。"],
   "webhooks.failing": ["{n} failed attempts since {at}: {error}", "自 {at} 起失败 {n} 次：{error}"],
-  "webhooks.missed": ["{n} events skipped.", "跳过了 {n} 个事件。"],
   "webhooks.off": ["Disable", "停用"],
   "webhooks.ask.off": ["Disable {url}", "停用 {url}"],
   "webhooks.ask.off.text": ["Stops all deliveries. The owner can enable the webhook again.", "停止所有投递。所有者可以重新启用。"],

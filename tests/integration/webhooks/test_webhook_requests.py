@@ -9,8 +9,7 @@ import pytest
 from tests.integration.http_worker.targets import Certificates, Names
 from tests.support.receivers import Got, Receiver, Reply, receiving
 
-from fairlane.gateway.webhooks.attempts import Attempt
-from fairlane.gateway.webhooks.posting import NO_ADDRESS, Poster
+from fairlane.gateway.webhooks.delivery import NO_ADDRESS, Attempt, WebhookClient
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.endpoints.client import Client, Resolve, SystemResolver, public_authorities
 
@@ -18,7 +17,6 @@ pytestmark = pytest.mark.anyio
 
 HEADERS = [("webhook-id", "wh_1")]
 LOOPBACK = ("127.0.0.0/8", "::1/128")
-METADATA = "http://169.254.169.254/latest/meta-data"
 
 
 async def post(
@@ -30,23 +28,23 @@ async def post(
     timeout_s: float = 10.0,
 ) -> Attempt:
     client = Client(resolve or SystemResolver(), tls, keep_alive=False)
-    poster = Poster(client, lambda: time.time_ns() // 1_000_000)
+    webhooks = WebhookClient(client, lambda: time.time_ns() // 1_000_000)
     try:
-        return await poster.post(
+        return await webhooks.post(
             url, HEADERS, b'{"a":1}', allowed=read_networks(allowed), timeout_s=timeout_s
         )
     finally:
-        await poster.aclose()
+        await webhooks.aclose()
 
 
 def named(receiver: Receiver, host: str) -> str:
     return receiver.url.replace("127.0.0.1", host).replace("localhost", host)
 
 
-async def test_a_body_comes_as_it_is() -> None:
+async def test_a_body_arrives_unchanged() -> None:
     async with receiving() as receiver:
         attempt = await post(receiver.url + "?a=b%20c")
-    assert (attempt.taken, attempt.status, attempt.error) == (True, 200, "")
+    assert (attempt.succeeded, attempt.status, attempt.error) == (True, 200, "")
     [got] = receiver.got
     assert (got.path, got.body) == ("/hook?a=b%20c", b'{"a":1}')
     assert got.headers["host"] == receiver.url.split("/")[2]
@@ -56,35 +54,26 @@ async def test_a_body_comes_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fd00::1"]
+    "addresses",
+    [["127.0.0.1"], ["169.254.169.254"], ["::1"], ["::ffff:10.0.0.1"], ["93.184.216.34", "127.0.0.1"]],
 )
-async def test_a_name_that_leads_to_a_private_address_is_not_connected_to(address: str) -> None:
+async def test_a_name_with_a_private_address_is_not_connected_to(addresses: list[str]) -> None:
     async with receiving() as receiver:
-        attempt = await post(named(receiver, "a.example"), allowed=(), resolve=Names(a_example=[[address]]))
-    assert (attempt.taken, attempt.status) == (False, None)
-    assert attempt.error == NO_ADDRESS
-    assert address not in attempt.error
+        attempt = await post(named(receiver, "a.example"), allowed=(), resolve=Names(a_example=[addresses]))
+    assert (attempt.succeeded, attempt.status, attempt.error) == (False, None, NO_ADDRESS)
     assert receiver.connections == 0
 
 
-async def test_one_private_address_among_public_ones_is_enough_to_refuse() -> None:
-    names = Names(a_example=[["93.184.216.34", "127.0.0.1"]])
-    async with receiving() as receiver:
-        attempt = await post(named(receiver, "a.example"), allowed=(), resolve=names)
-    assert attempt.error == NO_ADDRESS
-    assert receiver.connections == 0
-
-
-async def test_a_name_that_leads_elsewhere_the_next_time_is_looked_at_anew() -> None:
+async def test_a_name_is_resolved_again_at_each_request() -> None:
     names = Names(a_example=[["127.0.0.1"], ["10.0.0.1"]])
     async with receiving() as receiver:
         url = named(receiver, "a.example")
-        assert (await post(url, resolve=names)).taken
+        assert (await post(url, resolve=names)).succeeded
         assert (await post(url, resolve=names)).error == NO_ADDRESS
     assert receiver.connections == 1
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 308])
 async def test_redirects_are_not_followed(status: int) -> None:
     async with receiving() as other:
 
@@ -96,12 +85,12 @@ async def test_redirects_are_not_followed(status: int) -> None:
 
         async with receiving(elsewhere) as receiver:
             attempt = await post(receiver.url)
-    assert (attempt.taken, attempt.status) == (False, status)
+    assert (attempt.succeeded, attempt.status) == (False, status)
     assert "redirects are not followed" in attempt.error
     assert other.connections == 0
 
 
-async def test_no_answer_is_told_at_the_deadline() -> None:
+async def test_no_answer_is_an_error_at_the_deadline() -> None:
     async with receiving(lambda _: None) as receiver:
         attempt = await post(receiver.url, timeout_s=0.1)
     assert (attempt.status, attempt.error) == (None, "The receiver did not answer within 0.1 s.")
@@ -115,15 +104,15 @@ async def test_no_answer_is_told_at_the_deadline() -> None:
         (b"HTTP/1.1 101 Switching\r\n\r\n", "broke off"),
     ],
 )
-async def test_what_is_no_answer_or_too_much_of_one_is_a_failure(answer: bytes, why: str) -> None:
+async def test_an_invalid_answer_is_a_failure(answer: bytes, why: str) -> None:
     async with receiving(lambda _: answer) as receiver:
         attempt = await post(receiver.url)
-    assert not attempt.taken
+    assert not attempt.succeeded
     assert why in attempt.error
     assert "endpoint" not in attempt.error.lower()
 
 
-async def test_when_to_come_again_is_read_in_seconds_alone() -> None:
+async def test_retry_after_is_read_in_seconds_only() -> None:
     for text, expected in (
         (b"30", 30_000),
         (b"Wed, 21 Oct 2026 07:28:00 GMT", 0),
@@ -136,33 +125,27 @@ async def test_when_to_come_again_is_read_in_seconds_alone() -> None:
         assert (attempt.status, attempt.retry_after_ms) == (429, expected)
 
 
-async def test_nobody_there() -> None:
-    async with receiving() as receiver:
-        pass
-    attempt = await post(receiver.url)
-    assert (attempt.status, attempt.taken) == (None, False)
-    assert "cannot be reached" in attempt.error
-
-
 async def test_tls_is_verified_for_the_name(certificates: Certificates) -> None:
     names = Names(a_example=[["127.0.0.1"]], b_example=[["127.0.0.1"]])
     async with receiving(tls=certificates.server) as receiver:
         good = await post(named(receiver, "a.example"), resolve=names, tls=certificates.trusting)
-        assert good.taken
+        assert good.succeeded
         wrong = await post(named(receiver, "b.example"), resolve=names, tls=certificates.trusting)
-        assert (wrong.status, wrong.taken) == (None, False)
+        assert (wrong.status, wrong.succeeded) == (None, False)
         assert "TLS" in wrong.error
         unknown = await post(named(receiver, "a.example"), resolve=names)
         assert "TLS" in unknown.error
     assert len(receiver.got) == 1
 
 
-async def test_what_another_release_wrote_is_not_called() -> None:
-    assert "cannot be called" in (await post("ftp://somewhere")).error
-
-
-async def test_a_name_that_nobody_has_is_told_like_one_of_a_private_network() -> None:
-    async def nobody(host: str) -> list[str]:
+async def test_requests_that_cannot_be_sent_have_an_error() -> None:
+    async def unknown(host: str) -> list[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    assert (await post("http://db.internal/", resolve=nobody)).error == NO_ADDRESS
+    assert "cannot be called" in (await post("ftp://somewhere")).error
+    assert (await post("http://db.internal/", resolve=unknown)).error == NO_ADDRESS
+    async with receiving() as receiver:
+        pass
+    attempt = await post(receiver.url)
+    assert (attempt.status, attempt.succeeded) == (None, False)
+    assert "cannot be reached" in attempt.error

@@ -1,4 +1,4 @@
-"""Callers are told of the ends of their tasks, and of nobody else's."""
+"""Webhooks are notified of the ends of their owner's tasks and responses, and of no others."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -35,7 +35,7 @@ async def hook(talk: Talk, receiver: Receiver, **body: Any) -> dict[str, Any]:
     return told
 
 
-async def test_each_end_of_an_async_task_is_told_once_and_signed(talk: Talk) -> None:
+async def test_each_end_of_an_async_task_is_sent_once_and_signed(talk: Talk) -> None:
     async with receiving() as receiver, talk.worker2(["m"]) as worker:
         made = await hook(talk, receiver)
         assert made["secret"].startswith("whsec_")
@@ -70,7 +70,7 @@ async def test_each_end_of_an_async_task_is_told_once_and_signed(talk: Talk) -> 
         await talk.http.post(f"/api/task/{running}/cancel")
 
 
-async def test_a_sync_call_is_told_nothing_of_and_a_chain_once(gateway: Start) -> None:
+async def test_a_sync_call_sends_nothing_and_a_chain_one_event(gateway: Start) -> None:
     async with receiving() as receiver, cast(gateway, webhooks=LOCAL) as stage:
         await hook(stage.talk, receiver)
         call = stage.talk.sync(model="chat")
@@ -89,13 +89,13 @@ async def test_a_sync_call_is_told_nothing_of_and_a_chain_once(gateway: Start) -
     assert told == [("task.completed", chain), ("task.failed", failed)]
 
 
-async def test_each_caller_hears_of_their_own_tasks_and_a_trusted_back_end_of_all_its_users(
+async def test_each_user_gets_their_own_events_and_a_delegating_key_those_of_all_its_users(
     talk: Talk,
 ) -> None:
     async with (
         receiving() as mine,
         receiving() as anns,
-        receiving() as everybodys,
+        receiving() as all_of_site,
         talk.client(secret("site"), **{"X-Fairlane-User": "ann"}) as ann,
         talk.client(secret("site"), **{"X-Fairlane-User": "bob"}) as bob,
         talk.client(secret("site")) as site,
@@ -106,16 +106,16 @@ async def test_each_caller_hears_of_their_own_tasks_and_a_trusted_back_end_of_al
         for wrong in (ann, talk.http):
             refused = await wrong.post("/api/webhooks", json={"url": anns.url, "everyUser": True})
             assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_REQUEST")
-        all_users = await site.post("/api/webhooks", json={"url": everybodys.url, "everyUser": True})
+        all_users = await site.post("/api/webhooks", json={"url": all_of_site.url, "everyUser": True})
         assert all_users.status_code == 201
         tasks = []
         for who in (ann, bob):
             body = {"model": "m", "async": True, "messages": []}
             tasks.append((await who.post("/api/openai", json=body)).json()["taskId"])
             await worker.answer(await worker.take(), result={"content": "that"})
-        await until(lambda: len(everybodys.got) == 2 and anns.got, "three requests")
+        await until(lambda: len(all_of_site.got) == 2 and anns.got, "three requests")
         assert [got.json["data"] for got in anns.got] == [{"id": tasks[0]}]
-        told = {got.json["data"]["id"]: got.json["data"]["user"] for got in everybodys.got}
+        told = {got.json["data"]["id"]: got.json["data"]["user"] for got in all_of_site.got}
         assert told == {tasks[0]: "ann", tasks[1]: "bob"}
         assert mine.got == []
         path = f"/api/webhooks/{made['id']}"
@@ -137,7 +137,7 @@ async def test_each_caller_hears_of_their_own_tasks_and_a_trusted_back_end_of_al
                 assert (answer.status_code, answer.json()["code"]) == (404, "WEBHOOK_NOT_FOUND"), (method, at)
 
 
-async def test_the_end_of_a_background_response_is_told_and_is_openais_event(talk: Talk) -> None:
+async def test_the_end_of_a_background_response_is_openais_event(talk: Talk) -> None:
     async with receiving() as receiver, talk.worker2(["m"]) as worker:
         made = await hook(talk, receiver)
         asked = {"model": "m", "input": "hi", "background": True}

@@ -9,14 +9,14 @@ from fairlane.gateway.batches.models import (
     Batch,
     Problem,
     Status,
+    admin_view,
     blocked_on_json,
     could_be,
     line_task,
     new_batch_id,
+    openai_object,
     output_file,
     read_window,
-    told,
-    told_to_operators,
 )
 from fairlane.gateway.batches.results import NotRun, answered, failed, not_run
 from fairlane.gateway.batches.store import problems_json
@@ -37,25 +37,25 @@ def test_a_batch_is_what_openais_client_knows() -> None:
         status=Status.EXPIRED, ended=NOW + 5000, began=NOW + 1000, finalizing=NOW + 4000, metadata='{"a":"b"}'
     )
     for batch in (BATCH, ended):
-        shown = told(batch)
+        shown = openai_object(batch)
         shown["metadata"] = {"a": "b"} if batch.metadata else None
         OpenAIBatch.model_validate(shown, strict=True)
-    assert told(ended)["expired_at"] == NOW // 1000 + 5
-    assert told(ended)["completed_at"] is None
-    assert told(BATCH)["errors"] is None
+    assert openai_object(ended)["expired_at"] == NOW // 1000 + 5
+    assert openai_object(ended)["completed_at"] is None
+    assert openai_object(BATCH)["errors"] is None
 
 
 def test_what_is_wrong_with_a_file_is_told_by_line() -> None:
     problems = [Problem("invalid_json_line", "no JSON", 3), Problem("empty_file", "nothing")]
     batch = BATCH._replace(status=Status.FAILED, errors=problems_json(problems))
-    errors = OpenAIBatch.model_validate(told(batch)).errors
+    errors = OpenAIBatch.model_validate(openai_object(batch)).errors
     assert errors is not None
     assert errors.data is not None
     assert [(error.code, error.line) for error in errors.data] == [
         ("invalid_json_line", 3),
         ("empty_file", None),
     ]
-    shown = told_to_operators(batch)
+    shown = admin_view(batch)
     assert (shown["error"], shown["errorLine"], shown["errorParam"]) == ("no JSON", 3, None)
 
 
@@ -71,19 +71,19 @@ def test_what_a_batch_has_used_and_waits_for_is_told() -> None:
         output_tokens=5,
         reasoning_tokens=1,
     )
-    used = OpenAIBatch.model_validate(told(led), strict=True).usage
+    used = OpenAIBatch.model_validate(openai_object(led), strict=True).usage
     assert used is not None
     assert (used.input_tokens, used.output_tokens, used.total_tokens) == (7, 5, 12)
     assert used.input_tokens_details.cached_tokens == 2
     assert used.output_tokens_details.reasoning_tokens == 1
     waits = [{"code": "NO_WORKER", "models": ["m"]}, {"code": "RATE_LIMITED", "models": []}]
     standing = {"linesWaiting": 3, "linesRunning": 2, "waitsFor": waits}
-    assert told(led)["fairlane"] == standing
-    assert standing.items() <= told_to_operators(led).items()
-    nobodys = told(led._replace(leader=""))["fairlane"]
+    assert openai_object(led)["fairlane"] == standing
+    assert standing.items() <= admin_view(led).items()
+    nobodys = openai_object(led._replace(leader=""))["fairlane"]
     assert nobodys["waitsFor"] == [{"code": "NOT_ITS_TURN", "models": []}]
     ended = led._replace(status=Status.COMPLETED, leader="", whys="")
-    assert told(ended)["fairlane"]["waitsFor"] == []
+    assert openai_object(ended)["fairlane"]["waitsFor"] == []
 
 
 def test_what_an_answer_used_is_read_from_it() -> None:

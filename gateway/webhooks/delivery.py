@@ -1,14 +1,13 @@
-"""One request of a webhook: to an address that was checked and is the one that is connected to, no redirect followed, and an
-answer of which only the head is read. The same client calls endpoints.
+"""One request of a webhook. It connects to exactly the address that was checked, follows no redirect, and reads only the head of
+the answer. Endpoints use the same client.
 """
 
 import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from fairlane.gateway.webhooks.attempts import Attempt, error_of
 from fairlane.workers.adapters.endpoints.addresses import Network
 from fairlane.workers.adapters.endpoints.headers import Header, first
 from fairlane.workers.adapters.targets import BadTarget, Target, read_target
@@ -22,12 +21,41 @@ NO_ADDRESS = (
     "The receiver's host has no address that may be called. (Those in private networks an operator has to allow: "
     "webhooks.allow_private.)"
 )
-_SECONDS = 5
-"""Digits of a Retry-After that counts."""
+MAX_RETRY_AFTER_DIGITS = 5
 
 
-class Poster:
-    """Sends."""
+class Attempt(NamedTuple):
+    """One request and its result."""
+
+    at: int
+    """When it began, ms since 1970."""
+    took_ms: int
+    status: int | None
+    """None: there was no answer."""
+    error: str
+    """A sentence; empty if the receiver answered 2xx."""
+    retry_after_ms: int = 0
+    """The receiver's `Retry-After`; 0: it has none."""
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.error
+
+    @property
+    def ended(self) -> int:
+        """When it ended, ms since 1970."""
+        return self.at + self.took_ms
+
+
+def error_of(status: int) -> str:
+    """Return the error of an answer; '' for 2xx."""
+    if 200 <= status < 300:
+        return ""
+    return f"The receiver answered {status}{': redirects are not followed' if 300 <= status < 400 else ''}."
+
+
+class WebhookClient:
+    """Sends requests."""
 
     def __init__(self, client: "Client", now_ms: Callable[[], int]) -> None:
         self._client = client
@@ -46,13 +74,13 @@ class Poster:
         allowed: tuple[Network, ...],
         timeout_s: float,
     ) -> Attempt:
-        """Send a body and return what came of it. `allowed`: networks in which its address may lie though it is a private one."""
+        """Send a body; return the attempt. `allowed`: private networks in which the address may be."""
         at, began = self._now_ms(), time.monotonic()
         status, error, retry_after_ms = None, "", 0
         try:
             target = read_target(url)
             async with asyncio.timeout(timeout_s):
-                answer = await self._send(target, [*headers, *_about(target, body)], body, allowed)
+                answer = await self._send(target, [*headers, *_headers(target, body)], body, allowed)
             status, retry_after_ms = answer.status, _retry_after_ms(answer)
             error = error_of(status)
         except TimeoutError:
@@ -66,13 +94,20 @@ class Poster:
     async def _send(
         self, target: Target, headers: list[Header], body: bytes, allowed: tuple[Network, ...]
     ) -> "Answer":
-        from fairlane.workers.adapters.endpoints.client import Request  # noqa: PLC0415 - see `sender.poster`
+        from fairlane.workers.adapters.endpoints.client import Request  # noqa: PLC0415 - see `webhook_client`
 
         return await self._client.send(Request("POST", target, headers, body, allowed, None))
 
 
+def webhook_client(now_ms: Callable[[], int]) -> WebhookClient:
+    """Return a client that trusts public authorities. It imports an HTTP client that a gateway without webhooks does not need."""
+    from fairlane.workers.adapters.endpoints.client import Client, SystemResolver, public_authorities  # noqa: PLC0415
+
+    return WebhookClient(Client(SystemResolver(), public_authorities, keep_alive=False), now_ms)
+
+
 def host_of(url: str) -> str:
-    """Where a webhook is sent; what stands behind that may be a secret. Empty for a URL that cannot be called."""
+    """Return the host of a URL, for the log: its path may be a secret. '' if the URL cannot be called."""
     try:
         return read_target(url).host
     except BadTarget:
@@ -80,13 +115,14 @@ def host_of(url: str) -> str:
 
 
 def _retry_after_ms(answer: "Answer") -> int:
-    said = first(answer.headers, b"retry-after") or ""
-    return int(said) * 1000 if said.isascii() and said.isdigit() and len(said) <= _SECONDS else 0
+    text = first(answer.headers, b"retry-after") or ""
+    valid = text.isascii() and text.isdigit() and len(text) <= MAX_RETRY_AFTER_DIGITS
+    return int(text) * 1000 if valid else 0
 
 
 def _error_of(failed: TaskError) -> str:
-    """Return what endpoints call it, in a receiver's words. A name that leads nowhere and one that leads to an address that may
-    not be called read the same: callers choose names, and whether a private network has one is not for them to know."""
+    """Return an endpoint's error in a receiver's words. A name without an address and one with a private address read the same:
+    clients choose names, and must not learn which names a private network has."""
     cause: BaseException | None = failed
     while cause is not None and not isinstance(cause, socket.gaierror):
         cause = cause.__cause__ or cause.__context__
@@ -95,7 +131,7 @@ def _error_of(failed: TaskError) -> str:
     return failed.message.replace("The endpoint", "The receiver")
 
 
-def _about(target: Target, body: bytes) -> list[Header]:
+def _headers(target: Target, body: bytes) -> list[Header]:
     return [
         ("host", target.origin.partition("://")[2]),
         ("user-agent", AGENT),

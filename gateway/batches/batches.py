@@ -1,0 +1,170 @@
+"""What clients and operators can do with batches."""
+
+from collections.abc import Callable, Collection
+from typing import Annotated, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.accounts.tokens import TokenForbids
+from fairlane.gateway.batches.models import Batch, could_be, new_batch_id, read_window
+from fairlane.gateway.batches.requests import READERS
+from fairlane.gateway.batches.store import BatchStore, TooMany
+from fairlane.gateway.calls.openai import CHAT, MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
+from fairlane.gateway.current import Current
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.rows import FileRow
+from fairlane.queues.clock import now_ms
+
+PURPOSE = "batch"
+WAIT_MS = 60_000
+MAX_UNENDED_PER_OWNER = 100
+FILES_OF_BATCH = 2
+"""Files that a batch writes; their total size is estimated by the size of its input."""
+FILE_KEPT_BEHIND_MS = 24 * 3_600_000
+"""How long the input file is kept behind the batch's window: no gateway may run at its end, or the storage may be unavailable."""
+
+
+class OutputExpiry(BaseModel):
+    """When the output and error files are deleted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
+
+
+class NewBatch(BaseModel):
+    """A batch to be created."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    input_file_id: str = Field(description="a file of the purpose `batch`")
+    endpoint: str = Field(description="the call that each line is a request of", examples=[CHAT])
+    completion_window: str = Field(description="a number and s, m, h or d", examples=["24h"])
+    metadata: (
+        dict[Annotated[str, Field(max_length=MAX_KEY)], Annotated[str, Field(max_length=MAX_VALUE)]] | None
+    ) = Field(default=None, max_length=MAX_PAIRS)
+    output_expires_after: OutputExpiry | None = None
+
+
+class Batches:
+    """Use cases. All raise ApiError and DatabaseUnavailable."""
+
+    def __init__(self, current: Current, store: BatchStore, files: Files, hurry: Callable[[], None]) -> None:
+        """`hurry` wakes the leader of this replica."""
+        self._current = current
+        self._store = store
+        self._files = files
+        self._hurry = hurry
+
+    async def create(self, caller: Caller, new: NewBatch) -> Batch:
+        """Create a batch; its file is validated later. Raises ApiError: 400 that names the field, 403, 404, 429, 507."""
+        if caller.claims is not None:
+            raise TokenForbids("With a token no batches can be made: make them with the key that signed it")
+        settings = self._current.settings
+        if not settings.files.enabled:
+            raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled), and so no batches")
+        if new.endpoint not in READERS:
+            raise bad_request(f"endpoint must be one of {', '.join(READERS)}", "endpoint")
+        window_ms, most_ms = read_window(new.completion_window), settings.batches.max_window_ms
+        if window_ms is None or window_ms > most_ms:
+            sentence = (
+                f"completion_window must be a time such as 24h, of at most {most_ms // 3_600_000} hours"
+            )
+            raise bad_request(sentence, "completion_window")
+        file_id = new.input_file_id
+        owner = caller.owner
+        try:
+            row = await self._files.row(owner, file_id)
+        except ApiError as error:
+            if error.status == 404:
+                error.param = "input_file_id"
+            raise
+        if row.purpose != PURPOSE:
+            sentence = f"The file has the purpose {row.purpose}: upload it with purpose={PURPOSE}"
+            raise bad_request(sentence, "input_file_id")
+        # the files that a batch writes are never rejected, so a caller without room for them cannot begin one
+        await self._files.check_room(owner, FILES_OF_BATCH, row.bytes)
+        now = now_ms()
+        batch = Batch(
+            id=new_batch_id(now),
+            key_id=caller.key_id,
+            user=caller.user,
+            tier=caller.tier,
+            endpoint=new.endpoint,
+            input_file=file_id,
+            window=new.completion_window,
+            created=now,
+            expires=now + window_ms,
+            metadata=msgspec.json.encode(new.metadata).decode() if new.metadata is not None else "",
+            output_ttl_s=new.output_expires_after.seconds if new.output_expires_after else 0,
+        )
+        try:
+            await self._store.add(batch, MAX_UNENDED_PER_OWNER, self._file_until(row, batch))
+        except TooMany:
+            sentence = f"You have {MAX_UNENDED_PER_OWNER} batches that have not ended; wait, or cancel some"
+            raise ApiError(429, "TOO_MANY_BATCHES", sentence, retry_after_ms=WAIT_MS) from None
+        self._hurry()
+        return batch
+
+    def _file_until(self, row: FileRow, batch: Batch) -> int:
+        """Return until when the input file is kept: until the batch has ended, but, with `files.ttl_ms`, not longer than the
+        longest window behind it, however many batches read the file."""
+        until = batch.expires + FILE_KEPT_BEHIND_MS
+        settings = self._current.settings
+        ttl_ms = settings.files.ttl_ms
+        if ttl_ms is None:
+            return until
+        return min(until, row.created + ttl_ms + settings.batches.max_window_ms + FILE_KEPT_BEHIND_MS)
+
+    async def find(self, caller: Caller, batch_id: str) -> Batch:
+        """Return a batch of the caller. Raises ApiError(404)."""
+        return await self._find(batch_id, caller.owner)
+
+    async def page(self, caller: Caller, after: str, limit: int) -> tuple[list[Batch], bool]:
+        """Return the caller's batches, the newest first, and whether there are more."""
+        found = await self._store.page(caller.owner, after, limit + 1)
+        return found[:limit], len(found) > limit
+
+    async def cancel(self, caller: Caller, batch_id: str) -> Batch:
+        """End a batch early; its files have the answers so far. One that is finalizing or has ended does not change."""
+        return await self._cancel(batch_id, caller.owner)
+
+    # ---- operators ----------
+
+    async def page_of_all(
+        self, after: str, limit: int, statuses: Collection[str], key_id: str, user: str
+    ) -> tuple[list[Batch], bool]:
+        """Return batches of all owners, the newest first, and whether there are more."""
+        found = await self._store.page(None, after, limit + 1, statuses=statuses, key_id=key_id, user=user)
+        return found[:limit], len(found) > limit
+
+    async def find_any(self, batch_id: str) -> Batch:
+        """Return a batch of any owner. Raises ApiError(404)."""
+        return await self._find(batch_id, None)
+
+    async def cancel_any(self, batch_id: str) -> Batch:
+        """Cancel a batch of any owner."""
+        return await self._cancel(batch_id, None)
+
+    async def end_of(self, user: str, until: int) -> tuple[int, int]:
+        """Cancel a user's batches that were created until then (ms). Return the number of cancelled ones, and of those that have
+        not ended yet."""
+        cancelled, unended = await self._store.cancel_of(user, until, now_ms())
+        if unended:
+            self._hurry()
+        return cancelled, unended
+
+    async def _find(self, batch_id: str, owner: Owner | None) -> Batch:
+        found = await self._store.find(batch_id, owner) if could_be(batch_id) else None
+        if found is None:
+            raise ApiError(404, "BATCH_NOT_FOUND", f"There is no batch {batch_id[:64]!r}", param="batch_id")
+        return found
+
+    async def _cancel(self, batch_id: str, owner: Owner | None) -> Batch:
+        await self._find(batch_id, owner)
+        await self._store.cancel(batch_id, now_ms())
+        self._hurry()
+        return await self._find(batch_id, owner)
