@@ -79,7 +79,7 @@ class Load:
             )
         )
         plain.offer(["m"], [], 10**9, 0).result()
-        drive(plain.fund("k:acme", Funds(10**15, 1), f"m{FAR_MS}"))
+        drive(plain.load_balance("k:acme", Funds(10**15, 1), f"m{FAR_MS}"))
 
     def submit(self, users: int, want: int) -> None:
         number = next(self.numbers)
@@ -105,7 +105,7 @@ class Load:
     def submitted(self) -> None:
         """Send what was submitted; what it granted runs."""
         for reply in self.batch.send():
-            self.running += self.scheduler.submitted(reply).grants  # type: ignore[union-attr]
+            self.running += self.scheduler.parse_submit(reply).grants  # type: ignore[union-attr]
 
     def finish(self, count: int) -> None:
         """End the oldest tasks that run, and take for their slots."""
@@ -127,7 +127,7 @@ class Load:
                 ),
             )
         for reply in self.batch.send():
-            self.running += self.scheduler.finished(reply).grants
+            self.running += self.scheduler.parse_finish(reply).grants
 
     def live(self, users: int, want: int) -> None:
         """SLOTS tasks come and as many end."""

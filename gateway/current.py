@@ -16,8 +16,8 @@ from fairlane.gateway.routing.overrides import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced, external_name
 from fairlane.gateway.settings.provenance import Origins
+from fairlane.queues.inspect.inspector import ReloadError
 from fairlane.queues.overrides import Override
-from fairlane.queues.survey.survey import ReloadError
 
 log = structlog.get_logger("fairlane.gateway")
 

@@ -19,7 +19,7 @@ ENDS = Ends(
         fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
         "MODEL_UNAVAILABLE",
     ),
-    left_unreported=Fragment(LEFT_UNREPORTED, ""),
+    permit_unreported=Fragment(LEFT_UNREPORTED, ""),
     permit_unused=Fragment(
         fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),

@@ -90,6 +90,8 @@ from fairlane.gateway.webhooks.sender import Sender
 from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import ReplicaInfo, StoreInspector
+from fairlane.queues.inspect.users import UserReader
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import RESPONSE_BYTES_STORED, RESPONSES_STORED, STORAGE_FAILURES
 from fairlane.queues.overrides import Override, OverrideStore
@@ -98,8 +100,6 @@ from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.store.wire import address_of
-from fairlane.queues.survey.survey import ReplicaInfo, Surveyor
-from fairlane.queues.survey.users import UserReader
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.streaming.structured.checker import Checker
@@ -132,7 +132,7 @@ class Gateway:
         key_store = KeyStore(self.database)
         self.key_cache = ApiKeyCache(key_store, self._keys_changed, self._used_keys)
         self.metrics = LoggingRecorder(current.settings.models)
-        self.metrics.may_fall(current.plans.routes.moves())
+        self.metrics.declare_fallbacks(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
@@ -206,7 +206,7 @@ class Gateway:
                 "UNAUTHORIZED", route="/ws", address=(scope.get("client") or ("",))[0]
             ),
         )
-        self.surveyor = Surveyor(
+        self.inspector = StoreInspector(
             self.link,
             keys,
             replica,
@@ -279,7 +279,7 @@ class Gateway:
         )
         batch_store = BatchStore(self.database)
         models = Models(
-            current, self.surveyor.offered, self.surveyor.workers, self.dispatcher.takes, started_at
+            current, self.inspector.offered, self.inspector.workers, self.dispatcher.takes, started_at
         )
         tools = Tools(
             *(current, bodies, submit, cancel, self.scheduler, results),
@@ -312,13 +312,13 @@ class Gateway:
         )
 
         # what operators see and do
-        history = History(self.link, keys, replica, self.metrics, self.surveyor.waiting)
+        history = History(self.link, keys, replica, self.metrics, self.inspector.waiting)
         state = StateReader(
             self.link,
             keys,
             self.store,
             self.database,
-            self.surveyor,
+            self.inspector,
             lambda: current.settings.queues,
             lambda: current.settings.tuning.outbox_max_entries,
             self.dispatcher.congestion,
@@ -327,16 +327,16 @@ class Gateway:
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
         self.quota = QuotaAdmin(records.balances, key_store, current, audit)
-        endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.surveyor)
+        endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.inspector)
         self.operator = Operator(
             current=current,
             scheduler=self.scheduler,
             state=state,
-            users=UserReader(self.link, self.surveyor),
+            users=UserReader(self.link, self.inspector),
             history=history,
             live=live,
             audit=audit,
-            drain=Drain(self.link, keys, self.surveyor, audit, self._drain_worker),
+            drain=Drain(self.link, keys, self.inspector, audit, self._drain_worker),
             poll=poll,
             cancel=cancel,
             links=links,
@@ -370,7 +370,7 @@ class Gateway:
         self.scrape = Scrape(
             *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force),
             self.dispatcher.silences,
-            self.surveyor,
+            self.inspector,
             database=DatabaseSurveyor(self.database),
             most_file_bytes=lambda: current.settings.files.max_bytes,
         )
@@ -393,7 +393,7 @@ class Gateway:
             *([SnapshotServer(siblings, self.scrape.own)] if siblings.size > 1 else []),
             self.hub,
             watch,
-            self.surveyor,
+            self.inspector,
             history,
             self.configuration,
             self.overrides,
@@ -450,7 +450,7 @@ class Gateway:
         self.dispatcher.settings.take_over(dispatch_settings(current))
         self.scheduler.limits = limits_of(current.settings)
         self.calls.max_open = settings.max_calls_per_caller
-        self.metrics.may_fall(current.plans.routes.moves())
+        self.metrics.declare_fallbacks(current.plans.routes.moves())
         self._end_calls()
         self._endpoints_changed()
         mine = current.settings

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fairlane.queues.tasks import EventFields, Grant, Later, Shut, State, TaskSpec, Used
+from fairlane.queues.tasks import ClosedUpstreams, EventFields, Grant, RetryAt, State, TaskSpec, Used
 
 MAX_STAGES = 16
 MAX_PARTS = 64
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     payload: bytes
     estimated_input: int = 0
     """As `TaskSpec` has it; so is the next."""
-    most_input: int = 0
+    max_input: int = 0
 
 
 class Stage(NamedTuple):
@@ -136,8 +136,8 @@ class Advanced(NamedTuple):
     it in the same epoch, without a gap."""
     grants: Sequence[Grant] = ()
     top: int = 0
-    later: Later = ()
-    shut: Shut = ()
+    retry_at: RetryAt = ()
+    closed_upstreams: ClosedUpstreams = ()
     model: str = ""
     """With `moved`: the model that the stage waits for now."""
     needed: int = 0

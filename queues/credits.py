@@ -67,6 +67,6 @@ class Balance:
         names = [self.fields[name] for name in ("window_1", "window_2") if name in self.fields]
         return {name: self._amount(f"spent:{name}") for name in names}
 
-    def held_of(self, window: str) -> int:
+    def reserved_of(self, window: str) -> int:
         """Held of a window."""
         return self._amount(f"reserved:{window}")

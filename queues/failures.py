@@ -49,12 +49,12 @@ class FailureRow(NamedTuple):
     """The HTTP status on the native calls."""
 
     @property
-    def tells_that_it_works(self) -> bool:
+    def proves_upstream_works(self) -> bool:
         """Whether only a model that works can fail so: the request, or the answer's shape, was not right."""
         return self.worker and self.category in (Category.REQUEST, Category.BAD_OUTPUT)
 
     @property
-    def another_may(self) -> bool:
+    def fallback_may_help(self) -> bool:
         """Whether another model may do better, although this one may not."""
         elsewhere = self.category in (Category.BAD_OUTPUT, Category.UPSTREAM, Category.WORKER)
         return self.retry or (elsewhere and self.code != "OUTPUT_TOO_LARGE")
@@ -158,11 +158,11 @@ def codes_of(category: str) -> list[str]:
 
 
 def failures_in_lua() -> str:
-    """Which codes tell how an upstream is, for the scripts: OF_UPSTREAM is to blame, TELLS_THAT_IT_WORKS is not."""
+    """Which codes tell how an upstream is, for the scripts: BLAMES_UPSTREAM is to blame, PROVES_UPSTREAM_WORKS is not."""
 
     def table(name: str, codes: list[str]) -> str:
         return f"local {name} = {{ {', '.join(f'{code} = true' for code in sorted(codes))} }}\n"
 
     blamed = [code for code, row in FAILURES.items() if row.upstream]
-    working = [code for code, row in FAILURES.items() if row.tells_that_it_works]
-    return table("OF_UPSTREAM", blamed) + table("TELLS_THAT_IT_WORKS", working)
+    working = [code for code, row in FAILURES.items() if row.proves_upstream_works]
+    return table("BLAMES_UPSTREAM", blamed) + table("PROVES_UPSTREAM_WORKS", working)

@@ -23,7 +23,7 @@ def pack(limits: dict[str, int]) -> str:
     return " ".join(map(str, values)) if any(values) else ""
 
 
-class Left(NamedTuple):
+class Remaining(NamedTuple):
     """What is left of requests, or of tokens: of the limit of which least is left, of the minute or the day, of key or user."""
 
     limit: int
@@ -35,13 +35,13 @@ class Left(NamedTuple):
 class RateLimitStatus(NamedTuple):
     """How a caller stands with the limits over time; None = there is no such limit."""
 
-    requests: Left | None
-    tokens: Left | None
+    requests: Remaining | None
+    tokens: Remaining | None
 
 
 def read_rate_limit_status(reply: Sequence[int]) -> RateLimitStatus:
-    """As `what_is_left` in limiting.lua tells it."""
-    return RateLimitStatus(*(Left(*reply[at : at + 3]) if reply[at] else None for at in (0, 3)))
+    """As `what_is_left` in limits.lua tells it."""
+    return RateLimitStatus(*(Remaining(*reply[at : at + 3]) if reply[at] else None for at in (0, 3)))
 
 
 class Allowed(NamedTuple):
@@ -57,18 +57,20 @@ class Allowed(NamedTuple):
 
 
 def read_allowance(reply: Sequence[Any]) -> Iterator[Allowed]:
-    """As allowance.lua tells it."""
+    """As read_limits.lua tells it."""
     for at in range(0, len(reply), 5):
         whose, name, limit, left, reset_ms = reply[at : at + 5]
         yield Allowed(whose == b"u", SETTINGS[name.decode()], limit, left, reset_ms)
 
 
 def tightest(allowed: Sequence[Allowed]) -> RateLimitStatus:
-    """What `what_is_left` in limiting.lua would tell: of requests and of tokens the limit of which least is left."""
-    told: list[Left | None] = []
+    """What `what_is_left` in limits.lua would tell: of requests and of tokens the limit of which least is left."""
+    told: list[Remaining | None] = []
     for counts in ("requests", "tokens"):
         lefts = [
-            Left(one.limit, one.remaining, one.reset_ms) for one in allowed if one.setting.startswith(counts)
+            Remaining(one.limit, one.remaining, one.reset_ms)
+            for one in allowed
+            if one.setting.startswith(counts)
         ]
         told.append(min(lefts, key=lambda left: (left.remaining, -left.reset_ms), default=None))
     return RateLimitStatus(*told)

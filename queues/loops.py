@@ -23,7 +23,7 @@ def run_periodically(
     delay_s: float = 0.0,
     wake: asyncio.Event | None = None,
 ) -> "asyncio.Task[None]":
-    """Start a background task that calls `step` and waits `interval_s`, again and again. `end_tasks` ends it.
+    """Start a background task that calls `step` and waits `interval_s`, again and again. `cancel_and_wait` ends it.
 
     `step` may return another time to wait, in seconds. A failed step is repeated after `interval_s`. Failures in `expected` are
     not logged, because another component reports them. `delay_s` passes before the first step. Setting `wake` cuts a wait short.
@@ -43,13 +43,13 @@ def run_periodically(
             if wake is None:
                 await asyncio.sleep(pause_s)
             else:
-                await set_within(wake, pause_s)
+                await wait_event(wake, pause_s)
                 wake.clear()
 
     return asyncio.create_task(repeat(), name=name)
 
 
-async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+async def cancel_and_wait(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel tasks and wait until they have ended, whatever their outcome. None is skipped.
 
     A task may lose a cancellation: `asyncio.gather` raises the failure of one of its parts when that comes in the same moment,
@@ -65,14 +65,14 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
                 task.exception()  # or it is logged as never retrieved
 
 
-async def set_within(event: asyncio.Event, timeout_s: float | None) -> None:
+async def wait_event(event: asyncio.Event, timeout_s: float | None) -> None:
     """Wait until an event is set, for `timeout_s` seconds at most. None means no limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
 
 
-async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
     """Return the results in order. If some fail, raise the first failure when all have ended, so that nothing runs on."""
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     made: list[T] = []

@@ -46,7 +46,7 @@ class _Failure(msgspec.Struct):
 _failure = msgspec.json.Decoder(_Failure)
 
 
-def sentence_of(error: bytes) -> str:
+def error_message_of(error: bytes) -> str:
     """The sentence of an `error` event's data; '' of anything else."""
     try:
         return _failure.decode(error).error
@@ -253,11 +253,11 @@ class Recorder:
         operation = OPERATIONS.get(task_type, OTHER)
         self.observe(FIRST_OUTPUT, max(since_ms, 0) / 1000, operation, self._model(model))
 
-    def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
+    def fell_back(self, model: str, other: str, cause: str, number: int = 1) -> None:
         """Count tasks that fell back to another model. `cause`: failed (an attempt), or unavailable."""
         self.count(FALLBACKS, model, other, cause, number=number)
 
-    def may_fall(self, moves: Iterable[tuple[str, str]]) -> None:
+    def declare_fallbacks(self, moves: Iterable[tuple[str, str]]) -> None:
         """Show fallbacks between these models as 0."""
         for model, other in sorted(moves):
             for cause in ("failed", "unavailable"):

@@ -8,16 +8,25 @@ overrides has moved, which each sweep returns.
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from fairlane.queues.actor import Actor
 from fairlane.queues.rules import Kind, decode, encode, settings_of
 from fairlane.queues.store.link import RedisLink
 
 ALL = 100
 """The percentage that is all tasks."""
+
+
+class Actor(NamedTuple):
+    """The caller who changes something, as the audit log has it."""
+
+    name: str
+    """The id of the API key."""
+    address: str
+    """Of the client that connected; '' where there is none, as on a Unix socket."""
+
 
 Target = Literal["queue", "model", "route"]
 Status = Literal["active", "promoted"]
@@ -68,7 +77,7 @@ class OverrideStore:
 
     async def all(self) -> Overrides:
         """Return all overrides."""
-        version, now_ms, *flat = await self._link.run("override_list")
+        version, now_ms, *flat = await self._link.run("list_overrides")
         found = [_read(key, packed) for key, packed in zip(flat[::2], flat[1::2], strict=True)]
         return Overrides(version, now_ms, sorted(found, key=lambda one: one.order))
 
@@ -104,7 +113,7 @@ class OverrideStore:
             "shown": msgspec.json.encode(shown).decode(),
             "check": check,
         }
-        return _answer(await self._link.run("override_create", msgspec.msgpack.encode(asked)))
+        return _answer(await self._link.run("create_override", msgspec.msgpack.encode(asked)))
 
     async def update(
         self, override_id: str, actor: Actor, *, percent: int | None = None, until_ms: int | None = None
@@ -130,7 +139,7 @@ class OverrideStore:
         self, override_id: str, action: str, actor: Actor, changed: Mapping[str, int]
     ) -> Override | Rejected:
         asked = {"id": override_id, "action": action, **changed, **_by(actor)}
-        return _answer(await self._link.run("override_update", msgspec.msgpack.encode(asked)))
+        return _answer(await self._link.run("update_override", msgspec.msgpack.encode(asked)))
 
 
 def new_override_id() -> str:

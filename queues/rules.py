@@ -45,7 +45,7 @@ class EffectiveSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class ConfiguredSettings:
     """All that the configuration in force says of queues and models, if there is one."""
 
     in_force: Configuration | None
@@ -61,14 +61,14 @@ def read_field(field: str) -> tuple[Kind, str, str] | None:
     return (kind, name, setting) if setting in settings_of(kind) else None
 
 
-def read_ruling(in_force: Configuration | None, configured: Mapping[str, str]) -> Ruling:
+def read_configured(in_force: Configuration | None, configured: Mapping[str, str]) -> ConfiguredSettings:
     """What the hash `configured` holds."""
     said = {
         place: decode(place[0], place[2], text)
         for field, text in configured.items()
         if (place := read_field(field))
     }
-    return Ruling(in_force, said)
+    return ConfiguredSettings(in_force, said)
 
 
 @dataclass(frozen=True, slots=True)

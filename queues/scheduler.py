@@ -11,7 +11,6 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from fairlane.queues.actor import Actor
 from fairlane.queues.chains import (
     MAX_BYTES,
     Advanced,
@@ -26,6 +25,8 @@ from fairlane.queues.chains import (
     read_used,
 )
 from fairlane.queues.credits import Balance, Funds
+from fairlane.queues.inspect.load import ModelLoad, read_model_load
+from fairlane.queues.inspect.presence import PresenceUpdate
 from fairlane.queues.keys import Keys
 from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_rate_limit_status
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
@@ -37,28 +38,27 @@ from fairlane.queues.metrics import (
     EndedTask,
     Recorder,
     TaskEnd,
-    sentence_of,
+    error_message_of,
 )
-from fairlane.queues.overrides import new_override_id
+from fairlane.queues.overrides import Actor, new_override_id
 from fairlane.queues.rules import (
     Change,
+    ConfiguredSettings,
     EffectiveSettings,
     Kind,
-    Ruling,
     Value,
     decode,
     encode,
     fields_of,
-    read_ruling,
+    read_configured,
     settings_of,
 )
 from fairlane.queues.store.link import Arg, RedisLink
-from fairlane.queues.survey.crowding import Crowding, read_crowding
-from fairlane.queues.survey.presence import PresenceNews
 from fairlane.queues.tasks import (
     TERMINAL,
     Admitted,
     Append,
+    ClosedUpstreams,
     End,
     Ended,
     Entry,
@@ -68,22 +68,21 @@ from fairlane.queues.tasks import (
     Finished,
     Fragment,
     Grant,
-    Later,
-    Left,
-    Outlook,
+    LimitHit,
+    PermitEnd,
     Place,
-    Reached,
+    QuotaShortfall,
     Record,
-    Refused,
+    Rejection,
     Repair,
-    Short,
-    Shut,
+    RetryAt,
     State,
     Submitted,
     Taken,
     TaskSpec,
     Top,
     Used,
+    WaitEstimate,
 )
 from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_of, read_configuration
 
@@ -93,7 +92,7 @@ MAX_ERASED = 500
 """Tasks of which it is looked whose they are, in one step."""
 
 MAX_TAKEN = 64
-"""Tasks that one `take` grants at most; as in granting.lua. Who gets so many asks again."""
+"""Tasks that one `take` grants at most; as in grants.lua. Who gets so many asks again."""
 MAX_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
@@ -117,7 +116,7 @@ class Ends:
     """The `cancelled` event of a task whose readers left."""
     unavailable: Fragment
     """Somebody waits for it, and the upstreams of all models that may run it fail."""
-    left_unreported: Fragment
+    permit_unreported: Fragment
     """The `done` event of a permit that was used, and of whose call nobody reported the end in time."""
     permit_unused: Fragment
 
@@ -190,7 +189,7 @@ class Scheduler:
         upstream: str = "",
         chain: ChainStart | None = None,
     ) -> asyncio.Future[Any]:
-        """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply.
+        """Queue `task`, and take up to `want` tasks of its model for this replica; `parse_submit` reads the reply.
 
         `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
         worker. With a `chain` the task is the first stage of one, and the id is the chain's: it is refused as one task is, and
@@ -198,7 +197,7 @@ class Scheduler:
         """
         limits = self.limits
         return self._link.run(
-            "submit",
+            "submit_task",
             task.id,
             task.queue,
             task.model,
@@ -228,7 +227,7 @@ class Scheduler:
         )
 
     @staticmethod
-    def submitted(reply: Any) -> Submitted | ExistingTask | Refused:
+    def parse_submit(reply: Any) -> Submitted | ExistingTask | Rejection:
         """What `submit` answered. Only an accepted task left something behind."""
         outcome = reply[0].decode()
         if outcome == "ok":
@@ -236,7 +235,7 @@ class Scheduler:
             grants = [_GRANT.decode(packed) for packed in reply[4]]
             rate_limits = read_rate_limit_status(reply[8]) if len(reply) > 8 else None
             line, model = reply[6].decode(), reply[7].decode()
-            later, shut = _later(reply[5])
+            later, shut = _retry_at(reply[5])
             return Submitted(state, place, int(reply[3]), grants, later, line, model, rate_limits, shut)
         rate_limits = read_rate_limit_status(reply[-1]) if isinstance(reply[-1], list) else None
         if outcome == "same":
@@ -245,39 +244,41 @@ class Scheduler:
             known = reply[1].decode(), known_state, Place(*reply[3]), int(reply[4])
             return ExistingTask(*known, line, model, name, template, rate_limits)
         if outcome in ("full", "user_full", "too_long"):
-            return Refused(
+            return Rejection(
                 outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], rate_limits=rate_limits
             )
         if outcome == "names":
-            return Refused("idempotency_keys", retry_ms=reply[1], rate_limits=rate_limits)
+            return Rejection("idempotency_keys", retry_ms=reply[1], rate_limits=rate_limits)
         if outcome in ("full_bytes", "unavailable"):
-            return Refused(outcome, retry_ms=reply[1], rate_limits=rate_limits)
+            return Rejection(outcome, retry_ms=reply[1], rate_limits=rate_limits)
         if outcome == "no_worker":
-            return Refused(outcome, others_offered=reply[1] == 1, retry_ms=reply[2], rate_limits=rate_limits)
+            return Rejection(
+                outcome, others_offered=reply[1] == 1, retry_ms=reply[2], rate_limits=rate_limits
+            )
         if outcome == "used_up":
-            return Refused(outcome, limit=reply[1], rate_limits=rate_limits)
+            return Rejection(outcome, limit=reply[1], rate_limits=rate_limits)
         if outcome == "limited":
             name, subject, limit, used, asked, retry_ms = reply[1:7]
-            reached = Reached(SETTINGS[name.decode()], limit, used, asked, subject.startswith(b"u:"))
-            return Refused("rate_limited", retry_ms=retry_ms, reached=reached, rate_limits=rate_limits)
+            reached = LimitHit(SETTINGS[name.decode()], limit, used, asked, subject.startswith(b"u:"))
+            return Rejection("rate_limited", retry_ms=retry_ms, reached=reached, rate_limits=rate_limits)
         if outcome == "quota":
-            return Refused(outcome, short=Short(reply[1], reply[2]), rate_limits=rate_limits)
+            return Rejection(outcome, short=QuotaShortfall(reply[1], reply[2]), rate_limits=rate_limits)
         if outcome == "no_balance":
-            return Refused(outcome, unknown=(reply[1].decode(), reply[2].decode()))
-        return Refused(outcome)
+            return Rejection(outcome, unknown=(reply[1].decode(), reply[2].decode()))
+        return Rejection(outcome)
 
     async def allowance(self, user: str, key_limits: str, user_limits: str) -> list[Allowed]:
         """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
-        reply = await self._link.run("allowance", user, key_limits, user_limits)
+        reply = await self._link.run("read_limits", user, key_limits, user_limits)
         return list(read_allowance(reply))
 
-    async def congestion(self, model: str, period_ms: int, seen: Mapping[str, int]) -> Crowding:
+    async def model_load(self, model: str, period_ms: int, seen: Mapping[str, int]) -> ModelLoad:
         """How crowded a model is; adds the answers that were `seen` here, by the names of their bins.
 
         What is asked again, as the reply was lost, may be counted twice.
         """
         told = [part for pair in seen.items() for part in pair]
-        return read_crowding(await self._link.run("congestion", model, period_ms, *told))
+        return read_model_load(await self._link.run("measure_load", model, period_ms, *told))
 
     async def balance(self, subject: str) -> Balance | None:
         """What a key or user can pay with; None: SQL knows."""
@@ -289,25 +290,25 @@ class Scheduler:
         found = await self._link.command("ZRANGE", self._keys("balances"), 0, most - 1)
         return [subject.decode() for subject in found]
 
-    async def fund(self, subject: str, funds: Funds, window: str = "") -> bool:
+    async def load_balance(self, subject: str, funds: Funds, window: str = "") -> bool:
         """Tell what SQL knows of a subject, and of a window; whether it was not known. What is known here is not set back."""
         said = (funds.granted, funds.grants, funds.spent, funds.number)
         of_window = (window, funds.windows.get(window, 0)) if window else ()
-        return bool(await self._link.run("fund", subject, *said, *of_window))
+        return bool(await self._link.run("load_balance", subject, *said, *of_window))
 
-    async def reckon(
-        self, most: int, pause_ms: int, *, everybody: bool = False
+    async def due_balances(
+        self, most: int, pause_ms: int, *, all_due: bool = False
     ) -> tuple[str, list[tuple[str, Balance, int]]]:
         """Whose balances are to be compared with SQL now: the newest entry of the outbox ('' = none); and of at most `most`
         subjects how they stand, and for how long (ms) nothing has happened. They are due again in `pause_ms`.
 
-        `everybody`: all are due now.
+        `all_due`: all are due now.
         """
-        newest, *due = await self._link.run("reckon", most, pause_ms, b"1" if everybody else b"0")
+        newest, *due = await self._link.run("list_due_balances", most, pause_ms, b"1" if all_due else b"0")
         found = [(subject.decode(), Balance(_fields(fields)), idle) for subject, fields, idle in due]
         return newest.decode(), found
 
-    async def amend(
+    async def adjust_balance(
         self, subject: str, compared: Balance, funds: Funds, spent: int, windows: Mapping[str, int]
     ) -> bool:
         """Put a balance right that was `compared`: SQL's grants hold, and tasks have cost so much more, of `windows` likewise.
@@ -315,42 +316,44 @@ class Scheduler:
         False: somebody has changed it meanwhile."""
         more = [part for window in windows.items() for part in window]
         said = (compared.mark, funds.number, funds.granted, funds.grants, spent, "")
-        return bool(await self._link.run("amend", subject, *said, *more))
+        return bool(await self._link.run("adjust_balance", subject, *said, *more))
 
-    async def forget_balance(self, subject: str, compared: Balance) -> bool:
+    async def evict_balance(self, subject: str, compared: Balance) -> bool:
         """Forget a balance that SQL knows as well. False: something has happened meanwhile."""
         return bool(
-            await self._link.run("amend", subject, compared.mark, "0", "0", "0", "0", compared.number)
+            await self._link.run(
+                "adjust_balance", subject, compared.mark, "0", "0", "0", "0", compared.number
+            )
         )
 
     def take(
         self, models: Sequence[str], want: int, nonce: str, worker: str = "", upstream: str = ""
     ) -> asyncio.Future[Any]:
-        """The next tasks of a worker's `models` ('*': any), at most `want` and MAX_TAKEN; `taken` reads the reply.
+        """The next tasks of a worker's `models` ('*': any), at most `want` and MAX_TAKEN; `parse_take` reads the reply.
 
         What is missing will be woken for; only who gets MAX_TAKEN must ask again.
         `want` 0 hands a wake-up on to another replica.
         """
         return self._link.run(
-            "take", self.replica, nonce, self.limits.grant_ms, want, worker, upstream, *models
+            "take_tasks", self.replica, nonce, self.limits.grant_ms, want, worker, upstream, *models
         )
 
     @staticmethod
-    def taken(reply: Any) -> Taken:
+    def parse_take(reply: Any) -> Taken:
         """What `take` answered."""
-        return Taken([_GRANT.decode(packed) for packed in reply[0]], *_later(reply[1]))
+        return Taken([_GRANT.decode(packed) for packed in reply[0]], *_retry_at(reply[1]))
 
     def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
-        """Add events to logs, each task's for itself; read the reply with `appended`."""
+        """Add events to logs, each task's for itself; read the reply with `parse_append`."""
         args: list[Arg] = [self.replica]
         for grant, seq, events, output in appends:
             args += (grant.task_id, grant.epoch, grant.token, seq, b"1" if output else b"0", len(events))
             for event in events:
                 args += event
-        return self._link.run("append", *args)
+        return self._link.run("append_events", *args)
 
     @staticmethod
-    def appended(reply: Any) -> list[tuple[str, int]]:
+    def parse_append(reply: Any) -> list[tuple[str, int]]:
         """What `append` answered of each task: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
         outcomes = []
         for one in reply:
@@ -359,30 +362,32 @@ class Scheduler:
 
     def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last
-        from now, and no longer until they have ended. Repeated, the last time counts. `told_later` reads the reply.
+        from now, and no longer until they have ended. Repeated, the last time counts. `parse_sent` reads the reply.
         """
         return self._link.run(
-            "sent", *(part for grant in grants for part in (grant.model, grant.task_id, grant.epoch))
+            "mark_sent", *(part for grant in grants for part in (grant.model, grant.task_id, grant.epoch))
         )
 
     @staticmethod
-    def told_later(reply: Any) -> Later:
+    def parse_sent(reply: Any) -> RetryAt:
         """What `sent` answered."""
-        return _later(reply)[0]
+        return _retry_at(reply)[0]
 
-    def show(self, grant: Grant, kind: str, data: bytes) -> asyncio.Future[Any]:
+    def publish_progress(self, grant: Grant, kind: str, data: bytes) -> asyncio.Future[Any]:
         """Tell readers elsewhere of an event that is not logged (progress); the last one of the attempt is kept for who joins.
 
         Call it when what the event stands behind has been appended. Its loss harms nobody.
         """
-        return self._link.run("show", self.replica, grant.task_id, grant.epoch, grant.token, kind, data)
+        return self._link.run(
+            "publish_progress", self.replica, grant.task_id, grant.epoch, grant.token, kind, data
+        )
 
     def before_writing(self, call: Callable[[], None]) -> None:
         """Call once before the commands of this tick of the event loop leave: what it asks for leaves with them."""
         self._link.before_writing(call)
 
     def finish(self, grant: Grant, seq: int, events: Sequence[EventFields], end: End) -> asyncio.Future[Any]:
-        """End a task with its last events and its terminal one, and take for the freed slot; `finished` reads the reply.
+        """End a task with its last events and its terminal one, and take for the freed slot; `parse_finish` reads the reply.
 
         `seq`: the number of the first event, as the writer of the log counts; 0 from anybody else, whose terminal event then
         has an epoch of its own. Call again with the same `end` until it is answered: the slot is held until then.
@@ -410,19 +415,20 @@ class Scheduler:
             args.extend(event)
         args.extend(end.terminal)
         args.extend(end.models)
-        return self._link.run("finish", *args)
+        return self._link.run("finish_task", *args)
 
-    def finished(self, reply: Any) -> Finished:
+    def parse_finish(self, reply: Any) -> Finished:
         """What `finish` answered. The metrics are told of tasks that ended with it: of a part's chain and its other parts."""
-        self._tell_beside(reply[5])
+        self._count_related_ends(reply[5])
         grants = [_GRANT.decode(packed) for packed in reply[2]]
-        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_later(reply[4]))
+        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_retry_at(reply[4]))
 
     def advance(
         self, grant: Grant, seq: int, events: Sequence[EventFields], step: Step
     ) -> asyncio.Future[Any]:
-        """Complete a stage of a chain, or a part of one, and go on to what follows; take for the freed slot; `advanced` reads the
-        reply.
+        """Complete a stage of a chain, or a part of one, begin what follows, and take tasks for the freed slot.
+
+        `parse_advance` reads the reply.
 
         One step: the last events, the stage's result and usage, its charge, and the entry of the next stage into its line (or the
         chain's end). The chain keeps the age of its submission. For an attempt that failed there are `requeue` and `finish`, as
@@ -460,14 +466,14 @@ class Scheduler:
             args.extend(_entry_of(step.then))
         elif step.then is not None:
             args.extend(_end_of(step.then))
-        return self._link.run("advance", *args)
+        return self._link.run("advance_chain", *args)
 
-    def advanced(self, reply: Any) -> Advanced:
+    def parse_advance(self, reply: Any) -> Advanced:
         """What `advance` answered. The metrics are told of the chain's end, if it ended with the last of its parts."""
         outcome, event_id, packed, top, later, told, beside = reply
         grants = [_GRANT.decode(one) for one in packed]
-        self._tell_beside(beside)
-        answer = Advanced(outcome.decode(), event_id.decode(), grants, top, *_later(later))
+        self._count_related_ends(beside)
+        answer = Advanced(outcome.decode(), event_id.decode(), grants, top, *_retry_at(later))
         if answer.outcome == "moved":
             return answer._replace(model=told[0].decode())
         if answer.outcome == "quota":
@@ -476,7 +482,7 @@ class Scheduler:
             return answer._replace(unknown=(told[0].decode(), told[1].decode()))
         return answer
 
-    def _tell_beside(self, accounts: Sequence[list[Any]]) -> None:
+    def _count_related_ends(self, accounts: Sequence[list[Any]]) -> None:
         """Tell the metrics of tasks that ended with another one."""
         for account in accounts:
             self.metrics.ended(_task_end(account))
@@ -486,7 +492,7 @@ class Scheduler:
 
         `contents`: with its plan and results, which may be large; else only which results there are.
         """
-        reply = await self._link.run("chain", task_id, b"1" if contents else b"0")
+        reply = await self._link.run("read_chain", task_id, b"1" if contents else b"0")
         return _read_chain(reply) if reply else None
 
     async def requeue(
@@ -516,7 +522,7 @@ class Scheduler:
         """
         ends = self._ends
         reply = await self._link.run(
-            "requeue",
+            "requeue_task",
             grant.task_id,
             grant.epoch,
             grant.token,
@@ -528,7 +534,7 @@ class Scheduler:
             *(end or ends.worker_lost),
             *ends.no_worker,
             *ends.timeout,
-            *(_told_of_repair(repair) if repair else ()),
+            *(_repair_fields(repair) if repair else ()),
             *(("unsent", b"1") if unsent else ()),
         )
         outcome = reply[0].decode()
@@ -537,7 +543,7 @@ class Scheduler:
         if outcome == "ended":
             if len(reply) > 4:
                 self.metrics.ended(_task_end(reply[4], reply[3]))
-                self._tell_beside(reply[5])
+                self._count_related_ends(reply[5])
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
         if outcome == "queued":
             self.metrics.count(TASKS_RETURNED, grant.queue, grant.model, cause)
@@ -546,8 +552,8 @@ class Scheduler:
                 self.metrics.count(REPAIRS, grant.model, "begun")
             if model != grant.asked:
                 failed = cause in ("failed", "falls")
-                self.metrics.fell(grant.asked, model, "failed" if failed else "unavailable")
-            return Ended(outcome, later=_later(reply[1])[0])
+                self.metrics.fell_back(grant.asked, model, "failed" if failed else "unavailable")
+            return Ended(outcome, retry_at=_retry_at(reply[1])[0])
         return Ended(outcome)
 
     async def cancel(
@@ -555,37 +561,46 @@ class Scheduler:
     ) -> Ended:
         """End a task from outside, whatever it does. With `tombstone_ms`, a submit of it that comes later is refused."""
         reply = await self._link.run(
-            "cancel", task_id, state, kind, end.rest, end.code, why, self.limits.stop_grace_ms, tombstone_ms
+            "cancel_task",
+            task_id,
+            state,
+            kind,
+            end.rest,
+            end.code,
+            why,
+            self.limits.stop_grace_ms,
+            tombstone_ms,
         )
         outcome = reply[0].decode()
         if outcome == "ended":
             self.metrics.ended(_task_end(reply[4], reply[3]))
-            self._tell_beside(reply[5])
+            self._count_related_ends(reply[5])
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
-    async def permit(self, grant: Grant, unused_ms: int, used_ms: int, rest: bytes) -> EventRow | None:
+    async def issue_permit(self, grant: Grant, unused_ms: int, used_ms: int, rest: bytes) -> EventRow | None:
         """Give out the permit that a task was granted: its event is logged, of these fields and `expiresAt`, and returned. From
         now on the store holds it, alone: for `unused_ms`, and once it is used for `used_ms` at most. None: the grant is over.
         """
         told = (grant.task_id, grant.epoch, grant.token, unused_ms, used_ms, rest, self.replica)
-        outcome, *event = await self._link.run("permit", *told)
+        outcome, *event = await self._link.run("issue_permit", *told)
         return EventRow(event[0].decode(), event[1]) if outcome == b"ok" else None
 
-    async def admit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, Later]:
-        """Let in whoever has the permit of this grant, once, over all replicas: a call of the same nonce may be repeated. From
-        then on it holds its slot until `leave`, or until its time is over. Also when the next task of its model may start, if
-        time alone is in the way.
-        """
-        outcome, *later = await self._link.run("admit", task_id, epoch, nonce)
-        return Admitted(outcome.decode()), _later(later[0])[0] if later else ()
+    async def use_permit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, RetryAt]:
+        """Use the permit of this grant, which works once over all replicas; a call of the same nonce may be repeated.
 
-    async def leave(self, task_id: str, epoch: int, rest: bytes) -> Left:
+        The permit then holds its slot until `release_permit`, or until its time is over. Return the outcome, and when the next
+        task of its model may start, if time alone is in the way.
+        """
+        outcome, *later = await self._link.run("use_permit", task_id, epoch, nonce)
+        return Admitted(outcome.decode()), _retry_at(later[0])[0] if later else ()
+
+    async def release_permit(self, task_id: str, epoch: int, rest: bytes) -> PermitEnd:
         """What was let in with the permit of this grant has ended: its task completes, with a terminal event of these fields."""
-        outcome, *account = await self._link.run("leave", task_id, epoch, rest)
+        outcome, *account = await self._link.run("release_permit", task_id, epoch, rest)
         if account:
             self.metrics.ended(_task_end(account[0]))
-        return Left(outcome.decode())
+        return PermitEnd(outcome.decode())
 
     async def renew(
         self, held: Sequence[tuple[Grant, str, bool, int]], read: Iterable[str] = ()
@@ -606,7 +621,7 @@ class Scheduler:
                     (grant.task_id, grant.epoch, grant.token, worker, b"1" if begun else b"0", output)
                 )
             args.extend(readers[max(at - len(held), 0) : max(at + MAX_RENEWED - len(held), 0)])
-            replies += await self._link.run("renew", *args)
+            replies += await self._link.run("renew_leases", *args)
         return replies
 
     async def sweep(self) -> tuple[int, int]:
@@ -623,7 +638,7 @@ class Scheduler:
             *ends.left,
             limits.max_retained_bytes,
             *ends.unavailable,
-            ends.left_unreported.rest,
+            ends.permit_unreported.rest,
             *ends.permit_unused,
         )
         if reply[4]:
@@ -647,13 +662,13 @@ class Scheduler:
                 self.metrics.count(TASKS_RETURNED, end.queue, end.model, "lease")
         for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
             model, other, cause = pair.decode().split("\n")
-            self.metrics.fell(model, other, cause, number)
+            self.metrics.fell_back(model, other, cause, number)
         self.on_overrides(reply[6])
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:
         """What is known of a task; None when unknown or expired."""
-        reply = await self._link.run("position", task_id)
+        reply = await self._link.run("read_task", task_id)
         if not reply:
             return None
         return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2:]))
@@ -676,16 +691,16 @@ class Scheduler:
         which to go on (`after`), '' when there are no more; it may come with less than `most`, or none.
         """
         args = [text for pair in wanted.items() for text in pair]
-        reply = await self._link.run("search", source, after, look_at, most, *args)
+        reply = await self._link.run("search_tasks", source, after, look_at, most, *args)
         return [(task_id.decode(), _fields(record)) for task_id, record in reply[1:]], reply[0].decode()
 
-    async def owned(self, keys: Iterable[str], cursor: str, look_at: int) -> tuple[list[str], str]:
+    async def tasks_of_keys(self, keys: Iterable[str], cursor: str, look_at: int) -> tuple[list[str], str]:
         """Tasks that wait or run and were submitted with one of these keys, of some `look_at` that do; and where to go on, '0' at
         the end, which is where to begin. Whoever is there all the while is found, maybe twice."""
-        reply = await self._link.run("owned", cursor, look_at, *keys)
+        reply = await self._link.run("find_by_key", cursor, look_at, *keys)
         return [task_id.decode() for task_id in reply[1:]], reply[0].decode()
 
-    async def outlook(self, lanes: Sequence[tuple[str, str]]) -> list[Outlook]:
+    async def wait_estimates(self, lanes: Sequence[tuple[str, str]]) -> list[WaitEstimate]:
         """What would await a task that came now into lanes, each a queue and a model: rough estimates, of what is learnt."""
         asked = [
             self._link.command(
@@ -698,7 +713,7 @@ class Scheduler:
             mean, waiting, drain = await reply
             count, took, _ = _DRAIN.unpack(drain) if drain and len(drain) == _DRAIN.size else (0.0, 0.0, 0.0)
             wait_ms = float(waiting or 0) * took / count if count >= 1 else 0.0
-            found.append(Outlook(int(wait_ms), int(float(mean)) if mean else -1))
+            found.append(WaitEstimate(int(wait_ms), int(float(mean)) if mean else -1))
         return found
 
     async def now_ms(self) -> int:
@@ -706,14 +721,14 @@ class Scheduler:
         seconds, micros = await self._link.command("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    async def forget(self, user: str, until_ms: int) -> tuple[int, int]:
+    async def erase_user(self, user: str, until_ms: int) -> tuple[int, int]:
         """Remove what is kept of this user's tasks that were submitted until then and have ended; how many, and how many more
         their workers have not let go yet: these are to be forgotten later. Whoever ends all the while is not among them."""
         removed = stopping = 0
         for line in ("endings", "ended", "due"):
             cursor = b"0"
             while True:
-                reply = await self._link.run("forget", line, cursor, MAX_ERASED, user, until_ms)
+                reply = await self._link.run("erase_user", line, cursor, MAX_ERASED, user, until_ms)
                 cursor, more, held = reply
                 removed += more
                 stopping += held
@@ -721,14 +736,14 @@ class Scheduler:
                     break
         return removed, stopping
 
-    async def note(
+    async def record_action(
         self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> None:
         """Write into the audit record what an operator did that is no change of a setting."""
         written = [msgspec.json.encode(before), msgspec.json.encode(after)]
-        await self._link.run("note", *actor, _mark(), action, target, *written)
+        await self._link.run("record_action", *actor, _mark(), action, target, *written)
 
-    async def newest_act(self) -> str | None:
+    async def newest_audit_id(self) -> str | None:
         """The id of the newest entry of the audit record; None where nobody did anything since the store began."""
         newest: bytes | None = await self._link.command("HGET", self._keys("pool"), "acted")
         return newest.decode() if newest else None
@@ -741,7 +756,7 @@ class Scheduler:
         `owner`: the key and user whose task it must be; nothing happens to anybody else's, which is None like an unknown one.
         """
         reply = await self._link.run(
-            "follow",
+            "follow_task",
             task_id,
             self.replica,
             b"1" if keep_alive else b"0",
@@ -755,15 +770,15 @@ class Scheduler:
 
         [] at the log's end. None when `held` and the log does not hold that event.
         """
-        reply = await self._link.run("page", task_id, after, b"1" if held else b"0", most)
+        reply = await self._link.run("read_log", task_id, after, b"1" if held else b"0", most)
         return [_entry(e) for e in reply[0]] if reply else None
 
-    async def last(self, task_id: str) -> Entry | None:
+    async def last_event(self, task_id: str) -> Entry | None:
         """The newest event of a task's log."""
         reply = await self._link.command("XREVRANGE", self._keys("log", id=task_id), "+", "-", "COUNT", 1)
         return _entry(reply[0]) if reply else None
 
-    async def tops(self, task_ids: Sequence[str]) -> list[Top | None]:
+    async def log_tops(self, task_ids: Sequence[str]) -> list[Top | None]:
         """Where several tasks stand, in one round trip; None for those unknown."""
         replies = [
             self._link.command("HMGET", self._keys("task", id=i), "state", "epoch", "top_seq", "attempt")
@@ -786,20 +801,20 @@ class Scheduler:
         reply: bytes | None = await self._link.command("GET", self._keys("request", id=task_id))
         return reply
 
-    async def read_end(self, task_id: str) -> None:
+    async def mark_read(self, task_id: str) -> None:
         """Its caller has read the end of a task: from now on it is kept for a shorter time, where the task asks for that."""
-        await self._link.run("read", task_id)
+        await self._link.run("mark_read", task_id)
 
-    async def drop(self, task_id: str) -> bool:
+    async def delete_task(self, task_id: str) -> bool:
         """Forget what is kept of a task, which nobody is to read any more: at once, or as soon as it has ended and holds no slot.
         Whether it is gone."""
-        return int(await self._link.run("drop", task_id)) != 0
+        return int(await self._link.run("delete_task", task_id)) != 0
 
-    def use_ticket(self, task_id: str, until: int, ms: int) -> asyncio.Future[Any]:
+    def mark_ticket_used(self, task_id: str, until: int, ms: int) -> asyncio.Future[Any]:
         """Remember for `ms` that the ticket of a task whose own time ends at `until` (ms) is used."""
         return self._link.command("SET", self._keys("ticket", id=task_id, until=str(until)), "1", "PX", ms)
 
-    async def uses_ticket(self, task_id: str, until: int) -> bool:
+    async def is_ticket_used(self, task_id: str, until: int) -> bool:
         """Whether that ticket has been used within the time that was given then."""
         return bool(await self._link.command("EXISTS", self._keys("ticket", id=task_id, until=str(until))))
 
@@ -818,16 +833,18 @@ class Scheduler:
         """
         through = [part for pair in upstreams for part in pair]
         said: list[Arg] = [len(upstreams), *through, len(models), *models, *withdrawn]
-        return self._link.run("offer", self.replica, hold_ms, grace_ms, *said)
+        return self._link.run("offer_models", self.replica, hold_ms, grace_ms, *said)
 
-    def present(self, news: PresenceNews, hold_ms: int) -> asyncio.Future[Any]:
+    def update_presence(self, update: PresenceUpdate, hold_ms: int) -> asyncio.Future[Any]:
         """Say who the workers of this replica are, as far as that has changed, and that the rest holds for `hold_ms`.
 
         The reply is how many fields the store knows now: another number than the caller expects means that it lost some.
         """
-        told = [part for field in news.told.items() for part in field]
-        begin = b"1" if news.anew else b"0"
-        return self._link.run("present", self.replica, hold_ms, begin, len(news.gone), *news.gone, *told)
+        told = [part for field in update.fields.items() for part in field]
+        begin = b"1" if update.reset else b"0"
+        return self._link.run(
+            "update_presence", self.replica, hold_ms, begin, len(update.gone), *update.gone, *told
+        )
 
     async def configure(
         self,
@@ -848,17 +865,17 @@ class Scheduler:
         return ConfigStatus(outcome.decode(), read_configuration(in_force), born.decode())
 
     async def in_force(self) -> tuple[Configuration | None, str]:
-        """Whose configuration holds, and `Standing.born`; None and '' in a store that was never configured."""
+        """Whose configuration holds, and `ConfigurationStatus.born`; None and '' in a store that was never configured."""
         packed, born = await self._link.command("HMGET", self._keys("pool"), "version", "born")
         return None if packed is None else read_configuration(packed), (born or b"").decode()
 
-    async def ruling(self) -> Ruling:
+    async def configured(self) -> ConfiguredSettings:
         """All that is configured of queues and models. Raises StoreError."""
         command, keys = self._link.command, self._keys
         version = command("HGET", keys("pool"), "version")
         configured = command("HGETALL", keys("configured"))
         packed, texts = await version, _texts(await configured)
-        return read_ruling(None if packed is None else read_configuration(packed), texts)
+        return read_configured(None if packed is None else read_configuration(packed), texts)
 
     async def override(
         self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor
@@ -878,7 +895,7 @@ class Scheduler:
             "address": actor.address,
             "mark": _mark(),
         }
-        reply = await self._link.run("override_set", msgspec.msgpack.encode(asked))
+        reply = await self._link.run("set_settings", msgspec.msgpack.encode(asked))
         if reply[0] == b"unknown":
             return None
         if reply[0] == b"full":
@@ -892,13 +909,13 @@ class Scheduler:
         )
         return Change(before, after, reply[1].decode())
 
-    async def force(
+    async def force_breaker(
         self, model: str, upstream: str, state: Literal["open", "closed", "auto"], actor: Actor
     ) -> tuple[str, str]:
         """Have the breaker of an upstream open or closed, or let it go by itself. What it was before, and the id of the entry in
         the audit record, which is written in the same step. Raises LookupError: no worker names such an upstream.
         """
-        reply = await self._link.run("force", model, upstream, state, *actor, _mark(), self.replica)
+        reply = await self._link.run("force_breaker", model, upstream, state, *actor, _mark(), self.replica)
         if reply[0] == b"unknown":
             raise LookupError(upstream)
         if reply[0] == b"too_many":
@@ -955,8 +972,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("key_id", task.key)
     if task.estimated_input:
         fields += ("input_tokens", task.estimated_input)
-    if task.most_input > task.estimated_input:
-        fields += ("max_input", task.most_input)
+    if task.max_input > task.estimated_input:
+        fields += ("max_input", task.max_input)
     if task.max_output:
         fields += ("max_output", task.max_output)
     elif task.answers > 1:
@@ -967,8 +984,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("priority", task.priority)
     if task.run_ms > 0:
         fields += ("run_limit", task.run_ms)
-    if task.most_tries:
-        fields += ("max_tries", task.most_tries)
+    if task.max_tries:
+        fields += ("max_tries", task.max_tries)
     if task.linger_ms > 0:
         fields += ("linger", task.linger_ms)
     if task.waiting:
@@ -983,7 +1000,7 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("template", task.template)
     if task.fallbacks:
         fields += ("fallbacks", task.fallbacks, "fallback_after", task.fallback_after_ms)
-    if task.named_later:
+    if task.model_omitted:
         fields += ("model_omitted", b"1")
     if task.traceparent:
         fields += ("traceparent", task.traceparent)
@@ -1002,7 +1019,7 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("archive", f"{task.archive_ms}{beside}")
     if task.after_read_ms:
         fields += ("keep_after_read", task.after_read_ms)
-    if task.announced:
+    if task.has_webhooks:
         fields += ("webhooks", b"1")
     return fields
 
@@ -1051,13 +1068,13 @@ def _read_chain(reply: list[Any]) -> Chain:
     return Chain(State(state.decode()), at_stage, int(of), parts, begun, done, plan, head, results, used)
 
 
-def _told_of_repair(repair: Repair) -> tuple[Arg, ...]:
+def _repair_fields(repair: Repair) -> tuple[Arg, ...]:
     used = repair.used
     return ("payload", repair.payload, "input", used.input, "output", used.output, "more", used.more)
 
 
 def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:
-    """What an account says (ending.lua). `error`: the end's data, where it is at hand."""
+    """What an account says (endings.lua). `error`: the end's data, where it is at hand."""
     queue, model, task_type, state, code, total_ms, ran_ms, *whose = account
     task_id, request_id, user, asked, worker, attempt = (value.decode() for value in whose)
     return TaskEnd(
@@ -1068,7 +1085,7 @@ def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:
         code.decode(),
         total_ms,
         ran_ms,
-        task=EndedTask(task_id, request_id, user, asked, worker, int(attempt), sentence_of(error)),
+        task=EndedTask(task_id, request_id, user, asked, worker, int(attempt), error_message_of(error)),
         user=user,
     )
 
@@ -1084,7 +1101,7 @@ def _fields(flat: list[bytes]) -> dict[str, str]:
     return {name.decode(): value.decode("utf-8", "replace") for name, value in zip(pairs, pairs, strict=True)}
 
 
-def _later(flat: list[Any]) -> tuple[Later, Shut]:
+def _retry_at(flat: list[Any]) -> tuple[RetryAt, ClosedUpstreams]:
     if not flat:
         return (), ()
     parts = iter(flat)

@@ -36,7 +36,7 @@ class TaskSpec(msgspec.Struct):
     weight: float = 1.0
     estimated_input: int = 0
     """Tokens of the request, estimated."""
-    most_input: int = 0
+    max_input: int = 0
     """The most that they may be, where that is more, and the task has a price."""
     max_output: int = 0
     """Tokens of output the caller asks for at most; 0 = not said."""
@@ -52,7 +52,7 @@ class TaskSpec(msgspec.Struct):
     """From the grant to the end."""
     keep_ms: int = 300_000
     """How long record and log are kept after the end."""
-    most_tries: int = 0
+    max_tries: int = 0
     """How often a worker may begin it before it fails for good; 0 = as ever. With 1 it is never begun twice, whoever is lost."""
     linger_ms: int = 0
     """Cancelled this long after its last reader left; 0 = never."""
@@ -73,7 +73,7 @@ class TaskSpec(msgspec.Struct):
     """Its payload, too."""
     archive_log: bool = False
     """Not its end: its log, as it is a response that is kept."""
-    announced: bool = False
+    has_webhooks: bool = False
     """Whether webhooks of its caller are told of its end."""
     after_read_ms: int = 0
     """How long record and log are kept when its caller has read its end, if that is less; 0 = as ever."""
@@ -95,7 +95,7 @@ class TaskSpec(msgspec.Struct):
     """Models that it may go on to, a line for each: the model, a tab, and what it costs there, packed."""
     fallback_after_ms: int = 0
     """It goes on while its model is held or paced for longer than that."""
-    named_later: bool = False
+    model_omitted: bool = False
     """Its payload is an object without the model, which is put in when the task is granted."""
     answer: str = ""
     """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says; `object`:
@@ -113,21 +113,21 @@ class TaskSpec(msgspec.Struct):
     """Whoever submits it does so by this id until it is answered, and was not asked for it just now: a submission of unknown
     outcome is not taken back, and a refusal is none of its caller's."""
 
-    def become(self, other: "TaskSpec") -> None:
+    def apply_plan(self, other: "TaskSpec") -> None:
         """Take over another plan: what runs, where, for how long and at whose cost."""
         for name in _OF_A_PLAN:
             setattr(self, name, getattr(other, name))
 
 
 _OF_A_PLAN = (
-    *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
-    *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "most_tries", "price", "quota", "downgrade"),
-    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "repair"),
+    *("model", "queue", "payload", "estimated_input", "max_input", "max_output", "answers"),
+    *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "max_tries", "price", "quota", "downgrade"),
+    *("asked", "template", "fallbacks", "fallback_after_ms", "model_omitted", "answer", "repair"),
 )
 
 
 class Grant(NamedTuple):
-    """The right to run one task once. Fields in the order in which `describe` in granting.lua gives them."""
+    """The right to run one task once. Fields in the order in which `describe` in grants.lua gives them."""
 
     task_id: str
     attempt: int
@@ -157,17 +157,17 @@ class Grant(NamedTuple):
     asked: str = ""
     """The model as its caller named it: what people and workers are told."""
     request_id: str = ""
-    named_later: bool = False
+    model_omitted: bool = False
     """The payload is to be given the model: it has none."""
-    falls: bool = False
+    has_fallback: bool = False
     """There is another model to go on to."""
     answer: str = ""
     """What its finished text must be (`TaskSpec.answer`)."""
     repair: str = ""
     """Whether that may be asked for again, as the record's field `repair` says it: see `repairs` and `repaired`."""
-    tell_sent: bool = False
+    report_sent: bool = False
     """Its model has windows: `Scheduler.sent` is to be told when its request has left."""
-    most_tries: int = 0
+    max_tries: int = 0
     """As `TaskSpec` has it."""
     stage: str = ""
     """What it runs of a chain: see `chains.running`; '' = its task is none."""
@@ -200,7 +200,7 @@ class Place(NamedTuple):
         return self.wait_ms < 0
 
 
-class Outlook(NamedTuple):
+class WaitEstimate(NamedTuple):
     """What would await a task that came now into a lane, as far as can be told, ms."""
 
     wait_ms: int
@@ -209,9 +209,9 @@ class Outlook(NamedTuple):
     """From there to its end; -1: nothing has run there."""
 
 
-Later = tuple[tuple[str, int], ...]
+RetryAt = tuple[tuple[str, int], ...]
 """Models that may start their next task only in so many ms, as they are paced or held: ask again then."""
-Shut = tuple[tuple[str, int], ...]
+ClosedUpstreams = tuple[tuple[str, int], ...]
 """Those of them that may not through the upstream of the worker that asked; through others they may."""
 
 
@@ -219,8 +219,8 @@ class Taken(NamedTuple):
     """The answer to `take`."""
 
     grants: list[Grant]
-    later: Later
-    shut: Shut = ()
+    retry_at: RetryAt
+    closed_upstreams: ClosedUpstreams = ()
 
 
 class Submitted(msgspec.Struct):
@@ -230,14 +230,14 @@ class Submitted(msgspec.Struct):
     place: Place
     enqueued_ms: int
     grants: list[Grant]
-    later: Later = ()
+    retry_at: RetryAt = ()
     line: str = ""
     """The model that it is scheduled as."""
     model: str = ""
     """The model that it asks for: where more than one may run it, the one that it waits for now."""
     rate_limits: RateLimitStatus | None = None
     """What is left of the caller's limits, if it has any."""
-    shut: Shut = ()
+    closed_upstreams: ClosedUpstreams = ()
 
 
 class ExistingTask(msgspec.Struct):
@@ -258,7 +258,7 @@ class ExistingTask(msgspec.Struct):
     rate_limits: RateLimitStatus | None = None
 
 
-class Reached(NamedTuple):
+class LimitHit(NamedTuple):
     """A limit of the caller's key or user that refused a task."""
 
     setting: str
@@ -270,7 +270,7 @@ class Reached(NamedTuple):
     """Of the user of a delegating key; else of the key."""
 
 
-class Short(NamedTuple):
+class QuotaShortfall(NamedTuple):
     """A quota that is not enough for a task, micro-credits."""
 
     needed: int
@@ -278,7 +278,7 @@ class Short(NamedTuple):
     available: int
 
 
-class Refused(msgspec.Struct):
+class Rejection(msgspec.Struct):
     """The answer to a refused submit; nothing of the task was kept.
 
     `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
@@ -296,10 +296,10 @@ class Refused(msgspec.Struct):
     retry_ms: int = 0
     others_offered: bool = False
     """With `no_worker`: workers are connected, for other models, and there was none for this one in the last minute."""
-    reached: Reached | None = None
+    reached: LimitHit | None = None
     rate_limits: RateLimitStatus | None = None
     """What is left of the caller's limits, if it has any."""
-    short: Short | None = None
+    short: QuotaShortfall | None = None
     unknown: tuple[str, str] = ("", "")
     """With `no_balance`: whose, and which window of its budget."""
 
@@ -387,8 +387,8 @@ class Finished(msgspec.Struct, frozen=True):
     event_id: str
     grants: list[Grant]
     top: int = 0
-    later: Later = ()
-    shut: Shut = ()
+    retry_at: RetryAt = ()
+    closed_upstreams: ClosedUpstreams = ()
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -400,7 +400,7 @@ class Ended(msgspec.Struct, frozen=True):
     event_id: str = ""
     kind: str = ""
     data: bytes = b""
-    later: Later = ()
+    retry_at: RetryAt = ()
 
 
 HTTP = "http"
@@ -430,7 +430,7 @@ class Admitted(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Left(enum.StrEnum):
+class PermitEnd(enum.StrEnum):
     """The answer to `leave`."""
 
     ENDED = "ended"

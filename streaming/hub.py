@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
@@ -53,7 +53,7 @@ class Interrupted(Exception):
     """There is something else to attend to (see `Reader.interrupt`), and no event is at hand."""
 
 
-class Feed:
+class LiveLog:
     """What this replica knows of one task's log: the newest events, contiguous in `seq`."""
 
     __slots__ = (
@@ -250,7 +250,7 @@ class Reader:
     )
 
     def __init__(
-        self, hub: "Hub", feed: Feed, epoch: int = 0, seq: int = 0, *, notices: bool = False
+        self, hub: "Hub", feed: LiveLog, epoch: int = 0, seq: int = 0, *, notices: bool = False
     ) -> None:
         self._hub = hub
         self._notices = notices
@@ -371,7 +371,7 @@ class Hub:
         """`keep_alive_s`: how often readers' interest is renewed; several times within the linger."""
         self._keep_alive_s = keep_alive_s
         self._scheduler = scheduler
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, LiveLog] = {}
         self._semaphore = FairSemaphore(MAX_CONCURRENT_PAGES)
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
@@ -388,7 +388,7 @@ class Hub:
 
     async def close(self) -> None:
         """Stop checking; readers are woken a last time and find their feeds as they are."""
-        await end_tasks(self._checker, *[feed.fetching for feed in self._feeds.values()])
+        await cancel_and_wait(self._checker, *[feed.fetching for feed in self._feeds.values()])
         for feed in self._feeds.values():
             feed.wake()
 
@@ -400,43 +400,43 @@ class Hub:
         """Whether some feed reads in its log what its readers have not seen."""
         return any(feed.fetching is not None for feed in self._feeds.values())
 
-    def feeds(self) -> list[Feed]:
+    def feeds(self) -> list[LiveLog]:
         """The feeds that have readers now."""
         return list(self._feeds.values())
 
-    def open(self, task_id: str, user: str = "") -> Feed:
+    def open(self, task_id: str, user: str = "") -> LiveLog:
         """The feed of a task, made if need be; each `open` needs its `release`. `user`: whose task it is, where that is known."""
         feed = self._feeds.get(task_id)
         if feed is None:
-            feed = self._feeds[task_id] = Feed(self, task_id, user)
+            feed = self._feeds[task_id] = LiveLog(self, task_id, user)
         feed.readers += 1
         return feed
 
-    def release(self, feed: Feed) -> None:
+    def release(self, feed: LiveLog) -> None:
         feed.readers -= 1
         if feed.readers == 0:
             self.drop(feed)
             if feed.fetching:
                 feed.fetching.cancel()
 
-    def drop(self, feed: Feed) -> None:
+    def drop(self, feed: LiveLog) -> None:
         """Bring nothing more to a feed."""
         if self._feeds.get(feed.task_id) is feed:
             del self._feeds[feed.task_id]
 
     def read(
         self, task_id: str, *, keep_alive: bool = False, owner: tuple[str, str] | None = None
-    ) -> "Reading":
+    ) -> "Subscription":
         """`async with`: follow a task: its record, and a reader that stands before its first event. None when it is unknown, or
         not that of the `owner` (key and user): then nothing has happened to it.
 
         From here on no event is missed: those up to the top that the record tells are in the log, later ones come by themselves.
         """
-        return Reading(self, task_id, keep_alive, owner)
+        return Subscription(self, task_id, keep_alive, owner)
 
     async def follow(
-        self, feed: Feed, keep_alive: bool, owner: tuple[str, str] | None
-    ) -> tuple[Record, Feed] | None:
+        self, feed: LiveLog, keep_alive: bool, owner: tuple[str, str] | None
+    ) -> tuple[Record, LiveLog] | None:
         """Bring a feed that was opened up to its task's record; another one where readers here have seen what is not in the log
         any more: then the first is released.
         """
@@ -456,7 +456,7 @@ class Hub:
         self._show_last(feed, record)
         return record, feed
 
-    def _show_last(self, feed: Feed, record: Record) -> None:
+    def _show_last(self, feed: LiveLog, record: Record) -> None:
         """Show who joins the last progress of the task, unless the feed has one of its attempt."""
         kept = feed.notice is not None and feed.notice.type == "progress"
         if record.progress and not (kept and feed.notice_epoch in (0, feed.top_epoch)):
@@ -537,20 +537,20 @@ class Hub:
 
     async def last(self, task_id: str) -> Event | None:
         """The newest event of a task's log."""
-        entry = await self._scheduler.last(task_id)
+        entry = await self._scheduler.last_event(task_id)
         return None if entry is None else _event(entry)
 
-    async def holds(self, feed: Feed, epoch: int, seq: int) -> bool:
+    async def holds(self, feed: LiveLog, epoch: int, seq: int) -> bool:
         """Whether an event is in a feed's log: a reader may have seen what the store lost in a crash."""
         async with self._semaphore.hold(feed.user):
             return await self._scheduler.page(feed.task_id, f"{epoch}-{seq}", 0) is not None
 
-    def fetch(self, feed: Feed) -> None:
+    def fetch(self, feed: LiveLog) -> None:
         """Bring a feed up to its log, once at a time."""
         if feed.fetching is None:
             feed.fetching = asyncio.create_task(self._fetch(feed), name="hub-fetch")
 
-    async def _fetch(self, feed: Feed) -> None:
+    async def _fetch(self, feed: LiveLog) -> None:
         try:
             delay = 0.05
             while feed.readers and not feed.lost:
@@ -588,7 +588,7 @@ class Hub:
             await self._compare(silent[at : at + COMPARED], now)
         return self.silent_s / 2
 
-    async def _compare(self, feeds: list[Feed], now: float) -> None:
+    async def _compare(self, feeds: list[LiveLog], now: float) -> None:
         """Bring feeds up to their logs; one whose log is gone or has become shorter is lost.
 
         A log may be shorter for a while after a crash of the store, until its writer has filled it up again.
@@ -598,7 +598,7 @@ class Hub:
             await asyncio.gather(*(self._scheduler.follow(feed.task_id) for feed in away))
             for feed in away:
                 feed.registered = True
-        tops = await self._scheduler.tops([feed.task_id for feed in feeds])
+        tops = await self._scheduler.log_tops([feed.task_id for feed in feeds])
         for feed, found in zip(feeds, tops, strict=True):
             feed.seen = now
             if found is None:
@@ -612,12 +612,12 @@ class Hub:
                 and not feed.ended
                 and ((epoch, top) != (feed.top_epoch, feed.top) or state in TERMINAL_STATES)
             ):
-                last = await self._scheduler.last(feed.task_id)
+                last = await self._scheduler.last_event(feed.task_id)
                 if last is not None:
                     feed.accept([_event(last)])
 
 
-class Reading:
+class Subscription:
     """A task that is followed as long as the block. It keeps the feed and nothing else, nor a generator's frame."""
 
     __slots__ = ("_feed", "_hub", "_keep_alive", "_owner")

@@ -19,9 +19,9 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State, Used
+from fairlane.streaming.append_batcher import CALL_BYTES, CALL_EVENTS, AppendBatcher
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
-from fairlane.streaming.flushes import CALL_BYTES, CALL_EVENTS, Flushes
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -89,12 +89,12 @@ class TaskWriter:
 
     __slots__ = (
         "_acknowledged",
+        "_batcher",
         "_busy",
         "_closed",
         "_coalescer",
         "_end",
         "_failed",
-        "_flushes",
         "_full",
         "_grant",
         "_held",
@@ -126,16 +126,16 @@ class TaskWriter:
         owner: Owner,
         grant: Grant,
         coalescer: Coalescer,
-        flushes: Flushes,
+        batcher: AppendBatcher,
         *,
         max_bytes: int,
     ) -> None:
-        """`flushes`: shared by all writers of an event loop."""
+        """`batcher`: shared by all writers of an event loop."""
         self._scheduler = scheduler
         self._owner = owner
         self._grant = grant
         self._coalescer = coalescer
-        self._flushes = flushes
+        self._batcher = batcher
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._ready: list[EventFields] = []
@@ -254,7 +254,7 @@ class TaskWriter:
         if due is not None and due <= now:
             self._collect()
         elif due is not None and self._slot is None and not self._ready:
-            self._slot = self._flushes.add(due / 1000, self)
+            self._slot = self._batcher.add(due / 1000, self)
         self._send_ready()
 
     def _send_ready(self) -> None:
@@ -326,7 +326,7 @@ class TaskWriter:
             self._send_ready()
 
     def _stop_timer(self, slot: int) -> None:
-        self._flushes.discard(slot, self)
+        self._batcher.discard(slot, self)
         self._slot = None
 
     def _collect(self) -> None:
@@ -388,7 +388,7 @@ class TaskWriter:
                 reply.add_done_callback(self._on_finish_reply)
             else:
                 append = Append(self._grant, self._seq, self._sending, self.has_output)
-                self._flushes.append(self, append)
+                self._batcher.append(self, append)
         except StoreError:
             self._send_later()
 
@@ -454,7 +454,7 @@ class TaskWriter:
     def _on_finish_reply(self, reply: asyncio.Future[Any]) -> None:
         if not self._is_answered(reply):
             return
-        finished = self._scheduler.finished(reply.result())
+        finished = self._scheduler.parse_finish(reply.result())
         if finished.outcome == "hole":
             self._refill(finished.top)
             return
@@ -465,7 +465,7 @@ class TaskWriter:
     def _on_advance_reply(self, reply: asyncio.Future[Any]) -> None:
         if not self._is_answered(reply):
             return
-        advanced, step = self._scheduler.advanced(reply.result()), self._end
+        advanced, step = self._scheduler.parse_advance(reply.result()), self._end
         if advanced.outcome == "hole":
             self._refill(advanced.top)
             return

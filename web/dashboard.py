@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import structlog
 
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import cancel_and_wait
 
 log = structlog.get_logger("fairlane.web")
 
@@ -71,7 +71,7 @@ class SharedFeed:
         """End the painting, and with it every `watch`."""
         self._closed = True
         task, self._task = self._task, None
-        await end_tasks(task)
+        await cancel_and_wait(task)
         async with self._painted:
             self._painted.notify_all()
 

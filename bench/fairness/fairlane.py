@@ -12,7 +12,7 @@ from tests.support.direct import World, drive
 from bench.fairness.simulator import SECOND, Estimate, Task
 from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import End, Fragment, Grant, Refused, State, TaskSpec, Used
+from fairlane.queues.tasks import End, Fragment, Grant, Rejection, State, TaskSpec, Used
 
 MODEL = "m"
 QUEUE = "free_batch"
@@ -80,8 +80,8 @@ class Fairlane:
         )
         self._twins[task] = twin
         self._model.submit(twin)
-        reply = scheduler.submitted(scheduler.submit(spec, slots, scheduler.nonce()).result())
-        assert not isinstance(reply, Refused), reply
+        reply = scheduler.parse_submit(scheduler.submit(spec, slots, scheduler.nonce()).result())
+        assert not isinstance(reply, Rejection), reply
         if reply.state is State.QUEUED:
             task.estimate = Estimate(*reply.place)
         return self._granted(reply.grants, slots)
@@ -134,7 +134,7 @@ class Fairlane:
                 [MODEL],
             ),
         )
-        return self._granted(self._scheduler.finished(reply.result()).grants, slots)
+        return self._granted(self._scheduler.parse_finish(reply.result()).grants, slots)
 
     def _granted(self, grants: Sequence[Grant], slots: int) -> list[Task]:
         expected = [twin.id for twin in (self._model.grant() for _ in range(slots)) if twin]

@@ -14,7 +14,7 @@ from fairlane.gateway.accounts.callers import StoredKeys
 from fairlane.gateway.accounts.key_rows import StoredKey, next_end, stored_keys
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -65,7 +65,7 @@ class ApiKeyCache:
 
     async def close(self) -> None:
         """Stop, and write which keys were used."""
-        await end_tasks(self._checking)
+        await cancel_and_wait(self._checking)
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._write_used()

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import Headers, RateLimited
-from fairlane.queues.limits import RATES, Left, RateLimitStatus
-from fairlane.queues.tasks import Refused
+from fairlane.queues.limits import RATES, RateLimitStatus, Remaining
+from fairlane.queues.tasks import Rejection
 
 _OF = {
     "requests_per_minute": "requests per min (RPM)",
@@ -17,7 +17,7 @@ _OF = {
 """OpenAI's names of the limits."""
 
 
-def rate_limited(refused: Refused) -> RateLimited:
+def rate_limited(refused: Rejection) -> RateLimited:
     """Return the error of a task that a limit rejected, in OpenAI's words. The limit is over all models, so it names none."""
     reached = refused.reached
     assert reached is not None
@@ -62,7 +62,7 @@ def anthropic_limit_headers(rate_limits: RateLimitStatus, now_s: float) -> Heade
     return headers
 
 
-def _headers(counts: bytes, left: Left) -> Headers:
+def _headers(counts: bytes, left: Remaining) -> Headers:
     return [
         (b"x-ratelimit-limit-" + counts, b"%d" % left.limit),
         (b"x-ratelimit-remaining-" + counts, b"%d" % left.remaining),

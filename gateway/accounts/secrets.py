@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.accounts.no_auth import NO_KEYS, KeyPresence
 from fairlane.gateway.settings import CallerKey, Problem, Settings, SettingsError, WorkerKey
-from fairlane.queues.private import private_directory
+from fairlane.queues.secure_files import make_private_directory
 
 Kind = Literal["key", "worker"]
 
@@ -91,7 +91,7 @@ def first_start_keys(
     """
     created: list[Created] = []
     try:
-        private_directory(data_dir)
+        make_private_directory(data_dir)
         keys = [CallerKey(id=FIRST_ID, admin=True, sha256=_hash(data_dir, "key", created))] if caller else []
         workers = [WorkerKey(id=FIRST_ID, sha256=_hash(data_dir, "worker", created))] if worker else []
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as problem:

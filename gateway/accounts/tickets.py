@@ -69,9 +69,9 @@ class Tickets:
 class Usage(Protocol):
     """The store where all replicas remember which tickets are used."""
 
-    def use_ticket(self, task_id: str, until: int, ms: int) -> "asyncio.Future[Any]": ...
+    def mark_ticket_used(self, task_id: str, until: int, ms: int) -> "asyncio.Future[Any]": ...
 
-    async def uses_ticket(self, task_id: str, until: int) -> bool: ...
+    async def is_ticket_used(self, task_id: str, until: int) -> bool: ...
 
 
 @contextlib.contextmanager
@@ -85,7 +85,7 @@ def in_use(usage: Usage, task_id: str, until: int, keep_ms: int) -> Iterator[Non
 
     def remember() -> None:
         with contextlib.suppress(StoreError):
-            usage.use_ticket(task_id, until, keep_ms).add_done_callback(_observe)
+            usage.mark_ticket_used(task_id, until, keep_ms).add_done_callback(_observe)
 
     def again() -> None:
         nonlocal timer

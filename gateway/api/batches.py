@@ -14,7 +14,7 @@ from fairlane.gateway.batches.models import UNENDED, Status, admin_view, openai_
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import read_body
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 
 UNENDED_WORD = "unended"
 MAX_OF_PAGE = 100

@@ -22,7 +22,7 @@ from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.watch.health import Health
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 
 REQUEST = "fairlane.request"
 """The key of our `Request` in the ASGI scope of FastAPI's calls."""

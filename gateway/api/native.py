@@ -48,7 +48,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, ExistingTask, Record, State, Submitted, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
-from fairlane.streaming.hub import Feed, Reader
+from fairlane.streaming.hub import LiveLog, Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.result import ResultView
@@ -260,7 +260,7 @@ def _make(
 
 
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
-    task.announced = task.task_type != PERMIT  # the client itself reports the end of a permit
+    task.has_webhooks = task.task_type != PERMIT  # the client itself reports the end of a permit
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if chain is not None and isinstance(submitted, Submitted):
@@ -390,7 +390,7 @@ class ChainStream(NativeStream):
         return super().feed(event)
 
 
-def _stream_of(tasks: Tasks, info: TaskInfo, feed: Feed, *, is_chain: bool) -> NativeStream:
+def _stream_of(tasks: Tasks, info: TaskInfo, feed: LiveLog, *, is_chain: bool) -> NativeStream:
     return ChainStream(info, partial(tasks.watch.add, feed, None)) if is_chain else NativeStream(info)
 
 

@@ -7,8 +7,8 @@ from msgspec import UNSET, UnsetType, field
 from fairlane.gateway.api.schemas import ChainStage, Ms, Schema, TemplateUsed, says
 from fairlane.gateway.batches.models import Status
 from fairlane.gateway.settings.parts import Mode
-from fairlane.queues.survey.survey import Blocked
-from fairlane.queues.survey.upstreams import BreakerState
+from fairlane.queues.inspect.inspector import Blocked
+from fairlane.queues.inspect.upstreams import BreakerState
 from fairlane.queues.tasks import State
 from fairlane.workers.server.limits.tightening import Why
 

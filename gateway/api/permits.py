@@ -8,7 +8,7 @@ from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoi
 from fairlane.gateway.errors import ApiError, bad_request, native_answer
 from fairlane.gateway.permits.gate import UNKNOWN_MS, PermitRejected
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.queues.tasks import Left
+from fairlane.queues.tasks import PermitEnd
 
 PERMIT, RECEIPT, TASK = b"x-fairlane-permit", b"x-fairlane-receipt", b"x-task-id"
 
@@ -30,7 +30,7 @@ async def check(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: 
 async def done(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: ARG001
     """/api/permit/done: the request of this receipt has ended."""
     left = await tasks.gate.leave(request.header(RECEIPT) or "")
-    if left in (None, Left.UNUSED, Left.UNKNOWN):
+    if left in (None, PermitEnd.UNUSED, PermitEnd.UNKNOWN):
         text = "X-Fairlane-Receipt must be the receipt of a check call, for a task that still exists"
         raise ApiError(403, "RECEIPT_INVALID", text)
     await request.respond(200, b'{"status":"%b"}' % left.encode(), [JSON, NO_STORE])

@@ -26,7 +26,7 @@ from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.workers.tasktypes import MEDIA
 
@@ -150,7 +150,7 @@ async def wait(
         raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
         result = await waited.answer()
-    except MisfitError as misfit:
+    except ResultShapeError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
     kind, body = split_typed(result) if task.task_type in MEDIA else (JSON[1], result)
     ids = [(JSON[0], kind), *_ids(waited.task_id), *ran_by(task, waited.end.info)]
@@ -242,7 +242,7 @@ async def respond(
                 raise tasks.lifecycle.rejection(task_id) from None
             except TimeoutError:
                 raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id) from None
-            except (MisfitError, CutShort) as error:
+            except (ResultShapeError, CutShort) as error:
                 came_to_end = shown.ended
                 if request.started:
                     raise AnswerCut from None

@@ -14,7 +14,7 @@ from fairlane.gateway.batches.store import Candidate, Overtaken
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.queues.clock import now_ms
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.metrics import BATCH_ERRORS
 
 log = structlog.get_logger("fairlane.gateway")
@@ -54,7 +54,7 @@ class Leader:
 
     async def close(self) -> None:
         """Stop. Submitted lines continue, and another replica takes the batches."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
         await self._leave()
 
     def hurry(self) -> None:
@@ -63,7 +63,7 @@ class Leader:
 
     async def _leave(self) -> None:
         led = bool(self._tasks)
-        await end_tasks(*self._tasks.values())
+        await cancel_and_wait(*self._tasks.values())
         if led:
             with contextlib.suppress(DatabaseUnavailable, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):

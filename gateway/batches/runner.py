@@ -48,10 +48,10 @@ from fairlane.gateway.tasks.openai_tasks import build_openai_task
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import all_of
+from fairlane.queues.loops import gather_all
 from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
 from fairlane.streaming.hub import Lost
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -211,7 +211,7 @@ class Runner(BatchContext):
             lines = await self._next_lines(min(room, MAX_CONCURRENT))
             if not lines:
                 return
-            await all_of(self._submit(line, caller) for line in lines)
+            await gather_all(self._submit(line, caller) for line in lines)
             await self.pace.step()
 
     def _caller(self) -> Caller:
@@ -332,7 +332,7 @@ class Runner(BatchContext):
         for at in range(0, len(lines), MAX_LOOKED_UP):
             part = lines[at : at + MAX_LOOKED_UP]
             try:
-                tops = await self.tools.scheduler.tops([line.task_id for line in part])
+                tops = await self.tools.scheduler.log_tops([line.task_id for line in part])
                 for line, top in zip(part, tops, strict=True):
                     if top is None or top.state in TERMINAL:
                         await self._take(line)
@@ -361,7 +361,7 @@ class Runner(BatchContext):
         self.cancelled = self.cancelled or self.batch.status is Status.CANCELLING
         ids = [task_id for _, task_id in taken]
         for at in range(0, len(ids), MAX_CONCURRENT):
-            reads = (self.tools.scheduler.read_end(task_id) for task_id in ids[at : at + MAX_CONCURRENT])
+            reads = (self.tools.scheduler.mark_read(task_id) for task_id in ids[at : at + MAX_CONCURRENT])
             await asyncio.gather(*reads, return_exceptions=True)  # otherwise they expire
         return len(taken)
 
@@ -375,7 +375,7 @@ class Runner(BatchContext):
             return
         outcome = await self._outcome(line, record)
         if outcome is None:
-            await self.tools.scheduler.read_end(line.task_id)
+            await self.tools.scheduler.mark_read(line.task_id)
             self._unrun[line.line] = line.offset
         else:
             self._add(outcome, line.task_id)
@@ -397,7 +397,7 @@ class Runner(BatchContext):
             if over and (record.state is State.CANCELLED or record.fields.get("code") == "QUEUE_TIMEOUT"):
                 return None
             failure = (await results.end(info)).error
-        except MisfitError as misfit:
+        except ResultShapeError as misfit:
             error = gateway_failed("JSON_PARSE_FAILED", str(misfit), task_id)
         except Lost:
             error = gateway_failed("STORE_LOST", "The store lost this answer", task_id)
@@ -458,7 +458,7 @@ class Runner(BatchContext):
                 continue
             while True:
                 with contextlib.suppress(StoreError):
-                    (top,) = await self.tools.scheduler.tops([self.task_id(line.number)])
+                    (top,) = await self.tools.scheduler.log_tops([self.task_id(line.number)])
                     break
                 await asyncio.sleep(RETRY_S)
             unknown = 0 if top is not None else unknown + 1

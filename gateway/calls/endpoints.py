@@ -177,12 +177,12 @@ def _settle(
 ) -> None:
     """Apply the endpoint's settings to a task. It has no tokens."""
     task.payload = payload
-    task.estimated_input = task.most_input = 0
+    task.estimated_input = task.max_input = 0
     task.max_output, task.answers = 1, 1
     task.answer, task.repair = "", False
     if task.task_type == HTTP:
         task.run_ms = endpoint.timeout_ms + RUN_MARGIN_MS
-        task.most_tries = endpoint.most_tries(method)
+        task.max_tries = endpoint.max_tries(method)
     if options.wait:
         return
     if not task.timeout_ms:

@@ -15,7 +15,7 @@ from fairlane.gateway.calls.http import Request
 from fairlane.gateway.calls.prompts import FilledTemplate
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import Settings
-from fairlane.queues.naming import digest_text, name_of, pack
+from fairlane.queues.idempotency import digest_text, idempotency_name, pack
 from fairlane.queues.tasks import TaskSpec
 
 HEADER: Final = "Idempotency-Key"
@@ -94,7 +94,7 @@ def name_task(task: TaskSpec, said: IdempotencyKey | None) -> None:
     is kept."""
     if said is None:
         return
-    name = name_of(task.key, task.user, said.key)
+    name = idempotency_name(task.key, task.user, said.key)
     task.idempotency = pack(name, said.fingerprint, said.ttl_ms, said.most, said.period_ms)
     task.idempotency_key = said.key
     task.after_read_ms = 0

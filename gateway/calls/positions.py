@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
-from fairlane.streaming.hub import Feed
+from fairlane.streaming.hub import LiveLog
 
 INTERVAL_S = 1.0
 PER_ROUND = 500
@@ -37,7 +37,7 @@ class PositionMonitor:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._task: asyncio.Task[None] | None = None
-        self._feeds: dict[Feed, _Watched] = {}
+        self._feeds: dict[LiveLog, _Watched] = {}
 
     def start(self) -> None:
         self._task = run_periodically(
@@ -45,16 +45,16 @@ class PositionMonitor:
         )
 
     async def close(self) -> None:
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
-    def add(self, feed: Feed, known: Place | None = None, behind: int = 0) -> None:
+    def add(self, feed: LiveLog, known: Place | None = None, behind: int = 0) -> None:
         """Watch a feed until its task starts. `known`: the place that its readers were shown. `behind`: in a chain, the number of
         the event that says that it waits for its next stage."""
         watched = self._feeds.get(feed)
         if watched is None or watched.behind < behind:
             self._feeds[feed] = _Watched(known, behind)
 
-    def discard(self, feed: Feed) -> None:
+    def discard(self, feed: LiveLog) -> None:
         self._feeds.pop(feed, None)
 
     async def _run(self) -> None:

@@ -22,7 +22,7 @@ from fairlane.gateway.calls.http import (
 from fairlane.gateway.errors import Headers
 from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
-from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Take
+from fairlane.streaming.hub import PAGE_AGAIN_S, Interrupted, LiveLog, Lost, Take
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.sse import frame_parts
 
@@ -81,7 +81,7 @@ class LogReader(Protocol):
     seq: int
 
     @property
-    def feed(self) -> Feed | None:
+    def feed(self) -> LiveLog | None:
         """The log's feed; None if it is not in Redis any more."""
         ...
 
@@ -103,7 +103,7 @@ class OpenAnswers:
 
     def __init__(self) -> None:
         self.now = False
-        self._answers: dict[Callable[[], None], Feed | None] = {}
+        self._answers: dict[Callable[[], None], LiveLog | None] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -113,7 +113,7 @@ class OpenAnswers:
         """Whether some client that cannot resume waits for a task that runs, here or elsewhere."""
         return any(feed is not None and feed.top and not feed.ended for feed in self._answers.values())
 
-    def add(self, wake: Callable[[], None], last_chance: Feed | None = None) -> None:
+    def add(self, wake: Callable[[], None], last_chance: LiveLog | None = None) -> None:
         """Call `wake` when the gateway stops. `last_chance`: the task's feed, when the answer cannot be resumed."""
         self._answers[wake] = last_chance
         if self.now:

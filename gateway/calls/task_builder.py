@@ -29,7 +29,7 @@ from fairlane.gateway.settings import MODES, Settings
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.structured.wanted import wanted_of
+from fairlane.streaming.structured.requirements import wanted_of
 from fairlane.workers.tasktypes import FILES, MEDIA
 
 OWN_FIELDS = (
@@ -281,7 +281,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         settings, caller, options, task_type = self.settings, self.caller, self.options, self.task_type
         rule = plan.rule or NO_RULE
         terms = plan.terms
-        payload, named_later = self._payload(plan, payload, fields)
+        payload, model_omitted = self._payload(plan, payload, fields)
         mode = _mode(options, rule, fields)
         waits = options.wait
         timeout = None if options.timeout is None else _timeout(settings, options.timeout)
@@ -319,7 +319,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
             priority=0 if options.priority is None else _priority(options.priority),
             weight=caller.weight,
             estimated_input=min(text // 4, MAX_ESTIMATED_INPUT),
-            most_input=text // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
+            max_input=text // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
             max_output=output.most,
             answers=output.answers,
             timeout_ms=timeout,
@@ -342,7 +342,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
             template=options.template,
             fallbacks=plan.fallbacks,
             fallback_after_ms=rule.fallback_after_ms if plan.fallbacks else 0,
-            named_later=named_later,
+            model_omitted=model_omitted,
             answer=answer,
             repair=repair,
         )
@@ -359,12 +359,14 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         # rebuilt if a limit relies on what was checked: with each member once, no server reads another value
         rebuild = claims is not None or bool(plan.terms.price) or "*" not in self.caller.models
         model = plan.model if self.tell_model else ""
-        placed, named_later = place_model(fields, self.task_type, plan.asked, model, routed=rule is not None)
+        placed, model_omitted = place_model(
+            fields, self.task_type, plan.asked, model, routed=rule is not None
+        )
         cap = self._cap(rule, fields)
         if cap is not None:
             cap_output_tokens(cap, fields)
         rebuild = rebuild or placed or cap is not None
-        return (encode_members(fields, self.own) if rebuild else payload), named_later
+        return (encode_members(fields, self.own) if rebuild else payload), model_omitted
 
     def _cap(self, rule: Rule | None, fields: RawObject) -> OutputCap | None:
         """Return how much output is allowed: by the token or by the route, whichever is less."""

@@ -9,7 +9,7 @@ from msgspec import Raw
 from fairlane.gateway.chains.plan import Head, read_head
 from fairlane.gateway.chains.results import of_stage, usage_fields, used_by, whole
 from fairlane.queues.chains import Chain
-from fairlane.queues.tasks import Outlook, Place, State, Used
+from fairlane.queues.tasks import Place, State, Used, WaitEstimate
 from fairlane.streaming.jsontext import join_object
 
 ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: "CANCELLED"}
@@ -39,14 +39,14 @@ def failure_fields(head: Head, chain: Chain) -> dict[str, Any]:
     return {"failedStage": chain.stage.name, "results": Raw(results_of(head, chain))}
 
 
-def place_of_chain(place: Place, now: int, ran_ms: int, outlooks: Sequence[Outlook]) -> Place:
+def place_of_chain(place: Place, now: int, ran_ms: int, estimates: Sequence[WaitEstimate]) -> Place:
     """The place of a chain with the wait until its last stage begins. `now`: the stage that it is in; `ran_ms`: for how long that
-    has run, -1: it waits. `outlooks`: of all stages, where those that may be passed over count."""
+    has run, -1: it waits. `estimates`: of all stages, where those that may be passed over count."""
     more = 0
-    for number, (wait_ms, run_ms) in enumerate(outlooks[now:], now):
+    for number, (wait_ms, run_ms) in enumerate(estimates[now:], now):
         if number > now:
             more += wait_ms
-        if number < len(outlooks) - 1:
+        if number < len(estimates) - 1:
             if run_ms < 0:
                 return place._replace(wait_ms=-1, low_ms=-1, high_ms=-1)
             more += max(run_ms - max(ran_ms, 0), 0) if number == now else run_ms

@@ -18,7 +18,7 @@ from fairlane.gateway.settings.chains import RESERVED, ChainSettings, StageSetti
 from fairlane.gateway.settings.routing import RouteSettings
 
 UNKNOWN_OUTPUT = 4096
-"""Tokens of a stage's answer, where nothing says how long it may be; as in paying.lua."""
+"""Tokens of a stage's answer, where nothing says how long it may be; as in credits.lua."""
 MAX_INPUT = 50_000
 """Tokens of a stage's request that are thought of before it is made."""
 KEPT_CHAINS = 256

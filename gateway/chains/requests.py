@@ -30,9 +30,9 @@ MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIEL
 MAX_CHAIN_NAME = 256
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
-    *("model", "queue", "payload", "task_type", "estimated_input", "most_input", "max_output", "answers"),
+    *("model", "queue", "payload", "task_type", "estimated_input", "max_input", "max_output", "answers"),
     *("wait_ms", "run_ms", "stream", "price", "asked", "template", "fallbacks", "fallback_after_ms"),
-    *("named_later", "answer", "repair"),
+    *("model_omitted", "answer", "repair"),
 )
 """What a task that is submitted has of its first stage."""
 

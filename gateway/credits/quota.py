@@ -24,7 +24,7 @@ class Quota:
     """The tier in which a task runs that cannot be paid; empty: it is rejected."""
 
     def subject(self, key_id: str, user: str) -> str:
-        """Return the payer of a task of this user, as the scripts name it (limiting.lua)."""
+        """Return the payer of a task of this user, as the scripts name it (limits.lua)."""
         return f"u:{user}" if self.of_user else f"k:{key_id}"
 
 

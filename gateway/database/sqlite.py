@@ -5,7 +5,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from fairlane.queues.private import append_privately, private_directory
+from fairlane.queues.secure_files import make_private_directory, open_private
 
 BUSY_S = 5.0
 """How long a write waits for another one."""
@@ -18,8 +18,8 @@ def make_file(path: Path) -> None:
     for itself and does not wait for that: processes that start together must try again.
     """
     end = time.monotonic() + BUSY_S
-    private_directory(path.parent)
-    append_privately(path).close()
+    make_private_directory(path.parent)
+    open_private(path).close()
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
         while True:
             try:

@@ -74,7 +74,7 @@ class Endpoint:
         """The name of the model for the scheduler."""
         return ENDPOINT + self.name
 
-    def most_tries(self, method: str) -> int:
+    def max_tries(self, method: str) -> int:
         """Return how often a request may be sent: once if it is not idempotent."""
         return 1 + self.retries if method in IDEMPOTENT else 1
 

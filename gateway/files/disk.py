@@ -10,7 +10,7 @@ from typing import TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from fairlane.gateway.files.storage import MARK, PIECE, NotStored, StorageError, StorageFull
-from fairlane.queues.private import DIRECTORY_MODE, FILE_MODE, private_directory
+from fairlane.queues.secure_files import DIRECTORY_MODE, FILE_MODE, make_private_directory
 
 MAX_THREADS = 4
 KEEP_FREE = 512 << 20
@@ -101,7 +101,7 @@ class DiskWriter:
 
 def _create(directory: Path, path: Path) -> int:
     if path.name == MARK:
-        private_directory(directory)
+        make_private_directory(directory)
     else:
         (directory / MARK).stat()  # a disk that is not mounted leaves an empty directory, or none
         with contextlib.suppress(FileExistsError):

@@ -26,7 +26,7 @@ from fairlane.gateway.files.storage import MARK, NotStored, Storage, StorageErro
 from fairlane.gateway.settings import FilesSettings
 from fairlane.queues.clock import now_ms
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -84,7 +84,7 @@ class Files:
 
     async def close(self) -> None:
         """End the sweep."""
-        await end_tasks(self._sweeping)
+        await cancel_and_wait(self._sweeping)
 
     # ---- callers ----------
 

@@ -18,8 +18,8 @@ from fairlane import __version__
 from fairlane.gateway.metrics.database_gauges import DATABASE_GAUGES
 from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, TASK_SILENCE, Labels, Snapshot
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, Rows, StoreGauge, rows_of
+from fairlane.queues.inspect.inspector import StoreSnapshot
 from fairlane.queues.metrics import METRICS, Metric
-from fairlane.queues.survey.survey import Survey
 
 PROCESS = "process"
 """The label that tells the processes of one gateway apart: a number from 0."""
@@ -30,7 +30,7 @@ PROVIDER = ("gen_ai_provider_name", "fairlane")
 
 def expose(
     snapshots: Sequence[Snapshot],
-    survey: Survey | None,
+    survey: StoreSnapshot | None,
     label: Callable[[str], str],
     of_database: Rows | None,
     accept: str,
@@ -47,7 +47,7 @@ class _Everything(Collector):
     def __init__(
         self,
         snapshots: Sequence[Snapshot],
-        survey: Survey | None,
+        survey: StoreSnapshot | None,
         label: Callable[[str], str],
         of_database: Rows | None,
     ) -> None:
@@ -114,7 +114,7 @@ def _processes(snapshots: Iterable[Snapshot]) -> Iterator[Family]:
     yield from families.values()
 
 
-def _shared(survey: Survey | None, label: Callable[[str], str]) -> Iterator[Family]:
+def _shared(survey: StoreSnapshot | None, label: Callable[[str], str]) -> Iterator[Family]:
     yield _flag(
         "fairlane_survey_success", "1 when Redis told what the other shared metrics say", survey is not None
     )

@@ -9,8 +9,8 @@ from fairlane.gateway.metrics.siblings import Siblings, snapshots_of
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.metrics.store_gauges import Rows
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import StoreInspector, StoreSnapshot
 from fairlane.queues.metrics import Recorder
-from fairlane.queues.survey.survey import Survey, Surveyor
 from fairlane.workers.server.limits.congestion import ModelLimits
 
 
@@ -24,7 +24,7 @@ class Scrape:
     gauges: Callable[[], dict[str, float]]
     limits: Callable[[], dict[str, ModelLimits]]
     silences: Callable[[], dict[str, float]]
-    surveyor: Surveyor
+    inspector: StoreInspector
     database: DatabaseSurveyor
     most_file_bytes: Callable[[], int]
 
@@ -38,10 +38,10 @@ class Scrape:
         """What every process has measured that answers in time."""
         return await snapshots_of(self.siblings, self.own())
 
-    async def survey(self) -> Survey | None:
+    async def survey(self) -> StoreSnapshot | None:
         """What the store knows; None while it is away."""
         try:
-            return await self.surveyor.recent()
+            return await self.inspector.recent()
         except StoreError:
             return None
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fairlane.queues.inspect.inspector import StoreSnapshot
+from fairlane.queues.inspect.upstreams import BreakerState
 from fairlane.queues.metrics import OTHER
-from fairlane.queues.survey.survey import Survey
-from fairlane.queues.survey.upstreams import BreakerState
 
 Rows = dict[str, dict[tuple[str, ...], float]]
 
@@ -95,7 +95,7 @@ STORE_GAUGES = (
 )
 
 
-def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
+def rows_of(survey: StoreSnapshot, label: Callable[[str], str]) -> Rows:
     """Values by metric and labels. `label` bounds the names of models; those that share one are joined."""
     rows: Rows = {metric.name: {} for metric in STORE_GAUGES}
     joins = {metric.name: metric.joins for metric in STORE_GAUGES}
@@ -157,7 +157,7 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
     return rows
 
 
-def _told_upstreams(survey: Survey) -> set[str]:
+def _told_upstreams(survey: StoreSnapshot) -> set[str]:
     """The upstreams that keep their names: those with breakers that are not closed first, then by name."""
     well = {one.upstream: True for model in survey.models for one in model.upstreams}
     for model in survey.models:

@@ -13,8 +13,8 @@ from fairlane.gateway.records.audit import Values, WantedActs, read_page
 from fairlane.gateway.records.refusals import WantedRefusals
 from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.settings import external
-from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
+from fairlane.queues.overrides import Actor
 from fairlane.queues.rules import Kind, decode, settings_of
 from fairlane.queues.scheduler import Scheduler
 
@@ -59,7 +59,7 @@ class AuditRecord:
             after=after,
         )
         try:
-            await self._scheduler.note(actor, action, target, before, after)
+            await self._scheduler.record_action(actor, action, target, before, after)
         except StoreError as error:
             why = f"It is done, but could not be written to the audit record; the log has it ({error})"
             raise ApiError(500, "AUDIT_MISSING", why) from error
@@ -81,7 +81,7 @@ class AuditRecord:
 
     async def newest(self) -> str | None:
         """The id of the newest entry, be it in SQL or on its way. Raises StoreError."""
-        return await self._scheduler.newest_act()
+        return await self._scheduler.newest_audit_id()
 
     async def read(self, wanted: WantedActs, after: str | None, limit: int, who: str) -> dict[str, Any]:
         """At most `limit` entries behind the entry `after`, and the `next` one to go on behind: what was done before is there,

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, cast
 import structlog
 
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 
 log = structlog.get_logger("fairlane.audit")
@@ -32,7 +32,7 @@ async def force(
     if state not in STATES:
         raise bad_request(f"breaker must be one of {', '.join(STATES)}", "breaker")
     try:
-        before, _ = await scheduler.force(model, upstream, cast(Wanted, state), actor)
+        before, _ = await scheduler.force_breaker(model, upstream, cast(Wanted, state), actor)
     except LookupError:
         known = f"an upstream {upstream[:100]!r}" if upstream else "an upstream without a name"
         raise ApiError(

@@ -7,11 +7,11 @@ from typing import Any
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import StoreInspector
 from fairlane.queues.keys import Keys
+from fairlane.queues.overrides import Actor
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.survey.survey import Surveyor
 
 CONFIRM_S = 3.0
 LOOK_S = 0.05
@@ -23,11 +23,16 @@ class Drain:
     """Drains workers. `here` drains one that is connected to this replica, and says whether it is."""
 
     def __init__(
-        self, link: RedisLink, keys: Keys, surveyor: Surveyor, audit: AuditRecord, here: Callable[[str], bool]
+        self,
+        link: RedisLink,
+        keys: Keys,
+        inspector: StoreInspector,
+        audit: AuditRecord,
+        here: Callable[[str], bool],
     ) -> None:
         self._link = link
         self._keys = keys
-        self._surveyor = surveyor
+        self._surveyor = inspector
         self._audit = audit
         self._here = here
 

@@ -10,7 +10,7 @@ from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.records.erasure import FORGOTTEN, PARTS, ErasedUsers
 from fairlane.gateway.records.ledger import rows_of_user
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 
 FORGET_S = 5.0
@@ -74,7 +74,7 @@ class Forget:
         """Remove what Redis keeps of the user's tasks; of how many, and of how many it is to be removed once they are let go."""
         removed = 0
         while True:
-            results, stopping = await self._scheduler.forget(user, until)
+            results, stopping = await self._scheduler.erase_user(user, until)
             removed += results
             if not stopping or time.monotonic() >= end:
                 return removed, stopping

@@ -24,10 +24,10 @@ from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_ke
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.tasks_by_key import KeyTasks
-from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.limits import pack
+from fairlane.queues.overrides import Actor
 
 MAX_KEYS = 100_000
 """Those included that are over: all are held in memory, by each process."""

@@ -23,9 +23,9 @@ from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
-from fairlane.queues.actor import Actor
+from fairlane.queues.inspect.users import User, UserReader
+from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.users import User, UserReader
 from fairlane.queues.tasks import State
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.history.history import History

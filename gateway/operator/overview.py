@@ -8,7 +8,7 @@ from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings, external
 from fairlane.queues.chains import read_stage
 from fairlane.queues.failures import category_of
-from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
+from fairlane.queues.inspect.inspector import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
 from fairlane.workers.server.limits.congestion import ModelLimits

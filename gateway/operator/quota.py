@@ -19,8 +19,8 @@ from fairlane.gateway.operator.bodies import Note, read_body
 from fairlane.gateway.operator.keys import no_key
 from fairlane.gateway.records.balances import BalanceRow, Balances
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow
-from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
+from fairlane.queues.overrides import Actor
 
 Find = Callable[[str, str, str, int], Awaitable[tuple[list[str], str]]]
 """`Balances.subjects`, and the same without SQL."""
@@ -58,7 +58,7 @@ class Subject(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As balances know it (limiting.lua)."""
+        """As balances know it (limits.lua)."""
         return f"u:{self.user}" if self.user else f"k:{self.key_id}"
 
     @property

@@ -22,12 +22,12 @@ from fairlane.gateway.settings import Settings, external, external_name, externa
 from fairlane.gateway.settings.flatten import Leaf, defaults, flatten
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import ReplicaInfo, read_replica_info
 from fairlane.queues.keys import Keys
 from fairlane.queues.overrides import ALL, Override
-from fairlane.queues.rules import Kind, Ruling, Value
+from fairlane.queues.rules import ConfiguredSettings, Kind, Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.survey.survey import ReplicaInfo, read_replica_info
 from fairlane.queues.versions import Configuration, read_configuration
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
@@ -158,7 +158,7 @@ def _default(name: str) -> Any:
 # ---- layers ----------
 
 
-def of_store(settings: Settings, ruling: Ruling) -> Layer:
+def of_store(settings: Settings, ruling: ConfiguredSettings) -> Layer:
     """What another replica's configuration says of queues and models instead of these settings."""
     if ruling.in_force is None:
         return {}
@@ -247,7 +247,7 @@ class EffectiveSettings:
         ruling, layers, replicas = None, [], []
         try:
             ruling, replicas, *more = await asyncio.gather(
-                self._scheduler.ruling(), self._replicas(), *(read() for read in self._layers)
+                self._scheduler.configured(), self._replicas(), *(read() for read in self._layers)
             )
             layers = [of_store(own.settings, ruling), *more]
         except StoreError as error:
@@ -329,6 +329,6 @@ def _rows(own: Own, layers: Sequence[Layer], text: str, changed: bool) -> list[R
     ]
 
 
-def _in_force(ruling: Ruling | None) -> dict[str, Any] | None:
+def _in_force(ruling: ConfiguredSettings | None) -> dict[str, Any] | None:
     held = ruling.in_force if ruling else None
     return held and {"replica": held.replica, "modifiedAt": held.modified_ms}

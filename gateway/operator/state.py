@@ -22,9 +22,9 @@ from fairlane.gateway.settings import QueueSettings
 from fairlane.gateway.watch.store import StoreWatch
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import StoreInspector
 from fairlane.queues.keys import Keys
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.survey.survey import Surveyor
 from fairlane.queues.tasks import State
 from fairlane.workers.server.background import observe
 from fairlane.workers.server.limits.congestion import Congestion
@@ -39,7 +39,7 @@ class StateReader:
         keys: Keys,
         store: StoreWatch,
         database: Database,
-        surveyor: Surveyor,
+        inspector: StoreInspector,
         queues: Callable[[], Mapping[str, QueueSettings]],
         most_records: Callable[[], int],
         congestion: Congestion,
@@ -49,7 +49,7 @@ class StateReader:
         self._keys = keys
         self._store = store
         self._database = database
-        self._surveyor = surveyor
+        self._surveyor = inspector
         self._queues = queues
         self._most_records = most_records
         self._congestion = congestion
@@ -60,7 +60,7 @@ class StateReader:
         """How many of them the next reading is to have."""
 
     async def read(self, tasks: int) -> dict[str, Any]:
-        """The answer of GET /api/admin/overview. Raises StoreError. What it leaves out, `fairlane.queues.survey.survey` says.
+        """The answer of GET /api/admin/overview. Raises StoreError. What it leaves out, `fairlane.queues.inspect.inspector` says.
 
         One is read at a time. Who asks meanwhile shares the next one, so that nothing in it is older than the question.
         """
@@ -114,8 +114,8 @@ class StateReader:
 
     def store(self) -> dict[str, Any]:
         """What this replica sees of Redis: where it is; whether it is there and takes writes, else since when not (ms); why."""
-        refusals = self._link.refusals
-        since, why = self._store.down_since, self._link.trouble
+        refusals = self._link.write_errors
+        since, why = self._store.down_since, self._link.last_error
         if self._link.up:
             since, why = refusals.since, refusals.why
         return {

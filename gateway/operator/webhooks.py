@@ -9,7 +9,7 @@ from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.webhooks import disabled, shown
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 
 BY_OPERATOR = "An operator disabled it."
 

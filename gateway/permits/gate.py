@@ -16,7 +16,7 @@ from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Admitted, Later, Left
+from fairlane.queues.tasks import Admitted, PermitEnd, RetryAt
 from fairlane.streaming.events import fragment_done
 from fairlane.workers.server.background import Background, observe
 
@@ -57,7 +57,7 @@ class Gate:
         background: Background,
         signer: Signer,
         endpoints: Callable[[], Endpoints],
-        ask_later: Callable[[Later], None],
+        ask_later: Callable[[RetryAt], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -92,20 +92,20 @@ class Gate:
             return signed.task_id, self._signer.receipt(*signed)
         raise await self._over_for(signed, endpoint, outcome)
 
-    async def leave(self, receipt: str) -> Left | None:
+    async def leave(self, receipt: str) -> PermitEnd | None:
         """Report the end of the call that this receipt is for. Return None if it is no receipt. Raise StoreError: it may be
         repeated."""
         signed = self._signer.read_receipt(receipt)
         if signed is None:
             return None
         return await self._background.until_answered(
-            lambda: self._scheduler.leave(*signed, _REPORTED), GIVE_UP_S
+            lambda: self._scheduler.release_permit(*signed, _REPORTED), GIVE_UP_S
         )
 
     async def _ask(self, signed: Signed) -> Admitted:
         nonce = self._scheduler.nonce()
         outcome, later = await self._background.until_answered(
-            lambda: self._scheduler.admit(*signed, nonce), GIVE_UP_S
+            lambda: self._scheduler.use_permit(*signed, nonce), GIVE_UP_S
         )
         self._ask_later(later)
         return outcome
@@ -129,9 +129,9 @@ class Gate:
             last_ms = UNKNOWN_MS if wait is None else wait.ms
             self._waits[endpoint] = _Wait(last_ms, now + WAIT_S)
             try:
-                crowding = await self._scheduler.congestion(known.model, PERIOD_MS, {})
+                load = await self._scheduler.model_load(known.model, PERIOD_MS, {})
             except StoreError:
                 return last_ms
-            ms = UNKNOWN_MS if crowding is None or crowding.wait_ms is None else crowding.wait_ms
+            ms = UNKNOWN_MS if load is None or load.wait_ms is None else load.wait_ms
             wait = self._waits[endpoint] = _Wait(ms, now + WAIT_S)
         return wait.ms

@@ -75,8 +75,8 @@ class PermitIssuer:
         again = self._taking.pop(model)
         if reply.cancelled() or reply.exception() is not None:
             return  # grants whose reply was lost expire after a few seconds; the sweep sends the wake-up again
-        taken = self._scheduler.taken(reply.result())
-        self.ask_later(taken.later)
+        taken = self._scheduler.parse_take(reply.result())
+        self.ask_later(taken.retry_at)
         for grant in taken.grants:
             self._background.spawn(self._issue(grant))
         if again or len(taken.grants) == MAX_TAKEN:
@@ -102,7 +102,7 @@ class PermitIssuer:
         # be admitted while it runs
         unused_ms, used_ms = endpoint.permit_ms, endpoint.timeout_ms
         issued = await self._background.until_answered(
-            lambda: scheduler.permit(grant, unused_ms, used_ms, event)
+            lambda: scheduler.issue_permit(grant, unused_ms, used_ms, event)
         )
         if issued is None:
             return
@@ -115,7 +115,7 @@ class PermitIssuer:
         scheduler, now_ms = self._scheduler, await self._background.until_answered(self._scheduler.now_ms)
         terminal = "error", compose(grant.task_id, now_ms, _GONE_END)
         end = End(State.FAILED, "ENDPOINT_GONE", terminal, Used(), scheduler.nonce())
-        finished = scheduler.finished(
+        finished = scheduler.parse_finish(
             await self._background.until_answered(lambda: scheduler.finish(grant, 0, [], end))
         )
         if finished.outcome != "ok":

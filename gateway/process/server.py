@@ -28,9 +28,9 @@ from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.clock import now_ms
 from fairlane.queues.embedded.server import EmbeddedRedis
-from fairlane.queues.logs.sentences import MAX_CHARS
-from fairlane.queues.loops import end_tasks
-from fairlane.queues.survey.survey import ReloadError
+from fairlane.queues.inspect.inspector import ReloadError
+from fairlane.queues.logs.redaction import MAX_CHARS
+from fairlane.queues.loops import cancel_and_wait
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
         try:
             await super().serve(sockets)
         finally:
-            await end_tasks(dates)
+            await cancel_and_wait(dates)
 
     async def _tell_date(self) -> None:
         """Keep true what each answer says of the date, on the way down, too."""

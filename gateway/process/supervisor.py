@@ -25,7 +25,7 @@ from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, read_again, run_loop, serve, store
 from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.settings import Settings
-from fairlane.queues.survey.survey import ReloadError
+from fairlane.queues.inspect.inspector import ReloadError
 
 log = structlog.get_logger("fairlane.gateway")
 

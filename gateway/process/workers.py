@@ -29,8 +29,8 @@ from fairlane.gateway.accounts.upstreams import HTTP_WORKER, UpstreamTokens
 from fairlane.gateway.settings import Settings, UpstreamSettings
 from fairlane.queues.embedded.child import ChildProcess
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.logs.sentences import unquoted
-from fairlane.queues.loops import set_within
+from fairlane.queues.logs.redaction import unquoted
+from fairlane.queues.loops import wait_event
 from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.sdk.backoff import HEALTHY_S, Backoff
 
@@ -328,24 +328,24 @@ class _Keeper:
                 pause_s=round(pause_s, 1),
                 said=[*self._said],
             )
-        await set_within(self._ending, pause_s)
+        await wait_event(self._ending, pause_s)
 
     async def _once(self) -> int:
         """Run one process: its exit status."""
         self._speaks, self._registered = self._ends < 2, False
         self._said.clear()
         lines = _Lines(self._heard)
-        read_end, write_end = os.pipe()
+        mark_read, write_end = os.pipe()
         with contextlib.ExitStack() as ours:
             writer = ours.enter_context(os.fdopen(write_end, "wb", 0))
-            reader = os.fdopen(read_end, "rb", 0)  # the transport closes it
+            reader = os.fdopen(mark_read, "rb", 0)  # the transport closes it
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: lines, reader)
             ours.callback(transport.close)
             child = ChildProcess([*COMMAND, *self.worker.arguments], output=writer, env=self._environ)
             ours.callback(child.kill)
             writer.close()
             await self._ended(child)
-            await set_within(lines.over, REST_S)
+            await wait_event(lines.over, REST_S)
             return child.status or 0
 
     async def _ended(self, child: ChildProcess) -> None:

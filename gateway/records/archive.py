@@ -2,8 +2,8 @@
 (`responses/ends.py`).
 
 The step that ends a task puts its id into a stream of its own, and keeps record, log and, if it is wanted, request for as long as
-the archive would (`expire` in ending.lua). A replica takes a few of them at a time, makes what a poll would be answered now, and
-writes that; only then Redis may forget it (archived.lua). So whoever dies in between, another one does the same once more. What
+the archive would (`expire` in endings.lua). A replica takes a few of them at a time, makes what a poll would be answered now, and
+writes that; only then Redis may forget it (confirm_archived.lua). If a replica dies in between, another one does it again. What
 Redis had to drop for want of room before (`max_retained_bytes`, told by the sweep) is not archived.
 """
 
@@ -24,7 +24,7 @@ from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
 from fairlane.gateway.tasks.poll import Archived, Poll
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import all_of
+from fairlane.queues.loops import gather_all
 from fairlane.queues.metrics import RECORDS_WRITTEN, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -72,7 +72,7 @@ class Archive(Outbox):
     async def _record(self, page: Sequence[Entry]) -> list[bytes]:
         ended: list[tuple[Entry, Record]] = []
         done = []
-        records = await all_of(self._scheduler.position(entry.packed.decode()) for entry in page)
+        records = await gather_all(self._scheduler.position(entry.packed.decode()) for entry in page)
         for entry, record in zip(page, records, strict=True):
             if record is None or record.state not in TERMINAL:  # Redis does not know its end any more
                 done.append(entry.id)
@@ -116,7 +116,7 @@ class Archive(Outbox):
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:
         wanted = set(recorded)
         pairs = [part for entry in page if entry.id in wanted for part in (entry.id, entry.packed)]
-        await self._link.run("archived", GROUP, *pairs)
+        await self._link.run("confirm_archived", GROUP, *pairs)
 
     def _tell_away(self, error: DatabaseUnavailable) -> None:
         """The outbox tells it."""

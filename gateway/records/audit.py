@@ -21,7 +21,7 @@ _decode = msgspec.json.Decoder(Values).decode
 
 
 class AuditTable:
-    """Takes entries of the kind `audit` (recording.lua)."""
+    """Takes entries of the kind `audit` (records.lua)."""
 
     def __init__(self, as_shown: Callable[[str, Values], Values], erased: ErasedUsers) -> None:
         """`as_shown` converts values of a target from their form in Redis to their form in the API."""

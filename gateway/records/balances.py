@@ -29,7 +29,7 @@ from fairlane.gateway.records.ledger import (
 from fairlane.queues.clock import now_ms
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import cancel_and_wait
 from fairlane.queues.scheduler import Scheduler
 
 log = structlog.get_logger("fairlane.gateway")
@@ -109,7 +109,7 @@ class Balances:
 
     async def close(self) -> None:
         """End what is being read: who asked is gone."""
-        await end_tasks(*self._loading.values())
+        await cancel_and_wait(*self._loading.values())
 
     async def load(self, subject: str, window: str) -> None:
         """Tell Redis what SQL knows of a subject, and of a window of its budget ('' = none). Many who ask at once ask once."""
@@ -131,7 +131,7 @@ class Balances:
                 funds = await self._funds(subject, window)
         except TimeoutError as error:
             raise DatabaseUnavailable(f"no balance within {LOAD_S:.0f} s") from error
-        await self._scheduler.fund(subject, funds, window)
+        await self._scheduler.load_balance(subject, funds, window)
 
     async def _funds(self, subject: str, window: str) -> Funds:
         async with self._database.reading(CHANGE_S) as connection:
@@ -226,7 +226,7 @@ class Balances:
             if abs(funds.granted) > MAX_GRANTED:
                 raise bad_request("all grants together would be too much", "credits")
         try:
-            await self._scheduler.fund(subject, funds)
+            await self._scheduler.load_balance(subject, funds)
         except StoreError:  # it hears of it as soon as it is back
             return Granted(new, BalanceRow(subject, funds.granted, funds.spent, 0, None))
         return Granted(new, await self.show(subject, quota))
@@ -259,7 +259,7 @@ def _standing(
     if balance is not None:
         granted, spent, held = balance.granted, balance.spent, balance.held
         if window in balance.windows:  # else nobody has used anything of it yet, or SQL alone knows
-            used, window_held = balance.windows[window], balance.held_of(window)
+            used, window_held = balance.windows[window], balance.reserved_of(window)
     left = BudgetLeft(per, limit, used, window_held, int(window[1:])) if window else None
     return BalanceRow(subject, granted, spent, held, left)
 

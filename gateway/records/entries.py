@@ -10,7 +10,7 @@ from fairlane.gateway.credits.prices import unpack
 from fairlane.queues.chains import part_id
 
 MAX_TOKENS = 4_194_304
-"""Of one task: what a worker says beyond it is not believed, as where shares and limits are settled (ending.lua)."""
+"""Of one task: what a worker says beyond it is not believed, as where shares and limits are settled (endings.lua)."""
 
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ else:
 
 
 class Packed(msgspec.Struct, array_like=True, gc=False):
-    """An entry, as `record_usage` packs it (recording.lua): as texts."""
+    """An entry, as `record_usage` packs it (records.lua): as texts."""
 
     ended: int
     enqueued: int | Absent
@@ -50,7 +50,7 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     price: str = ""
     cost: str = ""
     charge: str = ""
-    """What was paid (paying.lua)."""
+    """What was paid (credits.lua)."""
     route: str = ""
     template: str = ""
     """Its name, version and locale, a line for each."""
@@ -214,7 +214,7 @@ class Charge(NamedTuple):
 
 
 def read_charge(packed: bytes) -> Charge | None:
-    """What an entry says of a quota (paying.lua); None: nobody paid. Raises ValueError for what is none."""
+    """What an entry says of a quota (credits.lua); None: nobody paid. Raises ValueError for what is none."""
     entry = _entry(packed)
     if not entry.charge:
         return None

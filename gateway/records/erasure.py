@@ -28,7 +28,7 @@ FORGOTTEN = "(forgotten)"
 
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 _ENQUEUED, _USER, _REQUEST, _TRACE = 1, 8, 15, 16
-"""Places in an entry of the kind `usage` (recording.lua)."""
+"""Places in an entry of the kind `usage` (records.lua)."""
 
 
 class ErasedUsers:

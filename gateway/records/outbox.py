@@ -4,7 +4,7 @@ Every replica does, a page at a time: entries that nobody has yet come to one of
 only then forgotten in Redis. Who dies or is cut off in between leaves them to the others, who take them once they have been
 idle for longer than any transaction lasts; they may then be written twice, so whatever is written bears that: an entry's row
 is known by its task. All replicas read as one consumer of one group: whose an entry is matters to nobody, and none is left
-over of a replica that is gone. While SQL is away entries wait; beyond `outbox_max_entries` no task is accepted (`submit.lua`).
+over of a replica that is gone. While SQL is unavailable entries wait; beyond `outbox_max_entries` no task is accepted.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from fairlane.gateway.database.database import DEADLINE_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks, set_within
+from fairlane.queues.loops import cancel_and_wait, wait_event
 from fairlane.queues.metrics import RECORDS_WRITTEN, Recorder
 from fairlane.queues.store.link import RedisLink
 
@@ -98,7 +98,7 @@ class Outbox:
         self._hurry.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=CATCH_UP_S)
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
     async def catch_up(self) -> None:
         """Wait until what is in the outbox now is in SQL, also what other replicas have taken; for CATCH_UP_S at most."""
@@ -139,7 +139,7 @@ class Outbox:
                 pause = AGAIN_S
             if pause:
                 _answer(waiting)
-            await set_within(self._hurry, pause)
+            await wait_event(self._hurry, pause)
 
     async def carry(self) -> bool:
         """Carry one page; whether there may be more. Raises StoreError, DatabaseUnavailable: call again, nothing is lost."""
@@ -156,7 +156,7 @@ class Outbox:
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:  # noqa: ARG002 - for others
         """SQL has these entries of a page."""
-        await self._link.run("recorded", GROUP, *recorded)
+        await self._link.run("confirm_recorded", GROUP, *recorded)
 
     async def _take(self) -> list[Entry]:
         """What others have left, else what is new."""

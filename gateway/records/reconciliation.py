@@ -25,7 +25,7 @@ from fairlane.gateway.records.ledger import read_funds
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -70,7 +70,7 @@ class BalanceReconciler:
 
     async def close(self) -> None:
         """End."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
     def reconcile_all(self) -> None:
         """Make all subjects due: Redis may have lost something."""
@@ -81,7 +81,7 @@ class BalanceReconciler:
         """Compare the subjects that are due. Raise StoreError and DatabaseUnavailable."""
         everybody, self._all = self._all, False
         try:
-            newest, due = await self._scheduler.reckon(MAX_COMPARED, PAUSE_MS, everybody=everybody)
+            newest, due = await self._scheduler.due_balances(MAX_COMPARED, PAUSE_MS, all_due=everybody)
         except StoreError:
             self._all |= everybody
             raise
@@ -115,7 +115,7 @@ class BalanceReconciler:
                 if now is None:
                     continue
                 if now.number < funds.number:
-                    await self._scheduler.amend(subject, balance, funds, 0, {})
+                    await self._scheduler.adjust_balance(subject, balance, funds, 0, {})
                     continue
                 async with self._database.reading() as connection:  # tasks have ended meanwhile
                     found |= await read_funds(connection, {subject: wanted[subject]}, until=balance.number)
@@ -131,7 +131,7 @@ class BalanceReconciler:
         }
         granted = (funds.granted, funds.grants) != (balance.granted, balance.grants)
         if more or windows or granted:
-            known = await self._scheduler.amend(subject, balance, funds, more, windows)
+            known = await self._scheduler.adjust_balance(subject, balance, funds, more, windows)
             lost = granted and funds.grants <= balance.grants  # else Redis had no message of a grant
             if known and (more or windows or lost):
                 added = funds.granted - balance.granted - more - sum(windows.values())
@@ -144,7 +144,7 @@ class BalanceReconciler:
                     balance=_credits(funds.granted - funds.spent),
                 )
         elif idle_ms > DAY_MS:
-            await self._scheduler.forget_balance(subject, balance)
+            await self._scheduler.evict_balance(subject, balance)
 
 
 def _subjects(entries: list[Any]) -> set[str]:

@@ -21,7 +21,7 @@ from fairlane.gateway.database.tables import refusals
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
@@ -70,7 +70,7 @@ class Refusals:
 
     async def close(self) -> None:
         """Bring what is counted, as long as that takes no time, and end."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self.bring(over_at=self._now_ms() + MINUTE_MS)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.clock import now_ms
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 
 LOOK_S = 600.0
 REST_S = 0.2
@@ -46,7 +46,7 @@ class Retention:
 
     async def close(self) -> None:
         """End."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
     async def _run(self) -> float:
         return REST_S if await self.forget(now_ms()) else LOOK_S

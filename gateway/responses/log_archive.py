@@ -19,7 +19,7 @@ from fairlane.gateway.responses.logs import pack
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.webhooks.enqueue import End, enqueue
-from fairlane.queues.loops import all_of
+from fairlane.queues.loops import gather_all
 from fairlane.queues.tasks import Record
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Lost
@@ -103,7 +103,7 @@ class LogArchive:
         early = {task_id for task_id, record in ends if task_id not in there and _is_young(record)}
         new = [row for row in rows if row.ended is None or row.ended < ended[row.task_id]]
         turns = asyncio.Semaphore(MAX_CONCURRENT)
-        made = await all_of(self._whole(row, ended[row.task_id], turns) for row in new)
+        made = await gather_all(self._whole(row, ended[row.task_id], turns) for row in new)
         collected = [found for found in made if found is not None]
         if collected:
             async with self._database.writing() as connection:

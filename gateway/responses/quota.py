@@ -15,7 +15,7 @@ from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 
 CHECK_S = 10.0
 PAGE = 50
@@ -46,7 +46,7 @@ class StorageQuota:
 
     async def close(self) -> None:
         """Stop."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
     def wrote(self, owner: Owner) -> None:
         """Have a caller checked that stored something."""

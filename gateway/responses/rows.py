@@ -48,7 +48,7 @@ class Row(NamedTuple):
     def info(self) -> TaskInfo:
         """The task info for views: the same in all reads."""
         return TaskInfo(
-            self.task_id, self.model, self.created // 1000, TASK_TYPE, user=self.user, falls=self.falls
+            self.task_id, self.model, self.created // 1000, TASK_TYPE, user=self.user, has_fallback=self.falls
         )
 
 

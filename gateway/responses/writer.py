@@ -13,7 +13,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.responses.rows import New
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import cancel_and_wait
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -58,7 +58,7 @@ class ResponseWriter:
 
     async def close(self) -> None:
         """Stop. Responses that still wait are rejected."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
         self._reject(DatabaseUnavailable("the gateway stops"))
 
     async def check(self) -> None:

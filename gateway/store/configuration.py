@@ -12,7 +12,7 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.metrics import REDIS_EMPTIED, Recorder
 from fairlane.queues.scheduler import Scheduler, configuration
 from fairlane.queues.store.link import RedisLink
@@ -54,7 +54,7 @@ class ConfigurationWatch:
 
     async def close(self) -> None:
         """End."""
-        await end_tasks(self._comparing)
+        await cancel_and_wait(self._comparing)
 
     async def bring(self, link: RedisLink | None = None) -> None:
         """Bring our settings, and say once when another replica has newer ones, which hold here, too, and when all is lost.

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 from fairlane.queues.tasks import TERMINAL, Ended, Record, State
 from fairlane.workers.server.cancel import By
 

@@ -25,6 +25,6 @@ class StreamLinks:
     async def use(self, token: str, task_id: str) -> AbstractContextManager[None]:
         """The use of a ticket: good within its own time, and while it is used. Raises ApiError (401) and StoreError."""
         until = self.tickets.expiry(token, task_id)
-        if until is None or (until <= now_ms() and not await self._scheduler.uses_ticket(task_id, until)):
+        if until is None or (until <= now_ms() and not await self._scheduler.is_ticket_used(task_id, until)):
             raise link_refused()
         return in_use(self._scheduler, task_id, until, self._current.settings.tuning.stream_token_ms)

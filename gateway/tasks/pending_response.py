@@ -88,7 +88,7 @@ class PendingResponse:
             created=created,
             expires=created + new.row.expires - new.row.created,
             model=info.model,
-            falls=info.falls,
+            falls=info.has_fallback,
         )
         await storage.writer.write(New(row, new.input_items))
         return row

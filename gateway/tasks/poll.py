@@ -164,7 +164,7 @@ class Poll:
             and caller.owns(fields.get("key_id", ""), fields["user"])
         ):
             with contextlib.suppress(StoreError):  # it goes at its time
-                await self._scheduler.read_end(task_id)
+                await self._scheduler.mark_read(task_id)
 
     async def describe(
         self, task_id: str, record: Record, stream_url: str
@@ -233,7 +233,7 @@ class Poll:
         used_ms = record.permit_used_ms
         if used_ms != 0:
             return {"usedAt": used_ms} if used_ms else {}
-        last = await self._scheduler.last(task_id)
+        last = await self._scheduler.last_event(task_id)
         if last is None or last.kind != "permit":
             return {}  # it has ended meanwhile
         told = msgspec.json.decode(last.data)
@@ -262,8 +262,8 @@ class Poll:
         """Return the place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: how long the
         stage has run; -1: it waits."""
         stages = read_head(head).stages
-        outlooks = await self._scheduler.outlook([(stage.queue, stage.model) for stage in stages])
-        return place_of_chain(place, now, ran_ms, outlooks)
+        estimates = await self._scheduler.wait_estimates([(stage.queue, stage.model) for stage in stages])
+        return place_of_chain(place, now, ran_ms, estimates)
 
     async def failed_chain(self, task_id: str, user: str) -> dict[str, Any]:
         """Return in which stage a chain of this user failed, and the results so far; {} if it is gone. Few are read at the same

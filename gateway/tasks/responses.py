@@ -18,9 +18,9 @@ from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.pending_response import PendingResponse, ResponseStorage
-from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours, issued_ms
+from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
@@ -170,7 +170,7 @@ class Responses:
         """Delete a response; cancel it if it still runs. May be called again after a failure. The audit log notes an operator
         that deletes another user's response."""
         await self._end(row, caller, actor)
-        await self._scheduler.drop(row.task_id)
+        await self._scheduler.delete_task(row.task_id)
         gone = await self._store.delete(row.task_id)
         if gone and not caller.owns(row.key_id, row.user):
             await self._note(actor, "delete", f"response {row.id}", {"user": row.user}, {})

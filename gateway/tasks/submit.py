@@ -19,10 +19,10 @@ from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
 from fairlane.queues.metrics import TASKS_RESUBMITTED, EndedTask, Recorder, TaskEnd
-from fairlane.queues.tasks import TERMINAL, ExistingTask, Refused, State, Submitted, TaskSpec
-from fairlane.streaming.hub import Feed, Hub
+from fairlane.queues.tasks import TERMINAL, ExistingTask, Rejection, State, Submitted, TaskSpec
+from fairlane.streaming.hub import Hub, LiveLog
 from fairlane.streaming.structured.checker import Checker
-from fairlane.streaming.structured.wanted import check_form, schema_of
+from fairlane.streaming.structured.requirements import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
 
 LOST = "The store lost this task"
@@ -37,7 +37,7 @@ class Submit:
 
     def __init__(
         self,
-        queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | ExistingTask | Refused]],
+        queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | ExistingTask | Rejection]],
         hub: Hub,
         metrics: Recorder,
         current: Current,
@@ -58,7 +58,7 @@ class Submit:
     def __call__(
         self,
         task: TaskSpec,
-        feed: Feed | None = None,
+        feed: LiveLog | None = None,
         chain: Submission | None = None,
         keep: PendingResponse | None = None,
     ) -> Coroutine[Any, Any, Submitted | ExistingTask]:
@@ -71,14 +71,14 @@ class Submit:
         return self._submit(task, feed, chain) if keep is None else self._and_keep(keep, task, feed, chain)
 
     async def _and_keep(
-        self, keep: PendingResponse, task: TaskSpec, feed: Feed | None, chain: Submission | None
+        self, keep: PendingResponse, task: TaskSpec, feed: LiveLog | None, chain: Submission | None
     ) -> Submitted | ExistingTask:
         answer = await self._submit(task, feed, chain)
         await keep.accepted(answer)
         return answer
 
     async def _submit(
-        self, task: TaskSpec, feed: Feed | None, chain: Submission | None
+        self, task: TaskSpec, feed: LiveLog | None, chain: Submission | None
     ) -> Submitted | ExistingTask:
         await self._check(task, chain)
         if feed is not None:
@@ -94,14 +94,14 @@ class Submit:
             outcome = "joined" if answer.state not in TERMINAL else "replayed"
             self._metrics.count(TASKS_RESUBMITTED, outcome if answer.state else "gone")
             return answer
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejection):
             raise self._refused(answer, task)
         self._metrics.accepted(task.queue, answer.line)
         if task.fallbacks and answer.model != task.model:
-            self._metrics.fell(task.model, answer.model, "unavailable")
+            self._metrics.fell_back(task.model, answer.model, "unavailable")
         return answer
 
-    def _refused(self, answer: Refused, task: TaskSpec) -> ApiError:
+    def _refused(self, answer: Rejection, task: TaskSpec) -> ApiError:
         """Return the error of a rejected task, and count it."""
         if answer.reason == "other":
             self._metrics.count(TASKS_RESUBMITTED, "conflict")
@@ -138,7 +138,7 @@ class Submit:
 
     async def _submit_with_retry(
         self, task: TaskSpec, chain: Submission | None
-    ) -> Submitted | ExistingTask | Refused:
+    ) -> Submitted | ExistingTask | Rejection:
         """Queue a task; load its balance first if the store does not have it, and downgrade it if it cannot be paid."""
         payload, start = task.payload, chain.start if chain else None
         for _ in range(MAX_SUBMISSIONS):
@@ -147,7 +147,7 @@ class Submit:
             except StoreError:
                 self._note(task, "STORE_UNAVAILABLE")
                 raise
-            if not isinstance(answer, Refused):
+            if not isinstance(answer, Rejection):
                 break
             if answer.reason == "no_balance":
                 try:
@@ -156,7 +156,7 @@ class Submit:
                     break
             elif answer.reason == "quota" and task.downgrade:
                 payload, start = task.downgrade.payload, chain.downgrade if chain else None
-                task.become(task.downgrade)
+                task.apply_plan(task.downgrade)
             else:
                 break
             task.payload = payload
@@ -281,7 +281,7 @@ def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:
     return [(b"x-fairlane-model", info.model.encode("latin-1", "replace"))] if task.asked else []
 
 
-def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
+def refusal(refused: Rejection, task: TaskSpec, known_model: bool) -> ApiError:
     """Return the error of a rejection, with the scheduler's Retry-After. `known_model`: the model is configured, so a missing
     worker is a matter of time."""
     retry_ms = max(refused.retry_ms, SECOND_MS)

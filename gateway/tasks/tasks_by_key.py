@@ -32,7 +32,7 @@ class KeyTasks:
         """Cancel all tasks of these keys that wait or run; return how many. May be called again after a StoreError."""
         number, cursor = 0, ""
         while cursor != "0":
-            found, cursor = await self._scheduler.owned(keys, cursor or "0", MAX_SCANNED)
+            found, cursor = await self._scheduler.tasks_of_keys(keys, cursor or "0", MAX_SCANNED)
             for at in range(0, len(found), MAX_CONCURRENT):
                 ends = await asyncio.gather(
                     *(self._cancel.end(task_id, "admin") for task_id in found[at : at + MAX_CONCURRENT]),

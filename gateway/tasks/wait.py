@@ -75,7 +75,7 @@ class Waited(NamedTuple):
     final: bool
     """It had ended before this call: the next call with the key gets the same answer."""
     answer: Callable[[], Awaitable[bytes]]
-    """Makes the body of a completed one. Raises MisfitError; of one that was joined also ApiError(410) and StoreError."""
+    """Makes the body of a completed one. Raises ResultShapeError; of one that was joined also ApiError(410) and StoreError."""
 
     @property
     def task_id(self) -> str:

@@ -49,7 +49,7 @@ class Health:
         if self._lifecycle.draining:
             missing.append("the gateway is shutting down")
         if not self._link.up:
-            why = self._link.complaint
+            why = self._link.setup_error
             missing.append(f"no connection to Redis: {why}" if why else "no connection to Redis")
         elif not self._channel.listening.is_set():
             missing.append("not subscribed to the replica's channel")

@@ -10,10 +10,10 @@ import msgspec
 
 from fairlane import __version__
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import ReplicaInfo
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.survey.survey import ReplicaInfo
 
 INTERVAL_S = 2.0
 LEFT = 1.0
@@ -46,7 +46,7 @@ class Replicas:
 
     async def close(self) -> None:
         """End the presence now, so that replicas that stop next do not count this one."""
-        await end_tasks(self._reporting)
+        await cancel_and_wait(self._reporting)
         with contextlib.suppress(StoreError):  # the presence expires after some seconds anyway
             await self._link.command("ZADD", self._keys("replicas"), "XX", LEFT, self.me)
 

@@ -9,7 +9,7 @@ import structlog
 from fairlane.gateway.errors import ApiError, store_unavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
@@ -50,25 +50,25 @@ class StoreWatch:
 
     async def close(self) -> None:
         """End."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
     @property
     def refuses(self) -> bool:
         """Whether Redis is there, and takes no writes."""
-        return self._link.up and self._link.refusals.since is not None
+        return self._link.up and self._link.write_errors.since is not None
 
     @property
     def refusal(self) -> str:
         """What Redis last said when it took no write; '' when it has taken all."""
-        return self._link.refusals.why
+        return self._link.write_errors.why
 
     @property
     def trouble(self) -> str:
         """What is wrong now, for an operator; '' when nothing is."""
         if self.down_since is not None:
             away = time.time() - self.down_since
-            return f"no connection to Redis ({self.address}) for {away:.0f} s: {self._link.trouble}"
-        return f"Redis refuses writes: {self._link.refusals.why}" if self.refuses else ""
+            return f"no connection to Redis ({self.address}) for {away:.0f} s: {self._link.last_error}"
+        return f"Redis refuses writes: {self._link.write_errors.why}" if self.refuses else ""
 
     @property
     def down_ms(self) -> int:
@@ -95,7 +95,7 @@ class StoreWatch:
             self._tell("lost the connection to Redis")
 
     def _tell(self, event: str, **more: Any) -> None:
-        why = self._link.trouble
+        why = self._link.last_error
         log.warning(event, replica=self._replica, address=self.address, **more, reason=why)
         self._told_at = time.time()
         if len(self._reasons) < MAX_REASONS:
@@ -110,16 +110,16 @@ class StoreWatch:
 
     def _look_at_connection(self, since: float) -> None:
         """Say it again now and then, and at once when the reason is a new one: Redis may be back, and unfit."""
-        if self._starting and not self._link.trouble:
+        if self._starting and not self._link.last_error:
             return
         now = time.time()
-        news = self._link.trouble not in self._reasons and len(self._reasons) < MAX_REASONS
+        news = self._link.last_error not in self._reasons and len(self._reasons) < MAX_REASONS
         if news or now - self._told_at >= AGAIN_S:
             event = "no connection to Redis yet" if self._starting else "still no connection to Redis"
             self._tell(event, away_s=round(now - since, 1))
 
     async def _look_at_writes(self) -> None:
-        refusals, now = self._link.refusals, time.time()
+        refusals, now = self._link.write_errors, time.time()
         if refusals.since is not None:
             lasts = {
                 "replica": self._replica,
@@ -133,4 +133,4 @@ class StoreWatch:
             if now - refusals.latest >= QUIET_S:
                 log.info("Redis takes writes again", **lasts)
                 self._refused_since = None
-                refusals.over()
+                refusals.clear()

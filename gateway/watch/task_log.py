@@ -6,7 +6,7 @@ import structlog
 
 from fairlane.queues.failures import category_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.logs.sentences import for_operators
+from fairlane.queues.logs.redaction import for_operators
 from fairlane.queues.metrics import TaskEnd
 from fairlane.queues.tasks import State
 from fairlane.web.history.recorder import HistoryRecorder
@@ -33,8 +33,8 @@ class LoggingRecorder(HistoryRecorder):
     def cancelled(self, end: TaskEnd) -> None:
         _log_end(self._cancelled, "task cancelled", end)
 
-    def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
-        super().fell(model, other, cause, number)
+    def fell_back(self, model: str, other: str, cause: str, number: int = 1) -> None:
+        super().fell_back(model, other, cause, number)
         event = "tasks go on to another model"
         self._fallbacks.log(log.warning, event, model=model, to=other, cause=cause, tasks=number)
 

@@ -19,7 +19,7 @@ from fairlane.gateway.webhooks.delivery import Attempt, WebhookClient, host_of, 
 from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Policy, Recorded, Webhook
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.metrics import WEBHOOK_REQUESTS, WEBHOOKS_GIVEN_UP, Recorder
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 
@@ -73,10 +73,10 @@ class Sender:
 
     async def close(self) -> None:
         """Stop. Requests under way have CLOSE_S; other replicas send the interrupted ones again."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
         if self._serving:
             await asyncio.wait(self._serving, timeout=CLOSE_S)
-        await end_tasks(*self._serving)
+        await cancel_and_wait(*self._serving)
         if self._client is not None:
             await self._client.aclose()
 

@@ -45,18 +45,18 @@ class ChildProcess:
         takes what the platform and thread allow. The child may end at once, with status 127 when the command
         cannot be run.
         """
-        read_end, self._write_end = os.pipe()
+        mark_read, self._write_end = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the caller's command, no shell)
                 [
                     *(sys.executable, "-I", "-S", str(_LAUNCHER)),
-                    *(guard or _best_guard(), str(os.getpid()), str(read_end)),
+                    *(guard or _best_guard(), str(os.getpid()), str(mark_read)),
                     *argv,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[read_end, *keep_fds],
+                pass_fds=[mark_read, *keep_fds],
                 cwd=cwd,
                 env=env,
                 start_new_session=True,
@@ -66,7 +66,7 @@ class ChildProcess:
             os.close(self._write_end)
             raise
         finally:
-            os.close(read_end)
+            os.close(mark_read)
 
     @property
     def pid(self) -> int:

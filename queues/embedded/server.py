@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from fairlane.queues.embedded.child import ChildProcess, Guard
 from fairlane.queues.embedded.lock import DataDirInUseError, DataLock
-from fairlane.queues.private import FILE_MODE, append_privately, private_directory
+from fairlane.queues.secure_files import FILE_MODE, make_private_directory, open_private
 
 __all__ = ["DataDirInUseError", "EmbeddedRedis", "EmbeddedRedisError", "find_server", "verify_server"]
 
@@ -135,7 +135,7 @@ class EmbeddedRedis:
     async def _open(self) -> None:
         self._binary = self._binary or find_server()
         try:
-            private_directory(self.data_dir)
+            make_private_directory(self.data_dir)
             self._lock = await DataLock.acquire(self.data_dir, self._lock_timeout_s)
             _remove_run_dir(self._lock.left.get("run_dir"))
             self._run_dir = _make_run_dir()
@@ -197,7 +197,7 @@ class EmbeddedRedis:
         environ = {
             name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
         }
-        with append_privately(self.data_dir / _LOG_FILE) as output:
+        with open_private(self.data_dir / _LOG_FILE) as output:
             self._server = ChildProcess(
                 [str(self._binary), str(self._run_dir / "redis.conf")],
                 output=output,

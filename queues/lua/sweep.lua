@@ -5,7 +5,7 @@
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
 --          then the bytes that ended tasks may take; then the end of those for whom nothing is left, as breakers are open; of a permit
 --          whose call nobody reported the end of (rest), and of one that was not used
--- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back,
+-- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (endings.lua) of each that ended or went back,
 --          ended tasks dropped before their time, {a model, that to which tasks went on from it and why, how many, …}}
 -- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
 -- second, what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass

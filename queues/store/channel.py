@@ -13,7 +13,7 @@ import hiredis
 from redis.asyncio import Connection
 from redis.exceptions import RedisError
 
-from fairlane.queues.loops import end_tasks, set_within
+from fairlane.queues.loops import cancel_and_wait, wait_event
 from fairlane.queues.store.wire import Backoff, Reply, Wire, connect, disconnect
 
 _PING = hiredis.pack_command(("PING",))
@@ -50,7 +50,7 @@ class Channel:
     async def start(self) -> None:
         """Begin to listen; returns when subscribed or after the time-out (it goes on trying)."""
         self._task = asyncio.create_task(self._keep_listening(), name="redis-channel")
-        await set_within(self.listening, self._timeout_ms / 1000)
+        await wait_event(self.listening, self._timeout_ms / 1000)
 
     def reconnect(self) -> None:
         """Listen over a new connection: the address may lead to another server now, and this one shows nothing of that."""
@@ -59,7 +59,7 @@ class Channel:
                 self._until.reschedule(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
         self._task = None
 
     async def _keep_listening(self) -> None:

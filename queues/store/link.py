@@ -30,11 +30,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import cancel_and_wait
 from fairlane.queues.metrics import REDIS_CONNECTIONS, REDIS_REPLIES, Recorder
-from fairlane.queues.store.refusals import Refusals
 from fairlane.queues.store.scripts import LIBRARIES, Library
 from fairlane.queues.store.wire import Backoff, Reply, Wire, address_of, connect, disconnect
+from fairlane.queues.store.write_errors import WriteErrors
 
 Arg = bytes | str | int | float
 
@@ -139,26 +139,26 @@ class RedisLink:
         """Done when it was up for the first time."""
         self._task: asyncio.Task[None] | None = None
         self._fatal: StoreRefused | None = None
-        self._trouble: Exception | None = None
+        self._last_error: Exception | None = None
         self._served = False
         self._replies = 0
-        self.refusals = Refusals()
+        self.write_errors = WriteErrors()
         self.commands = 0
         self.writes = 0
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """Why it was down last."""
-        return str(self._trouble or "")
+        return str(self._last_error or "")
 
     @property
-    def complaint(self) -> str:
+    def setup_error(self) -> str:
         """The same where Redis itself is the reason, as it is set up or where it stands; it names no address. Else ''."""
-        plain = isinstance(self._trouble, OSError) or type(self._trouble) in (
+        plain = isinstance(self._last_error, OSError) or type(self._last_error) in (
             RedisConnectionError,
             RedisTimeout,
         )
-        return "" if plain else self.trouble.replace(f" at {address_of(self._url)}", "")
+        return "" if plain else self.last_error.replace(f" at {address_of(self._url)}", "")
 
     async def start(self, wait_ms: int = 10_000) -> None:
         """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).
@@ -177,14 +177,14 @@ class RedisLink:
             raise self._fatal
         if not self.up:
             await self.close()
-            where, why = address_of(self._url), self.trouble or "it does not answer"
+            where, why = address_of(self._url), self.last_error or "it does not answer"
             raise StoreUnavailable(
                 f"Redis at {where} could not be used within {wait_ms} ms: {why}", sent=False
             )
 
     async def close(self) -> None:
         """Disconnect. Calls under way fail."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
         self._task = None
 
     def command(self, *args: Arg) -> asyncio.Future[Reply]:
@@ -259,13 +259,13 @@ class RedisLink:
                 finally:
                     await disconnect(connection)
             except (StoreRefused, AuthenticationError, NoPermissionError) as error:
-                refused = error if isinstance(error, StoreRefused) else self._not_let_in(error)
+                refused = error if isinstance(error, StoreRefused) else self._access_error(error)
                 if not served_before and not self._served:
                     self._fatal = refused
                     return
-                self._trouble = refused  # it was usable before, so somebody may mend it
+                self._last_error = refused  # it was usable before, so somebody may mend it
             except Exception as error:  # what was under way has failed in _serve; connect again
-                self._trouble = error
+                self._last_error = error
             if self._served:
                 served_before = True
                 backoff.reset()
@@ -276,7 +276,7 @@ class RedisLink:
         self._out.clear()
         self._loading = None
         self._wire = Wire(connection, self._on_replies, self._flush)
-        tasks = [self._wire.lost, asyncio.create_task(self._watch(), name="redis-watch")]
+        tasks = [self._wire.lost, asyncio.create_task(self._check_liveness(), name="redis-liveness")]
         prepare = asyncio.create_task(self._prepare(), name="redis-prepare")
         try:
             await asyncio.wait([*tasks, prepare], return_when=asyncio.FIRST_COMPLETED)
@@ -293,10 +293,10 @@ class RedisLink:
             for task in done:
                 task.result()
         except (AuthenticationError, NoPermissionError) as error:
-            self._trouble = self._not_let_in(error)
-            raise self._trouble from error
+            self._last_error = self._access_error(error)
+            raise self._last_error from error
         except Exception as error:
-            self._trouble = error
+            self._last_error = error
             raise
         finally:
             was_up = self.up
@@ -349,7 +349,7 @@ class RedisLink:
     async def _check_rights(self) -> None:
         """A script that lacks one permission would end half-way, on the day on which it first needs it. Raises StoreRefused."""
         needed = tuple(sorted(COMMANDS | self._scripts.commands))
-        forbidden = await self.run("rights", *needed, unready=True)
+        forbidden = await self.run("check_rights", *needed, unready=True)
         if forbidden:
             listed = ", ".join(command.decode() for command in forbidden)
             raise StoreRefused(f"the user of redis_url lacks permissions in Redis: {listed}. {_NEEDED}")
@@ -369,14 +369,14 @@ class RedisLink:
                 if _KNOWN not in str(
                     reply
                 ):  # without the library nothing works: the address is asked again, and again
-                    self.refusals.saw(reply)
+                    self.write_errors.add(reply)
                     raise reply
             elif again and _MISSING in str(reply):
                 if self._loading is None or self._loading.done():
                     self._loading = self._send(("FUNCTION", "LOAD", self._scripts.text))
                 self._send(args, again=again - 1, future=future)
             elif not future.done():
-                self.refusals.saw(reply)
+                self.write_errors.add(reply)
                 halfway = _FORBIDDEN.search(str(reply)) is not None
                 forbidden = self.up and (halfway or isinstance(reply, NoPermissionError))
                 why = StoreUnavailable(f"Redis forbids it: {reply}", sent=halfway) if forbidden else None
@@ -385,12 +385,12 @@ class RedisLink:
                 if isinstance(reply, _ELSEWHERE):
                     raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
                 if forbidden:  # a permission was taken away: what else is missing is seen when connecting
-                    raise self._not_let_in(reply)
+                    raise self._access_error(reply)
 
-    def _not_let_in(self, error: Exception) -> StoreRefused:
-        return _not_let_in(error, self._url)
+    def _access_error(self, error: Exception) -> StoreRefused:
+        return _access_error(error, self._url)
 
-    async def _watch(self) -> None:
+    async def _check_liveness(self) -> None:
         """Break a connection that is silent. Looks four times per time-out: a process that was busy is late for its looks too."""
         loop = asyncio.get_running_loop()
         looks, seen = 0, self._replies
@@ -418,7 +418,7 @@ class _Unready:
         return self._link.run(name, *args, unready=True)
 
 
-def _not_let_in(error: Exception, url: str) -> StoreRefused:
+def _access_error(error: Exception, url: str) -> StoreRefused:
     """What an operator changes where Redis refuses the user as such, or one of the first commands."""
     where, parts = address_of(url), urlsplit(url)
     secret = parts.password or "password=" in parts.query

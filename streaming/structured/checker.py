@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from fairlane.queues.semaphore import FairSemaphore
-from fairlane.streaming.structured.wanted import LENGTH, MAX_TEXT_BYTES
+from fairlane.streaming.structured.requirements import LENGTH, MAX_TEXT_BYTES
 
 log = structlog.get_logger("fairlane.streaming")
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import jsonschema_rs
 import msgspec
 
-from fairlane.streaming.structured.wanted import LENGTH, MAX_REASON_CHARS, place_of
+from fairlane.streaming.structured.requirements import LENGTH, MAX_REASON_CHARS, place_of
 
 MEMORY_BYTES = 1 << 30
 MAX_COMPILED = 64

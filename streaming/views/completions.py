@@ -10,7 +10,7 @@ from msgspec import Raw
 from fairlane.streaming.jsontext import EMPTY_STRING, items, join_object, kind_of, members
 from fairlane.streaming.views.choice import NOT_EXTRA, Choice, others, what_came
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 from fairlane.streaming.views.usage import with_usage
 
 _TEXTS = ("text", "message", "content")
@@ -66,14 +66,14 @@ class CompletionBodyView(OpenAIBodyView):
 
     def body(self) -> bytes:
         """A result whose choices have texts as it is, but for missing usage; otherwise a body made of the text that there is.
-        Raises MisfitError.
+        Raises ResultShapeError.
         """
         result = self.result
         if result is not None:
             if _is_completion(result):
                 return with_usage(result, self.usage)
             if not _has_text(result):
-                raise MisfitError(_misfit(result))
+                raise ResultShapeError(_misfit(result))
         return self._made()
 
     def _content(self, choice: Choice) -> tuple[str, bytes]:

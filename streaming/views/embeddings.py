@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members, string_or_none
 from fairlane.streaming.views.choice import what_came
-from fairlane.streaming.views.result import MisfitError, ResultView
+from fairlane.streaming.views.result import ResultShapeError, ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, with_usage
 
@@ -24,7 +24,7 @@ class EmbeddingBodyView(ResultView):
         self._base64 = encoding_format == "base64"
 
     def body(self) -> bytes:
-        """OpenAI's embeddings object. Raises MisfitError.
+        """OpenAI's embeddings object. Raises ResultShapeError.
 
         1. A result with a list of `data` passes through, byte for byte if its vectors have the asked
            encoding and it tells its usage.
@@ -33,7 +33,7 @@ class EmbeddingBodyView(ResultView):
         """
         result = self.result
         if result is None:
-            raise MisfitError(
+            raise ResultShapeError(
                 f"The worker answered with {'text' if self.has_chunks else 'nothing'}, not with embeddings"
             )
         found = members(result)
@@ -63,7 +63,7 @@ class EmbeddingBodyView(ResultView):
             values: dict[str, bytes] = dict(members(entry) or {})
             vector = self._encoded(values.get("embedding"))
             if vector is None:
-                raise MisfitError("The worker answered with data that are no embeddings")
+                raise ResultShapeError("The worker answered with data that are no embeddings")
             if vector != bytes(values["embedding"]):
                 values["embedding"] = vector
                 entry = join_object(values.items())
@@ -74,8 +74,8 @@ class EmbeddingBodyView(ResultView):
         found["data"] = b"[%b]" % b",".join(entries)
         return with_usage(join_object(found.items()), self.usage)
 
-    def _misfit(self, result: bytes) -> MisfitError:
-        return MisfitError(f"The worker answered with {what_came(result)}, not with embeddings")
+    def _misfit(self, result: bytes) -> ResultShapeError:
+        return ResultShapeError(f"The worker answered with {what_came(result)}, not with embeddings")
 
     def _object(self, vectors: list[bytes]) -> bytes:
         entries = [

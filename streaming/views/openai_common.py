@@ -101,7 +101,7 @@ class OpenAIStreamView(ABC):
         if event.type == "usage":
             self._latest_usage = read_usage(event.data)
             return b""
-        if event.type == "start" and self._info.falls:
+        if event.type == "start" and self._info.has_fallback:
             self._info = msgspec.structs.replace(self._info, model=read_model(event.data))
             self._address({})
             return b""
@@ -279,7 +279,7 @@ class OpenAIBodyView(ResultView, ABC):
         result = self.result
         if result is not None and has_choices(result):
             if (
-                self.info.falls
+                self.info.has_fallback
             ):  # its caller named a route: which model answered is told by the name that it has here
                 found = members(result) or {}
                 result = join_object({**found, "model": Raw(json_string(self.info.model))}.items())

@@ -32,7 +32,7 @@ from fairlane.streaming.views.usage import openai_usage, pick_usage
 _STOP = b'"stop"'
 
 
-class MisfitError(Exception):
+class ResultShapeError(Exception):
     """The result of a completed task is no answer to the call that asked for it; the sentence says what came instead."""
 
 
@@ -123,7 +123,7 @@ class ResultView:
         elif event.type in ("start", "restart"):
             self._forget()
             self.status = "executing" if event.type == "start" else "queued"
-            if self.info.falls and event.type == "start":
+            if self.info.has_fallback and event.type == "start":
                 self.info = msgspec.structs.replace(self.info, model=read_model(event.data))
         elif event.type == "usage":
             self._latest_usage = read_usage(event.data)

@@ -6,8 +6,8 @@ from msgspec import Struct
 class TaskInfo(Struct, frozen=True, gc=False):
     """Fixed when the task is submitted.
 
-    `created` is in Unix seconds; `metadata` is JSON, echoed to native readers; `user` is whose it is; `falls`: another model may
-    come to run it, which its `start` tells.
+    `created` is in Unix seconds; `metadata` is JSON, echoed to native readers; `user` is the task's user; `has_fallback`: another
+    model may run it, which its `start` event names.
     """
 
     task_id: str
@@ -16,4 +16,4 @@ class TaskInfo(Struct, frozen=True, gc=False):
     task_type: str
     metadata: bytes | None = None
     user: str = ""
-    falls: bool = False
+    has_fallback: bool = False

@@ -79,7 +79,7 @@ class BreakersLife(Life):
     )
     def force(self, which: int, upstream: str, state: Any) -> None:
         with contextlib.suppress(LookupError):
-            drive(self.replicas[0].scheduler.force(MODELS[which], upstream, state, OPS))
+            drive(self.replicas[0].scheduler.force_breaker(MODELS[which], upstream, state, OPS))
 
     # ---- what always holds ----------
 

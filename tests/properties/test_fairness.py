@@ -36,7 +36,7 @@ class Service:
         self.scheduler.submit(spec, 0, self.scheduler.nonce()).result()
 
     def fill(self, slots: int) -> list[Grant]:
-        grants = self.scheduler.taken(
+        grants = self.scheduler.parse_take(
             self.scheduler.take(["m"], slots, self.scheduler.nonce()).result()
         ).grants
         self.running += grants
@@ -59,7 +59,7 @@ class Service:
                 ["m"],
             ),
         )
-        grants = self.scheduler.finished(reply.result()).grants
+        grants = self.scheduler.parse_finish(reply.result()).grants
         self.running += grants
         return grants[0] if grants else None
 

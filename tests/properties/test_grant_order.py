@@ -106,14 +106,16 @@ class Both:
         spec = TaskSpec(
             task_id, "m", q, u, b"{}", priority=priority, weight=weight, estimated_input=size, max_output=most
         )
-        reply = self.scheduler.submitted(self.scheduler.submit(spec, want, self.scheduler.nonce()).result())
+        reply = self.scheduler.parse_submit(
+            self.scheduler.submit(spec, want, self.scheduler.nonce()).result()
+        )
         self.model.submit(task)
         self.waiting.append(task)
         self.compare(reply.grants, want)  # type: ignore[union-attr]
 
     def take(self, want: int) -> None:
         reply = self.scheduler.take(["m"], want, self.scheduler.nonce())
-        self.compare(self.scheduler.taken(reply.result()).grants, want)
+        self.compare(self.scheduler.parse_take(reply.result()).grants, want)
 
     def finish(self, which: int, used: int, take: bool) -> None:
         if not self.running:
@@ -134,7 +136,7 @@ class Both:
             ),
         )
         self.model.end(task, task.cost_in, used, ran_ms=self.world.now_ms - grant.granted_ms)
-        self.compare(self.scheduler.finished(reply.result()).grants, int(take))
+        self.compare(self.scheduler.parse_finish(reply.result()).grants, int(take))
 
     def cancel(self, which: int) -> None:
         if self.waiting:

@@ -43,7 +43,7 @@ from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import Recorder
-from fairlane.queues.tasks import Grant, Refused, Short, State, Submitted
+from fairlane.queues.tasks import Grant, QuotaShortfall, Rejection, State, Submitted
 
 DAY_MS = 86_400_000
 FAR_MS = 10**13
@@ -133,7 +133,12 @@ class LedgerMachine(RuleBasedStateMachine):
         balance = drive(self.replicas[0].scheduler.balance(subject))
         if balance is None:
             return 0, 0, 0, 0
-        return balance.balance, balance.held, balance.windows.get(window, 0), balance.held_of(window or "-")
+        return (
+            balance.balance,
+            balance.held,
+            balance.windows.get(window, 0),
+            balance.reserved_of(window or "-"),
+        )
 
     @staticmethod
     def expected(tokens: tuple[int, int]) -> int:
@@ -145,8 +150,8 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> tuple[int, int, int, int]:
         """How a subject stands when a task that was held so has cost so much."""
         there, held, used, window_held = before
-        _, granted, of_window, window, budget, held_of = hold.split(" ")
-        if held_of == generation:
+        _, granted, of_window, window, budget, reserved_of = hold.split(" ")
+        if reserved_of == generation:
             held, window_held = held - int(granted), window_held - int(of_window)
         by_window = min(cost, int(of_window))
         by_granted = min(cost - by_window, int(granted))
@@ -186,7 +191,7 @@ class LedgerMachine(RuleBasedStateMachine):
         task, nonce, subject = f"t{next(self.numbers)}", pool.scheduler.nonce(), self.payer(user)
         text, budget, window = self.budget()
 
-        def call() -> Submitted | Refused:
+        def call() -> Submitted | Rejection:
             return pool.submit(
                 task,
                 want=int(want),
@@ -202,7 +207,7 @@ class LedgerMachine(RuleBasedStateMachine):
         price = self.expected(tokens)
         there, held, used, window_held = before = self.stands(subject, window)
         answer = call()
-        if isinstance(answer, Refused) and answer.reason == "no_balance":
+        if isinstance(answer, Rejection) and answer.reason == "no_balance":
             assert answer.unknown == (subject, window)
             known = drive(pool.scheduler.balance(subject)) is not None
             self.wrong |= known  # what it used of this window may be on its way to SQL
@@ -210,8 +215,8 @@ class LedgerMachine(RuleBasedStateMachine):
             there, held, used, window_held = before = self.stands(subject, window)
             answer = call()
         available = max(there - held, 0) + max(budget - used - window_held, 0)
-        if isinstance(answer, Refused):
-            assert answer == Refused("quota", short=Short(price, available))
+        if isinstance(answer, Rejection):
+            assert answer == Rejection("quota", short=QuotaShortfall(price, available))
             assert price > available
             assert self.stands(subject, window) == before, "a refusal takes nothing"
             self.seen.add("refused")
@@ -352,13 +357,13 @@ class LedgerMachine(RuleBasedStateMachine):
             raise StoreUnavailable("killed", sent=False)
 
         if dies:
-            scheduler.fund = die  # type: ignore[method-assign,assignment]
+            scheduler.load_balance = die  # type: ignore[method-assign,assignment]
         try:
             for time in range(times):
                 made = self.runner.run(self.balances.grant(subject, amount, grant_id=name, who="ops"))
                 assert made.new == (time == 0)
         finally:
-            scheduler.__dict__.pop("fund", None)
+            scheduler.__dict__.pop("load_balance", None)
 
     @rule(who=st.integers(0, 1), dies=st.sampled_from((None, None, "before", "after")))
     def carry(self, who: int, dies: str | None) -> None:

@@ -20,7 +20,7 @@ from tests.support.pool import Pool
 from tests.support.servers import Server
 
 from fairlane.queues.limits import RATES, pack
-from fairlane.queues.tasks import Grant, Refused, State, Submitted
+from fairlane.queues.tasks import Grant, Rejection, State, Submitted
 
 MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
 PERIODS = {setting: MINUTE_US if setting.endswith("minute") else DAY_US for setting in RATES}
@@ -155,13 +155,13 @@ class LimitsMachine(RuleBasedStateMachine):
             "keep_ms": FAR_MS,
         }
 
-        def call() -> Submitted | Refused:
+        def call() -> Submitted | Rejection:
             return pool.submit(task_id, model, want=int(want), nonce=nonce, **said)
 
         before = self.left(user)
         answer = call()
         task, longest = self.weigh(user, tokens, self.expected(model, user, tokens))
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejection):
             type(self).refusals += 1
             for subject, bucket in task.buckets.items():
                 if bucket.moved:

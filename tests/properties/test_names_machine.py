@@ -13,7 +13,7 @@ from tests.support.audit import Snapshot
 from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_MODEL
-from fairlane.queues.tasks import Refused, TaskSpec
+from fairlane.queues.tasks import Rejection, TaskSpec
 
 NAMED_AT_TIMES = "late"
 NAMES = (NAMED_AT_TIMES, "invented", "invented:é 2")
@@ -43,17 +43,17 @@ class NamesLife(Life):
         offered = any(until_ms > self.world.now_ms for until_ms in offers.values())
         named, scheduler = replica.models != (ANY_MODEL,), replica.scheduler
         reply: Any = scheduler.submit(task, want, scheduler.nonce(), "w", named=named).result()
-        answer = scheduler.submitted(reply)
-        if isinstance(answer, Refused):
+        answer = scheduler.parse_submit(reply)
+        if isinstance(answer, Rejection):
             return
         own = offered or bool(want and named)
         assert answer.line == (name if own else ANY_MODEL), "a worker that offers it gives a name a line"
         self.accepted.append(task.id)
         replica.keep(answer.grants)
-        self.told(replica, answer.later)
+        self.told(replica, answer.retry_at)
         if len(answer.grants) < want:
             replica.idle_for.add(answer.line)
-            self.check_told(answer.later, (answer.line,))
+            self.check_told(answer.retry_at, (answer.line,))
 
     def check_limits(self, shot: Snapshot) -> None:
         super().check_limits(shot)

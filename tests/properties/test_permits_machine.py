@@ -15,8 +15,8 @@ from fairlane.queues.tasks import (
     TERMINAL,
     Admitted,
     Grant,
-    Left,
-    Refused,
+    PermitEnd,
+    Rejection,
     State,
     Submitted,
 )
@@ -70,7 +70,7 @@ class Life:
         if isinstance(answer, Submitted):
             self.accepted.append(task_id)
         else:
-            assert isinstance(answer, Refused)
+            assert isinstance(answer, Rejection)
             assert answer.reason == "too_long", answer
 
     def hold(self) -> None:
@@ -79,7 +79,10 @@ class Life:
     def give_out(self) -> None:
         if self.taken:
             grant = self.taken.pop(self.chance.randrange(len(self.taken)))
-            if drive(self.pool.scheduler.permit(grant, UNUSED_MS, USED_MS, b'"permit":"p"')) is not None:
+            if (
+                drive(self.pool.scheduler.issue_permit(grant, UNUSED_MS, USED_MS, b'"permit":"p"'))
+                is not None
+            ):
                 self.out.append(grant)
                 if self.chance.random() < 0.2:  # the reply was lost
                     self.taken.append(grant)
@@ -93,7 +96,7 @@ class Life:
         if self.out:
             grant = self.chance.choice(self.out)
             outcome, _ = drive(
-                self.pool.scheduler.admit(grant.task_id, grant.epoch, self.pool.scheduler.nonce())
+                self.pool.scheduler.use_permit(grant.task_id, grant.epoch, self.pool.scheduler.nonce())
             )
             if outcome is Admitted.IN:
                 assert grant.task_id not in self.entered, "twice"
@@ -103,8 +106,8 @@ class Life:
     def leave(self) -> None:
         if self.out:
             grant = self.chance.choice(self.out)
-            outcome = drive(self.pool.scheduler.leave(grant.task_id, grant.epoch, b'"result":1'))
-            assert outcome is not Left.ENDED or grant.task_id in self.entered
+            outcome = drive(self.pool.scheduler.release_permit(grant.task_id, grant.epoch, b'"result":1'))
+            assert outcome is not PermitEnd.ENDED or grant.task_id in self.entered
             if grant.task_id in self.entered:
                 self.left.add(grant.task_id)
 
@@ -158,11 +161,11 @@ class Life:
                 self.give_out()
             self.call()
             for grant in list(self.out):
-                for act in (self.pool.scheduler.admit(grant.task_id, grant.epoch, "end"),):
+                for act in (self.pool.scheduler.use_permit(grant.task_id, grant.epoch, "end"),):
                     if drive(act)[0] is Admitted.IN and grant.task_id not in self.entered:
                         self.entered[grant.task_id] = self.world.now_ms
                         self.arrivals.append(self.world.now_ms)
-                drive(self.pool.scheduler.leave(grant.task_id, grant.epoch, b'"result":1'))
+                drive(self.pool.scheduler.release_permit(grant.task_id, grant.epoch, b'"result":1'))
                 if grant.task_id in self.entered:
                     self.left.add(grant.task_id)
             while self.calls:

@@ -35,7 +35,7 @@ from tests.support.lives import live
 from tests.support.pool import OPS
 from tests.support.servers import Server
 
-from fairlane.queues import naming
+from fairlane.queues import idempotency
 from fairlane.queues.chains import (
     Chain,
     ChainEnd,
@@ -54,15 +54,15 @@ from fairlane.queues.rules import Kind, Value
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.tasks import (
     Append,
+    ClosedUpstreams,
     End,
     EventFields,
     ExistingTask,
     Fragment,
     Grant,
-    Later,
-    Refused,
+    Rejection,
     Repair,
-    Shut,
+    RetryAt,
     State,
     Submitted,
     TaskSpec,
@@ -115,9 +115,9 @@ USER_LIMITS: tuple[tuple[str, str], ...] = (
 QUOTAS = ("", "k", "u")
 NAMES = (
     *("", "", ""),
-    naming.pack("one", "asked", 3_600_000, 3, 3_600_000),
-    naming.pack("one", "otherwise", 3_600_000, 3, 3_600_000),
-    naming.pack("other", "asked", 3_600_000, 3, 3_600_000),
+    idempotency.pack("one", "asked", 3_600_000, 3, 3_600_000),
+    idempotency.pack("one", "otherwise", 3_600_000, 3, 3_600_000),
+    idempotency.pack("other", "asked", 3_600_000, 3, 3_600_000),
 )
 """Idempotency keys, with the fingerprint of what is asked; of new ones a user may bring three in an hour."""
 PRICE, FUNDS = "900000 1 1500000 1 3", Funds(granted=1_000_000, grants=1)
@@ -371,7 +371,7 @@ class Life(RuleBasedStateMachine):
         )
         task.timeout_ms, task.wait_ms, task.run_ms = times
         task.waiting, task.follow, task.repair = flags
-        task.announced = not task.waiting
+        task.has_webhooks = not task.waiting
         task.estimated_input, task.max_output, task.weight = tokens
         task.key_limits, task.user_limits = self.limits
         task.price, task.quota, task.idempotency = PRICE, self.quota, named
@@ -380,7 +380,7 @@ class Life(RuleBasedStateMachine):
             task.fallback_after_ms, task.asked = falls_after, "a route"
         if self.quota:
             payer = subjects_of(user)[self.quota == "u"]
-            drive(replica.scheduler.fund(payer, FUNDS))
+            drive(replica.scheduler.load_balance(payer, FUNDS))
         want = 1 if replica.serves(model) and replica.free > 0 else 0
         nonce, scheduler = replica.scheduler.nonce(), replica.scheduler
         chain = None
@@ -390,7 +390,7 @@ class Life(RuleBasedStateMachine):
 
         def call() -> Any:
             reply = scheduler.submit(task, want, nonce, "w", upstream=replica.upstream, chain=chain).result()
-            return scheduler.submitted(reply)
+            return scheduler.parse_submit(reply)
 
         answer = call()
         self.calls.append(Call("submit", call, answer))
@@ -401,7 +401,7 @@ class Life(RuleBasedStateMachine):
             assert answer.task_id in self.accepted
             assert self.record(answer.task_id)["state"] == answer.state
             return
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejection):
             never = answer.reached is not None and answer.reached.asked > answer.reached.limit
             assert answer.reason in ("cancelled", "quota", "other") or (answer.retry_ms > 0) != never, answer
             return
@@ -410,7 +410,7 @@ class Life(RuleBasedStateMachine):
         self.accepted.append(task.id)
         if not lost:
             replica.keep(answer.grants)
-            self.told(replica, answer.later, answer.shut)
+            self.told(replica, answer.retry_at, answer.closed_upstreams)
         if falls_after < 0:
             assert answer.model == model
         if (
@@ -418,7 +418,7 @@ class Life(RuleBasedStateMachine):
         ):  # else the slot is for another model, and nothing was asked
             replica.idle_for.add(model)
             if not lost:
-                self.check_told(answer.later, (model,))
+                self.check_told(answer.retry_at, (model,))
 
     @rule(who=WHO, want=st.integers(1, 3), lost=st.sampled_from((False, False, True)))
     def take(self, who: int, want: int, lost: bool) -> None:
@@ -432,7 +432,7 @@ class Life(RuleBasedStateMachine):
 
         def call() -> Any:
             reply = scheduler.take(replica.models, want, nonce, "w", replica.upstream).result()
-            return scheduler.taken(reply)
+            return scheduler.parse_take(reply)
 
         answer = call()
         grants: list[Grant] = answer.grants
@@ -442,12 +442,12 @@ class Life(RuleBasedStateMachine):
             replica.idle_for |= set(replica.models)
         if not lost:
             replica.keep(grants)
-            self.told(replica, answer.later, answer.shut)
+            self.told(replica, answer.retry_at, answer.closed_upstreams)
             if len(grants) < want:
-                self.check_told(answer.later, [model for model in self.models if replica.serves(model)])
+                self.check_told(answer.retry_at, [model for model in self.models if replica.serves(model)])
         return grants
 
-    def told(self, replica: Replica, later: Later, shut: Shut = ()) -> None:
+    def told(self, replica: Replica, later: RetryAt, shut: ClosedUpstreams = ()) -> None:
         """Remember when to ask again, and what not to ask for until then."""
         for model, ms in shut:
             replica.shut[model] = self.world.now_ms + min(ms, MAX_SHUT_MS)
@@ -458,7 +458,7 @@ class Life(RuleBasedStateMachine):
                 continue
             replica.timers[model] = self.world.now_ms + ms
 
-    def check_told(self, later: Later, models: Sequence[str]) -> None:
+    def check_told(self, later: RetryAt, models: Sequence[str]) -> None:
         """Who asked in vain was told the instant, where time alone was in the way."""
         shot = Snapshot(self.world)
         named = {model for model, _ in later}
@@ -497,9 +497,9 @@ class Life(RuleBasedStateMachine):
             kind = "wake"
         if kind == "wake":
             scheduler = replica.scheduler
-            answer = scheduler.taken(scheduler.take([model], 0, scheduler.nonce()).result())
+            answer = scheduler.parse_take(scheduler.take([model], 0, scheduler.nonce()).result())
             assert answer.grants == []
-            self.told(replica, answer.later)
+            self.told(replica, answer.retry_at)
 
     @rule(who=WHO, which=st.integers(0, 9), events=st.integers(1, 3), skip=st.sampled_from((0, 0, 0, 2)))
     def append(self, who: int, which: int, events: int, skip: int) -> None:
@@ -511,7 +511,7 @@ class Life(RuleBasedStateMachine):
         fields = self.chunks(events)
 
         def call(seq: int, fields: list[EventFields]) -> tuple[str, int]:
-            return scheduler.appended(scheduler.append([Append(grant, seq, fields, True)]).result())[0]
+            return scheduler.parse_append(scheduler.append([Append(grant, seq, fields, True)]).result())[0]
 
         current, seq = self.is_current(grant), written.next_seq + skip
         if current and written.closed:
@@ -575,7 +575,7 @@ class Life(RuleBasedStateMachine):
             task.fallback_after_ms, task.asked = falls_after, "another route"
         if self.quota:
             payer = subjects_of(self.record(of.chain).get("user", USERS[0]))[self.quota == "u"]
-            drive(scheduler.fund(payer, FUNDS))
+            drive(scheduler.load_balance(payer, FUNDS))
         stage, terminal = Stage(number, f"s{number}"), b"{%d}" % next(self.numbers)
         end = ChainEnd(State.COMPLETED, "", ("done", terminal))
         short = ChainEnd(State.FAILED, "X", ("error", terminal), stage, model, queue)
@@ -596,7 +596,7 @@ class Life(RuleBasedStateMachine):
         written, fields = self.writer(grant), self.chunks(events)
 
         def call(seq: int, fields: list[EventFields]) -> Any:
-            return scheduler.advanced(scheduler.advance(grant, seq, fields, step).result())
+            return scheduler.parse_advance(scheduler.advance(grant, seq, fields, step).result())
 
         current, known, before = self.is_current(grant), self.record(grant.task_id), Snapshot(self.world)
         chain: Chain | None = drive(scheduler.chain(of.chain))
@@ -637,7 +637,7 @@ class Life(RuleBasedStateMachine):
         replica.let_go(grant)
         if not lost:
             replica.keep(list(answer.grants))
-            self.told(replica, answer.later, answer.shut)
+            self.told(replica, answer.retry_at, answer.closed_upstreams)
 
     def writer(self, grant: Grant) -> Written:
         return self.written.setdefault(grant.token, Written(grant))
@@ -696,7 +696,7 @@ class Life(RuleBasedStateMachine):
                     upstream=replica.upstream,
                 ),
             )
-            return scheduler.finished(reply.result())
+            return scheduler.parse_finish(reply.result())
 
         current, known, seq = self.is_current(grant), self.record(grant.task_id), written.next_seq
         written_by_owner = written_by_owner and not (current and written.closed)
@@ -720,7 +720,7 @@ class Life(RuleBasedStateMachine):
         replica.let_go(grant)
         if not lost:
             replica.keep(answer.grants)
-            self.told(replica, answer.later, answer.shut)
+            self.told(replica, answer.retry_at, answer.closed_upstreams)
 
     @rule(who=WHO, which=st.integers(0, 9))
     def sent(self, who: int, which: int) -> None:
@@ -728,7 +728,7 @@ class Life(RuleBasedStateMachine):
         replica, grant = self.replicas[who], self.pick(who, which)
         if grant is not None:
             self.have_left.add(grant.token)
-            self.told(replica, replica.scheduler.told_later(replica.scheduler.sent([grant]).result()))
+            self.told(replica, replica.scheduler.parse_sent(replica.scheduler.sent([grant]).result()))
 
     @rule(
         who=WHO,
@@ -773,7 +773,7 @@ class Life(RuleBasedStateMachine):
             assert answer.outcome == "ended", "after output no retry"
         self.calls.append(Call("requeue", call, answer))
         self.writer(grant).closed = True
-        self.told(replica, answer.later)
+        self.told(replica, answer.retry_at)
         replica.let_go(grant)
 
     @rule(which=st.integers(0, 30), tombstone=st.sampled_from((0, 5000)))

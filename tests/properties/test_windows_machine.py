@@ -24,7 +24,7 @@ class WindowsLife(Life):
         grants = [grant for grant in replica.held.values() if grant.token not in self.have_left]
         self.pass_ms(ms)
         self.have_left |= {grant.token for grant in grants}
-        self.told(replica, replica.scheduler.told_later(replica.scheduler.sent(grants).result()))
+        self.told(replica, replica.scheduler.parse_sent(replica.scheduler.sent(grants).result()))
 
     @rule(who=WHO)
     def take_in_time(self, who: int) -> None:

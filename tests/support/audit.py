@@ -19,7 +19,7 @@ GONE = -2
 LARGE_BODY = 16384
 """As in base.lua."""
 PART_KEPT_MS = 60_000
-"""As in staging.lua."""
+"""As in stages.lua."""
 PROBES = 2
 """As in upstreams.lua."""
 TERMINAL_EVENTS = {b"done", b"error", b"cancelled"}

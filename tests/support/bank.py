@@ -26,7 +26,7 @@ from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
-from fairlane.queues.tasks import End, Grant, Refused, State, Submitted, TaskSpec, Used
+from fairlane.queues.tasks import End, Grant, Rejection, State, Submitted, TaskSpec, Used
 
 CREDIT = 1_000_000
 PRICE = f"{CREDIT} {CREDIT} 0 0 0"
@@ -56,7 +56,7 @@ class Bank:
 
     async def submit(
         self, task: str = "", user: str = "acme", chain: ChainStart | None = None, **more: Any
-    ) -> Submitted | Refused:
+    ) -> Submitted | Rejection:
         """Once, or again when the store has been told what there is."""
         name = task or f"{self.scheduler.replica}-{next(self._numbers)}"
         spec = TaskSpec(
@@ -66,25 +66,25 @@ class Bank:
             setattr(spec, field, value)
         for _ in range(3):
             reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w", chain=chain)
-            answer = self.scheduler.submitted(reply)
-            if not isinstance(answer, Refused) or answer.reason != "no_balance":
+            answer = self.scheduler.parse_submit(reply)
+            if not isinstance(answer, Rejection) or answer.reason != "no_balance":
                 break
             await self.balances.load(*answer.unknown)
         return answer
 
     async def take(self, want: int = 1) -> list[Grant]:
         reply = await self.scheduler.take(["m"], want, self.scheduler.nonce(), "w")
-        return self.scheduler.taken(reply).grants
+        return self.scheduler.parse_take(reply).grants
 
     async def advance(self, grant: Grant, tokens: int, then: StageEntry | ChainEnd | None) -> str:
         step = Step(b"{}", Used(tokens, 0), self.scheduler.nonce(), then, worker="w")
-        return self.scheduler.advanced(await self.scheduler.advance(grant, 2, [], step)).outcome
+        return self.scheduler.parse_advance(await self.scheduler.advance(grant, 2, [], step)).outcome
 
     async def finish(self, grant: Grant, tokens: int, state: State = State.COMPLETED) -> str:
         end = End(
             state, "", ("done", b"{}"), Used(tokens, 0), self.scheduler.nonce(), models=("m",), worker="w"
         )
-        return self.scheduler.finished(await self.scheduler.finish(grant, 2, [], end)).outcome
+        return self.scheduler.parse_finish(await self.scheduler.finish(grant, 2, [], end)).outcome
 
     async def pay(self, tokens: int, user: str = "acme", **more: Any) -> None:
         """Run a task that uses so many."""

@@ -131,7 +131,7 @@ def sample_ends() -> Ends:
         no_worker=fragment("Worker disconnected", "NO_WORKER"),
         left=Fragment(b'"by":"client"', "CANCELLED"),
         unavailable=fragment("unavailable", "MODEL_UNAVAILABLE"),
-        left_unreported=Fragment(b'"result":{"reported":false}', ""),
+        permit_unreported=Fragment(b'"result":{"reported":false}', ""),
         permit_unused=fragment("The permit was not used in time", "PERMIT_EXPIRED"),
     )
 

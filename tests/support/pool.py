@@ -7,8 +7,8 @@ from tests.support.direct import Subscription, World, drive
 from tests.support.ids import numbered
 
 from fairlane.gateway.records.entries import Charge, UsageRow, read_charge, read_usage
-from fairlane.queues.actor import Actor
 from fairlane.queues.chains import Advanced, Chain, ChainEnd, ChainStart, Part, Stage, StageEntry, Step
+from fairlane.queues.overrides import Actor
 from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import (
@@ -19,10 +19,10 @@ from fairlane.queues.tasks import (
     Finished,
     Fragment,
     Grant,
-    Later,
     Place,
-    Refused,
+    Rejection,
     Repair,
+    RetryAt,
     State,
     Submitted,
     Taken,
@@ -94,14 +94,14 @@ class Pool:
         nonce: str = "",
         chain: ChainStart | None = None,
         **more: Any,
-    ) -> Submitted | ExistingTask | Refused:
+    ) -> Submitted | ExistingTask | Rejection:
         spec = self.spec(task_id, model, **more)
         reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1", chain=chain)
-        return self.scheduler.submitted(reply.result())
+        return self.scheduler.parse_submit(reply.result())
 
     def start(
         self, task_id: str, model: str = "m", *, of: int = 3, parts: Sequence[bytes] = (), **more: Any
-    ) -> Submitted | ExistingTask | Refused:
+    ) -> Submitted | ExistingTask | Rejection:
         """Submit a chain."""
         about = {name: more.pop(name) for name in ("reserve", "request", "head", "queues") if name in more}
         chain = ChainStart(
@@ -150,7 +150,7 @@ class Pool:
             "w1",
         )
         reply = self.scheduler.advance(grant, seq, [("chunk", data) for data in chunks], step)
-        return self.scheduler.advanced(reply.result())
+        return self.scheduler.parse_advance(reply.result())
 
     def chain(self, task_id: str, *, contents: bool = True) -> Chain | None:
         result: Chain | None = drive(self.scheduler.chain(task_id, contents=contents))
@@ -175,7 +175,7 @@ class Pool:
     ) -> Taken:
         """`take` with the instants it names."""
         reply = self.scheduler.take(models or ["m"], want, nonce or self.scheduler.nonce(), worker, upstream)
-        return self.scheduler.taken(reply.result())
+        return self.scheduler.parse_take(reply.result())
 
     def taken(self, *models: str, want: int = 1) -> list[str]:
         """The ids of what a take grants."""
@@ -184,7 +184,7 @@ class Pool:
     def append(self, grant: Grant, seq: int, *data: bytes, output: bool = True) -> tuple[str, int]:
         events = [("chunk", piece) for piece in data or (b"{}",)]
         reply = self.scheduler.append([Append(grant, seq, events, output)]).result()
-        return self.scheduler.appended(reply)[0]
+        return self.scheduler.parse_append(reply)[0]
 
     def finish(
         self,
@@ -216,7 +216,7 @@ class Pool:
                 keep_ms=slot_ms,
             ),
         )
-        return self.scheduler.finished(reply.result())
+        return self.scheduler.parse_finish(reply.result())
 
     def requeue(
         self,
@@ -236,9 +236,9 @@ class Pool:
         result: Ended = drive(call)
         return result
 
-    def sent(self, *grants: Grant) -> Later:
+    def sent(self, *grants: Grant) -> RetryAt:
         """The requests of these have left."""
-        return self.scheduler.told_later(self.scheduler.sent(grants).result())
+        return self.scheduler.parse_sent(self.scheduler.sent(grants).result())
 
     def repair(
         self, grant: Grant, payload: bytes = b"{}", used: tuple[int, ...] = (10, 5), end: Fragment = MISMATCH
@@ -318,7 +318,7 @@ class Pool:
 
     def last_id(self, task_id: str) -> str:
         """The id of the newest event of a log."""
-        last = drive(self.scheduler.last(task_id))
+        last = drive(self.scheduler.last_event(task_id))
         return f"{last.epoch}-{last.seq}"
 
     def place(self, task_id: str) -> Place:

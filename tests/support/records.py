@@ -45,7 +45,7 @@ def entry(
     route: str = "",
     template: str = "",
 ) -> bytes:
-    """An entry of the kind `usage`, packed as `record_usage` packs it (recording.lua): it waited 200 ms and ran for 700."""
+    """An entry of the kind `usage`, packed as `record_usage` packs it (records.lua): it waited 200 ms and ran for 700."""
     times = [str(ended), str(ended - 900), str(ended - 700), str(ended - 500)]
     told = [task, str(tokens[0]), str(tokens[1]), more]
     fields = [*times, state, code, queue, "openaiLike", user, key, model, asked or False, "w1", "1", "1"]

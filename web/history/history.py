@@ -15,7 +15,7 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import category_of
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.metrics import OTHER
 from fairlane.queues.store.link import RedisLink
 from fairlane.web.history.buckets import Bucket, ModelCounts
@@ -71,7 +71,7 @@ class History:
     async def close(self) -> None:
         """Write the last bucket, if Redis accepts it immediately, and stop."""
         if self._task is not None:
-            await end_tasks(self._task)
+            await cancel_and_wait(self._task)
             await self.write(now_ms() // BUCKET_MS * BUCKET_MS)
 
     async def _step(self) -> float:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from fairlane.queues.logs.rate_limited import RateLimit
-from fairlane.queues.logs.sentences import unquoted
+from fairlane.queues.logs.redaction import unquoted
 from fairlane.workers.sdk.errors import TaskError
 
 

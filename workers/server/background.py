@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, set_within
+from fairlane.queues.loops import cancel_and_wait, wait_event
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -50,7 +50,7 @@ class Background:
             except StoreError:
                 if self._loop.time() > give_up_at:
                     raise
-            await set_within(self._store_back, delay)
+            await wait_event(self._store_back, delay)
             delay = min(delay * 2, MAX_DELAY_S)
 
     def store_is_back(self) -> None:
@@ -60,7 +60,7 @@ class Background:
 
     async def close(self) -> None:
         """Cancel what is under way."""
-        await end_tasks(*self._tasks)
+        await cancel_and_wait(*self._tasks)
 
 
 def observe(reply: asyncio.Future[Any]) -> None:

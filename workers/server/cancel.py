@@ -57,7 +57,7 @@ class Cancels:
         self._background.spawn(self._until_abandoned(task_id))
 
     async def _until_abandoned(self, task_id: str) -> None:
-        await self._background.until_answered(lambda: self._scheduler.drop(task_id))
+        await self._background.until_answered(lambda: self._scheduler.delete_task(task_id))
         await self._until_cancelled(task_id, "gateway")
 
     async def _until_cancelled(self, task_id: str, by: By) -> None:

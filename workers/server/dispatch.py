@@ -12,7 +12,7 @@ from collections.abc import Collection
 from fairlane.queues.keys import Keys
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
-from fairlane.streaming.flushes import Flushes
+from fairlane.streaming.append_batcher import AppendBatcher
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.server.background import Background
@@ -85,7 +85,7 @@ class Dispatcher:
             self._remote_workers,
             background,
             settings,
-            Flushes(scheduler, loop),
+            AppendBatcher(scheduler, loop),
             timeouts,
             tracer,
         )

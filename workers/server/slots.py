@@ -13,7 +13,15 @@ from typing import Any
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.scheduler import MAX_TAKEN, Scheduler
-from fairlane.queues.tasks import ExistingTask, Grant, Later, Refused, Shut, Submitted, TaskSpec
+from fairlane.queues.tasks import (
+    ClosedUpstreams,
+    ExistingTask,
+    Grant,
+    Rejection,
+    RetryAt,
+    Submitted,
+    TaskSpec,
+)
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import ANY, Pool, Worker
@@ -57,11 +65,11 @@ class Slots:
 
     def submit(
         self, task: TaskSpec, chain: ChainStart | None = None
-    ) -> Awaitable[Submitted | ExistingTask | Refused]:
+    ) -> Awaitable[Submitted | ExistingTask | Rejection]:
         """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. Raises
         StoreUnavailable; what happened to it then, it will not run later: only one with an idempotency key may, for its caller
         to come again, and one that is submitted again by its id."""
-        done: asyncio.Future[Submitted | ExistingTask | Refused] = self._loop.create_future()
+        done: asyncio.Future[Submitted | ExistingTask | Rejection] = self._loop.create_future()
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
         if chain is None:
             self._payloads.put(task.id, task.payload)
@@ -89,7 +97,7 @@ class Slots:
         comes_again: bool,
         worker: Worker | None,
         want: int,
-        done: asyncio.Future[Submitted | ExistingTask | Refused],
+        done: asyncio.Future[Submitted | ExistingTask | Rejection],
         reply: asyncio.Future[Any],
     ) -> None:
         if worker:
@@ -103,15 +111,15 @@ class Slots:
                 done.set_exception(error)
                 done.exception()
             return
-        answer = self._scheduler.submitted(reply.result())
+        answer = self._scheduler.parse_submit(reply.result())
         if not isinstance(answer, Submitted):
             self._payloads.pop(task_id)
             if worker and isinstance(answer, ExistingTask):  # these come in crowds
                 self._on_no_grant(worker)
         elif worker:
-            self.assign_grants(worker, answer.grants, answer.later, answer.shut)
+            self.assign_grants(worker, answer.grants, answer.retry_at, answer.closed_upstreams)
         else:
-            self.ask_later(answer.later)
+            self.ask_later(answer.retry_at)
         if not done.done():
             done.set_result(answer)
 
@@ -133,7 +141,7 @@ class Slots:
 
     def _on_handed_on(self, reply: asyncio.Future[Any]) -> None:
         if not reply.cancelled() and reply.exception() is None:
-            self.ask_later(self._scheduler.taken(reply.result()).later)
+            self.ask_later(self._scheduler.parse_take(reply.result()).retry_at)
 
     def fill(self, worker: Worker) -> asyncio.Future[Any] | None:
         """Ask for tasks for all free slots of a worker: at most MAX_TAKEN at a time, and again while all are granted. None:
@@ -186,7 +194,7 @@ class Slots:
         worker.give_back(want)
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that no replica knows of are free again after a few seconds; the sweep wakes
-        grants, later, shut = self._scheduler.taken(reply.result())
+        grants, later, shut = self._scheduler.parse_take(reply.result())
         self.ask_later(later)
         self._shut(worker, shut)
         for grant in grants:
@@ -200,7 +208,9 @@ class Slots:
         elif want == MAX_TAKEN:
             self.fill(worker)
 
-    def assign_grants(self, worker: Worker, grants: list[Grant], later: Later, shut: Shut) -> None:
+    def assign_grants(
+        self, worker: Worker, grants: list[Grant], later: RetryAt, shut: ClosedUpstreams
+    ) -> None:
         """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
         if later:
             self.ask_later(later)
@@ -211,7 +221,7 @@ class Slots:
         if not grants:
             self._on_no_grant(worker)
 
-    def _shut(self, worker: Worker, shut: Shut) -> None:
+    def _shut(self, worker: Worker, shut: ClosedUpstreams) -> None:
         """Nothing of these models starts through the worker's upstream: others are asked first, until a timer rings."""
         for model, ms in shut:
             self.pool.shut(model, worker.upstream, min(ms, MAX_SHUT_MS))

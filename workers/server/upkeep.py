@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.presence import MAX_PER_MESSAGE
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import CLOSE_NO_ACK
 from fairlane.workers.server.offers.health import Health
@@ -70,7 +70,7 @@ class Upkeep:
 
     async def close(self) -> None:
         """End."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
     # ---- rounds ----------
 

@@ -19,11 +19,11 @@ from fairlane.gateway.operator.settings_view import Came, Layer
 from fairlane.gateway.settings import MAX_ENDPOINTS, EndpointSettings, unusable_endpoint
 from fairlane.gateway.settings.flatten import SET
 from fairlane.gateway.settings.parts import Identifier
-from fairlane.queues.actor import Actor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import Model, StoreInspector
 from fairlane.queues.keys import ENDPOINT
-from fairlane.queues.survey.survey import Model, Surveyor
+from fairlane.queues.overrides import Actor
 
 _BESIDE = ("name", "note")
 """What of a body is no setting."""
@@ -66,14 +66,14 @@ class EndpointAdmin:
         watch: EndpointsWatch,
         current: Current,
         audit: AuditRecord,
-        surveyor: Surveyor,
+        inspector: StoreInspector,
     ) -> None:
         """`watch`: hears of a change here at once."""
         self._store = store
         self._watch = watch
         self._current = current
         self._audit = audit
-        self._surveyor = surveyor
+        self._surveyor = inspector
 
     # ---- what there is ----------
 

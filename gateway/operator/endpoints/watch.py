@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 
 LOOK_S = 0.3
 LAST_S = 1.0
@@ -41,7 +41,7 @@ class EndpointsWatch:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_S):
                 await self._turn.acquire()  # for good: nothing is read any more
-        await end_tasks(self._looking)
+        await cancel_and_wait(self._looking)
 
     async def read(self) -> StoredEndpoints:
         """Take over what has changed; all of them, as they are now. Raises DatabaseUnavailable."""

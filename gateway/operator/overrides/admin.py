@@ -15,9 +15,8 @@ from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.settings import check_name, described, in_force, no_queue, read_change
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS, ROUTE_SETTINGS, InvalidOverride, overridden
 from fairlane.gateway.settings import external, external_name, external_value, notes
-from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
-from fairlane.queues.overrides import ALL, Override, OverrideStore, Rejected, Target, new_override_id
+from fairlane.queues.overrides import ALL, Actor, Override, OverrideStore, Rejected, Target, new_override_id
 from fairlane.queues.rules import Kind
 from fairlane.queues.scheduler import Scheduler
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks
+from fairlane.queues.loops import cancel_and_wait
 from fairlane.queues.overrides import Override, Overrides, OverrideStore
 
 log = structlog.get_logger("fairlane.gateway")
@@ -45,7 +45,7 @@ class OverrideMonitor:
 
     async def close(self) -> None:
         """End."""
-        await end_tasks(self._reading)
+        await cancel_and_wait(self._reading)
 
     def notice(self, version: bytes) -> None:
         """Read the overrides again if this is another version; a read that fails is retried with the next sweep."""

@@ -33,7 +33,7 @@ function chains.count_bytes(u, before, after)
   if large ~= 0 and call('HINCRBY', keys.bulk(), u, whole(large)) <= 0 then call('HDEL', keys.bulk(), u) end
 end
 
--- Put into an entry of the outbox (recording.lua) what differs where its task is a chain's, or a part: `done`: of a stage that is
+-- Put into an entry of the outbox (records.lua) what differs where its task is a chain's, or a part: `done`: of a stage that is
 -- completed, while the chain goes on. Returns the chain, the chain of a part, the most that the stage or part was to cost, and whether
 -- there is nothing to record but what was paid, as the chain ended while parts ran, of which each is recorded by itself; and when the
 -- chain entered the stage, if it is not the first.

@@ -4,7 +4,7 @@
 -- A breaker is closed, open, or half-open. Closed, the outcomes of attempts are remembered from a failure on, for a window of time;
 -- where enough of them are failures, and half of all, it opens: nothing of the model starts through the upstream for a while. When
 -- that is over it is half-open: a few tasks at a time may start, its probes. As many that go well close it; one that fails opens it
--- again, for twice as long. Only failures that an upstream is to blame for count (OF_UPSTREAM).
+-- again, for twice as long. Only failures that an upstream is to blame for count (BLAMES_UPSTREAM).
 -- What began before it opened counts for nothing, whatever it comes to.
 -- (Nygard, Release It!, 2007, has the pattern; the bounds are near those of resilience4j and Finagle.)
 local upstreams = {}
@@ -116,8 +116,8 @@ end
 -- fault, but where it had to match something: then it may be the model's.
 function upstreams.told_by(id, code)
   if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'schema') == 1 end
-  if TELLS_THAT_IT_WORKS[code] then return true end
-  if OF_UPSTREAM[code] then return false end
+  if PROVES_UPSTREAM_WORKS[code] then return true end
+  if BLAMES_UPSTREAM[code] then return false end
   return nil
 end
 

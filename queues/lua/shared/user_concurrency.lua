@@ -1,6 +1,6 @@
 local running_limits, subject_at_limit, park_at_limit, unpark_next, unpark_for
 do
--- How many tasks of a key, or of one user of a delegating key, may run at once, over all models (limiting.lua says what a subject is).
+-- How many tasks of a key, or of one user of a delegating key, may run at once, over all models (limits.lua says what a subject is).
 --
 -- Who runs as many is not refused but held: each of its flows is parked when its turn comes, and stands in a line of those that are
 -- held in that lane. When a task of the subject ends, the first of each such line comes back, but where one that came back before is

@@ -48,7 +48,7 @@ class BlockStreamView(ABC):
             self._latest_usage = read_usage(event.data)
             return b""
         if event.type == "start":
-            if self._info.falls:
+            if self._info.has_fallback:
                 self._info = msgspec.structs.replace(self._info, model=read_model(event.data))
             return self._started()
         if event.terminal or event.type in ("gap", "restart"):

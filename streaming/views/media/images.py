@@ -12,7 +12,7 @@ _OF_ALL = ("background", "output_format", "quality", "size")
 
 
 class ImageBodyView(MediaBodyView):
-    """The images of a completed task: a result with a list of `data`, or that list. Raises MisfitError for anything else."""
+    """The images of a completed task: a result with a list of `data`, or that list. Raises ResultShapeError for anything else."""
 
     def body(self) -> tuple[bytes, bytes]:
         result = self.result

@@ -6,7 +6,7 @@ from fairlane.streaming.views.media.typed import JSON, MediaBodyView
 
 class ModerationBodyView(MediaBodyView):
     """The judgements of a completed task: a result with a list of `results`, or that list itself. Id and model are the task's
-    where the worker names none. Raises MisfitError for anything else."""
+    where the worker names none. Raises ResultShapeError for anything else."""
 
     def body(self) -> tuple[bytes, bytes]:
         result = self.result
@@ -18,11 +18,11 @@ class ModerationBodyView(MediaBodyView):
         else:
             raise self.misfit("moderations")
         own = {"id": json_string(f"modr-{self.info.task_id}"), "model": json_string(self.info.model)}
-        if kind_of(told.get("id")) == kind_of(told.get("model")) == '"' and not self.info.falls:
+        if kind_of(told.get("id")) == kind_of(told.get("model")) == '"' and not self.info.has_fallback:
             return JSON, result or b""
         told = own | {name: value for name, value in told.items() if kind_of(value)}
         if (
-            self.info.falls
+            self.info.has_fallback
         ):  # its caller named a route: which model answered is told by the name that it has here
             told["model"] = own["model"]
         return JSON, join_object(told.items())

@@ -16,7 +16,7 @@ from fairlane.streaming.events import Event, read_chunk, read_done, why_failed
 from fairlane.streaming.jsontext import members, string_or_none
 from fairlane.streaming.views.choice import what_came
 from fairlane.streaming.views.media.typed import MediaStreamView, frame
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 from fairlane.streaming.views.sse import error_frame
 from fairlane.streaming.views.task import TaskInfo
 
@@ -45,7 +45,7 @@ class CutShort(Exception):
 
 class SpeechBytesView:
     """The bytes of speech as they come. A failure before the first of them is told by a status; after it, by the connection's
-    end: raises CutShort. Of a result that is no audio it raises MisfitError."""
+    end: raises CutShort. Of a result that is no audio it raises ResultShapeError."""
 
     silence = b""
     place_every_s = 0.0
@@ -118,7 +118,7 @@ class SpeechEventsView(MediaStreamView):
         else:
             try:
                 frames = _audio(whole_audio(done.result))
-            except MisfitError as misfit:
+            except ResultShapeError as misfit:
                 return error_frame(str(misfit), "JSON_PARSE_FAILED")
         usage = self.usage(done.usage, done.result)
         return frames + frame(b"speech.audio.done", [("usage", usage)] if usage else [])
@@ -130,15 +130,15 @@ def type_of(response_format: str) -> bytes:
 
 
 def whole_audio(result: bytes | None) -> bytes:
-    """The bytes of a worker's result. Raises MisfitError."""
+    """The bytes of a worker's result. Raises ResultShapeError."""
     found = members(result)
     text = string_or_none(result) if found is None else string_or_none(found.get("data"))
     if text is None:
-        raise MisfitError(f"The worker answered with {what_came(result)}, not with audio")
+        raise ResultShapeError(f"The worker answered with {what_came(result)}, not with audio")
     decoder = _Decoder()
     data = decoder.feed(text)
     if not decoder.finish():
-        raise MisfitError(f"The worker answered with {what_came(result)}, {_NOT}")
+        raise ResultShapeError(f"The worker answered with {what_came(result)}, {_NOT}")
     return data
 
 

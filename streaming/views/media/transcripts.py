@@ -23,7 +23,7 @@ from fairlane.streaming.views.media.typed import (
     media_usage,
     with_media_usage,
 )
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 from fairlane.streaming.views.sse import error_frame
 from fairlane.streaming.views.task import TaskInfo
 
@@ -46,7 +46,7 @@ _string = msgspec.json.Decoder(str)
 
 
 class TranscriptBodyView(MediaBodyView):
-    """The transcript of a completed task. Raises MisfitError for a result that cannot be told in the asked format."""
+    """The transcript of a completed task. Raises ResultShapeError for a result that cannot be told in the asked format."""
 
     def __init__(self, info: TaskInfo, response_format: str = "json") -> None:
         super().__init__(info)
@@ -139,11 +139,11 @@ def _time(seconds: float, point: str) -> str:
 
 def _segments_of(raw: bytes | None) -> list[_Segment]:
     if kind_of(raw) != "[":
-        raise MisfitError("The worker answered without segments, of which subtitles are made")
+        raise ResultShapeError("The worker answered without segments, of which subtitles are made")
     try:
         segments = _segments.decode(raw or b"")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise MisfitError(f"The worker's segments cannot be subtitles: {error}") from None
+        raise ResultShapeError(f"The worker's segments cannot be subtitles: {error}") from None
     if len(segments) > MAX_SEGMENTS:
-        raise MisfitError(f"The worker answered with more than {MAX_SEGMENTS} segments")
+        raise ResultShapeError(f"The worker answered with more than {MAX_SEGMENTS} segments")
     return segments

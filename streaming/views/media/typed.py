@@ -6,7 +6,7 @@ from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_usage, why_failed
 from fairlane.streaming.jsontext import join_object, kind_of, members
 from fairlane.streaming.views.choice import what_came
-from fairlane.streaming.views.result import MisfitError, ResultView
+from fairlane.streaming.views.result import ResultShapeError, ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, error_frame
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import normalise_usage, pick_usage
@@ -19,7 +19,7 @@ class MediaBodyView(ResultView, ABC):
     """The body of a completed task, of whatever type."""
 
     def typed(self) -> bytes:
-        """Type and body: see `split_typed`. Raises MisfitError for a result that is no answer to the call."""
+        """Type and body: see `split_typed`. Raises ResultShapeError for a result that is no answer to the call."""
         kind, body = self.body()
         return b"%b\n%b" % (kind, body)
 
@@ -27,10 +27,10 @@ class MediaBodyView(ResultView, ABC):
     def body(self) -> tuple[bytes, bytes]:
         """Its type, and itself."""
 
-    def misfit(self, wanted: str) -> MisfitError:
+    def misfit(self, wanted: str) -> ResultShapeError:
         """That the worker answered with something else."""
         came = what_came(self.result) if self.result or not self.has_chunks else "text"
-        return MisfitError(f"The worker answered with {came}, not with {wanted}")
+        return ResultShapeError(f"The worker answered with {came}, not with {wanted}")
 
 
 def split_typed(typed: bytes) -> tuple[bytes, bytes]:

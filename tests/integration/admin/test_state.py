@@ -7,7 +7,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.queues.survey import survey
+from fairlane.queues.inspect import inspector
 
 from .operating import change, row
 
@@ -63,8 +63,8 @@ async def test_the_limits_that_hold_are_shown_and_which_were_changed(gateway: St
 async def test_queues_show_what_runs_waits_and_how_long_the_oldest_has(
     here: Talk, there: Talk, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(survey, "MAX_TASKS", most)
-    monkeypatch.setattr(survey, "MAX_USERS", min(most, 32))
+    monkeypatch.setattr(inspector, "MAX_TASKS", most)
+    monkeypatch.setattr(inspector, "MAX_USERS", min(most, 32))
     async with there.worker2(["m"], slots=4) as worker:
         for user in "abcd":
             await submit(here, "paid", user)
@@ -89,7 +89,7 @@ async def test_queues_show_what_runs_waits_and_how_long_the_oldest_has(
 
 async def test_the_share_of_service_follows_what_was_used(here: Talk, there: Talk) -> None:
     async def has_read() -> bool:
-        return len(here.served.gateway.surveyor.shares) > 0
+        return len(here.served.gateway.inspector.shares) > 0
 
     await until(has_read, "a first reading")
     assert (await row(here, "queue", "paid_batch"))["share"] is None

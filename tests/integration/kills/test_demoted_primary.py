@@ -105,7 +105,7 @@ async def test_commands_and_messages_go_over_to_the_new_primary(couple: Couple, 
                 assert not await ready(gateway)
             await worker.chunk(task, "meanwhile ", 2)
             assert not await ready(talk), "the address still leads to the replica"
-            assert "no primary" in talk.served.gateway.link.trouble
+            assert "no primary" in talk.served.gateway.link.last_error
 
             couple.switch()
             for gateway in (talk, other):

@@ -41,7 +41,7 @@ async def look(talk: Talk, rounds: int = 1) -> dict[str, Any]:
 
 async def answered_quickly(talk: Talk, measure: Measure) -> None:
     """So many answers have taken 10 ms that those of this test, on a busy machine, count for nothing."""
-    await talk.served.gateway.scheduler.congestion("m", PERIOD_MS, {name_of(measure, 10): 5000})
+    await talk.served.gateway.scheduler.model_load("m", PERIOD_MS, {name_of(measure, 10): 5000})
 
 
 async def failure_of(talk: Talk, task_id: str) -> tuple[str, str]:

@@ -33,8 +33,8 @@ from fairlane.gateway.records.refusals import (
     read_page,
 )
 from fairlane.gateway.records.refusals import purge as purge_refusals
-from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.store.link import RedisLink
 
@@ -69,7 +69,7 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
     monkeypatch.setattr(module, "LEFT_MS", 0)
     async with carrying(redis_url, database_url) as (outbox, database, link):
         operator = scheduler(link)
-        await operator.note(OPS, "drain", "worker w", {"draining": False}, {"draining": True})
+        await operator.record_action(OPS, "drain", "worker w", {"draining": False}, {"draining": True})
         await operator.override("queue", "q", {"weight": 2.0}, OPS)  # there is no such queue: no act
         await operator.override("model", "m", {"concurrency": 3, "paused": True}, OPS)
         await outbox.carry()
@@ -100,7 +100,7 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
             '{"concurrency":null,"paused":false}',
             '{"concurrency":3,"paused":true}',
         )
-        assert await operator.newest_act() == changed["id"]
+        assert await operator.newest_audit_id() == changed["id"]
 
 
 async def test_acts_wait_in_a_journal_while_redis_is_restarted(tmp_path: Path, database_url: str) -> None:
@@ -108,7 +108,7 @@ async def test_acts_wait_in_a_journal_while_redis_is_restarted(tmp_path: Path, d
         any_binary(), "--appendonly", "yes", "--appendfsync", "always", port=free_port()
     ) as server:
         async with carrying(server.url, database_url) as (_, _, link):
-            await scheduler(link).note(OPS, "drain", "worker w", {}, {})
+            await scheduler(link).record_action(OPS, "drain", "worker w", {}, {})
         server.stop()
         server.start()
         async with carrying(server.url, database_url) as (outbox, database, _):

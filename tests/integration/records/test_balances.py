@@ -18,7 +18,7 @@ from fairlane.gateway.records import outbox as outbox_module
 from fairlane.gateway.records import reconciliation as reconciliation_module
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow, add_rows, purge
 from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import Rejection, State, Submitted
 
 pytestmark = pytest.mark.anyio
 ACME = "k:acme"
@@ -74,7 +74,7 @@ async def test_two_hundred_callers_at_once_against_what_twenty_can_use(
             )
         answers = await asyncio.gather(*((bank, other)[n % 2].submit() for n in range(200)))
         assert sum(isinstance(answer, Submitted) for answer in answers) == 20
-        assert all(answer.reason == "quota" for answer in answers if isinstance(answer, Refused))
+        assert all(answer.reason == "quota" for answer in answers if isinstance(answer, Rejection))
         assert await stands(bank) == (2000, 0, 2000)
         for _ in range(20):
             (grant,) = await bank.take()

@@ -38,7 +38,7 @@ async def test_each_stage_has_a_row_and_the_chain_one_debit(redis_url: str, data
         await bank.carry()
         assert [row.kind for row in await bank.rows()] == ["grant"], "it is paid when the chain ends"
         reply = await bank.scheduler.take(["n"], 1, bank.scheduler.nonce(), "w")
-        (grant,) = bank.scheduler.taken(reply).grants
+        (grant,) = bank.scheduler.parse_take(reply).grants
         assert await bank.advance(grant, 30, END) == "ended"
         await bank.check(ACME)
         await bank.carry()

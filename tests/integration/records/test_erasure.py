@@ -17,7 +17,7 @@ from fairlane.gateway.database.tables import archive, usage, usage_users, webhoo
 from fairlane.gateway.records.erasure import FORGOTTEN
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import KeyQuota, PriceSettings
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 
 pytestmark = pytest.mark.anyio
 ACCOUNTS = [key("ops", admin=True), key("site", delegating=True), key("eyes", scopes=["viewer"])]
@@ -71,8 +71,8 @@ async def test_nothing_names_a_user_who_was_forgotten(talk: Talk) -> None:
             return [int(count or 0) for count in pool] == [4, 2]
 
         await until(ended, "all to end")
-        await gateway.scheduler.note(OPS, "cancel", "tasks", {"user": NAME}, {"cancelled": 3})
-        await gateway.scheduler.note(OPS, "grant", f"user {NAME}", {}, {"user": "site/ann"})
+        await gateway.scheduler.record_action(OPS, "cancel", "tasks", {"user": NAME}, {"cancelled": 3})
+        await gateway.scheduler.record_action(OPS, "grant", f"user {NAME}", {}, {"user": "site/ann"})
         await carried(talk)
         assert NAME in repr(await everything(gateway.database))
         told = await forget(talk)

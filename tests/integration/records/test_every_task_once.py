@@ -147,7 +147,7 @@ async def check_payments(link: RedisLink, database: Database) -> None:
     for subject in subjects:
         balance = await bank.scheduler.balance(subject)
         assert balance is not None
-        assert [balance.held, *map(balance.held_of, balance.windows)] == [0] * (1 + len(balance.windows))
+        assert [balance.held, *map(balance.reserved_of, balance.windows)] == [0] * (1 + len(balance.windows))
     rows = await bank.rows()
     grants = sorted((row.subject[2:], row.amount, row.id) for row in rows if row.kind == "grant")
     assert grants == sorted((subject, round(amount * 10**6), name) for subject, amount, name in GRANTS)

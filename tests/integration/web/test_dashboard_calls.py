@@ -13,7 +13,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.queues.survey import users
+from fairlane.queues.inspect import users
 
 pytestmark = pytest.mark.anyio
 
@@ -401,7 +401,7 @@ async def test_the_history_tells_how_many_tasks_wait(talk: Talk) -> None:
         for _ in range(4):
             await submit(talk, "ann")
         await worker.take()
-        history._waiting = await talk.served.gateway.surveyor.waiting()
+        history._waiting = await talk.served.gateway.inspector.waiting()
         await history.write(at)
         await history.write(at + 10_000)  # nothing was submitted or ended, and they still wait
         told = (await talk.http.get("/api/admin/timeseries")).json()

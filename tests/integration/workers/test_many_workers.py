@@ -73,7 +73,9 @@ async def test_1600_version_1_workers_take_30_kb_each_at_most(tmp_path: Path) ->
 async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served, second: Served) -> None:
     async def rows() -> list[dict[str, Any]]:
         return [
-            row for row in await second.gateway.surveyor.workers() if row["replica"] == served.gateway.replica
+            row
+            for row in await second.gateway.inspector.workers()
+            if row["replica"] == served.gateway.replica
         ]
 
     async with worker_v2(served.ws, "m", "n", slots=3, taskTypes=["chat"]) as worker:
@@ -132,7 +134,7 @@ async def test_running_tasks_are_told_with_the_next_renewal(
         served.gateway.dispatcher.offers.offer_soon()
 
         async def told() -> bool:
-            return [row["running"] for row in await second.gateway.surveyor.workers()] == [1]
+            return [row["running"] for row in await second.gateway.inspector.workers()] == [1]
 
         await until(told, "the running task to be known")
 
@@ -144,7 +146,7 @@ async def test_what_the_store_loses_of_them_is_told_again(served: Served, second
         await until_workers(served, 2)
 
         async def known() -> bool:
-            return len(await second.gateway.surveyor.workers()) == 2
+            return len(await second.gateway.inspector.workers()) == 2
 
         await until(known, "both to be known")
         await gateway.link.command("DEL", presence)

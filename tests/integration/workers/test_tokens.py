@@ -72,7 +72,7 @@ async def test_a_token_that_covers_other_models_changes_what_its_workers_offer(
         assert await answer.ok() == "o"
 
         async def told() -> bool:
-            rows = await gateway.surveyor.workers()
+            rows = await gateway.inspector.workers()
             return [row["models"] for row in rows] == [("n", "o")]
 
         await until(told, "the others to know")

@@ -12,8 +12,8 @@ from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import native_answer, openai_answer
 from fairlane.gateway.settings import CallerKey, KeyLimits, Settings, SettingsError, load_settings
 from fairlane.gateway.settings.flatten import flatten
-from fairlane.queues.limits import Left, RateLimitStatus, pack
-from fairlane.queues.tasks import Reached, Refused
+from fairlane.queues.limits import RateLimitStatus, Remaining, pack
+from fairlane.queues.tasks import LimitHit, Rejection
 
 SHA = digest("secret")
 
@@ -30,9 +30,9 @@ def test_durations_are_written_as_go_writes_them(ms: int, text: str) -> None:
     assert duration(ms) == text
 
 
-def refused(setting: str, retry_ms: int, asked: int = 1) -> Refused:
-    reached = Reached(setting, 100, 98, asked)
-    return Refused("rate_limited", retry_ms=retry_ms, reached=reached)
+def refused(setting: str, retry_ms: int, asked: int = 1) -> Rejection:
+    reached = LimitHit(setting, 100, 98, asked)
+    return Rejection("rate_limited", retry_ms=retry_ms, reached=reached)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,9 @@ def test_the_time_of_a_days_limit_is_told_whole(retry_ms: int, seconds: bytes, h
 
 
 def test_the_log_says_whose_limit_it_was() -> None:
-    of_user = Refused("rate_limited", retry_ms=1, reached=Reached("requests_per_day", 1, 1, 1, of_user=True))
+    of_user = Rejection(
+        "rate_limited", retry_ms=1, reached=LimitHit("requests_per_day", 1, 1, 1, of_user=True)
+    )
     assert rate_limited(of_user).facts == {"limit": "user_limits.requests_per_day"}
     assert str(rate_limited(of_user)).startswith(
         "Rate limit reached for this user on requests per day (RPD): "
@@ -94,7 +96,7 @@ def test_the_log_says_whose_limit_it_was() -> None:
 
 def test_headers_tell_of_what_has_a_limit_and_of_nothing_else() -> None:
     assert limit_headers(RateLimitStatus(None, None)) == []
-    assert limit_headers(RateLimitStatus(Left(60, 59, 1000), Left(100_000, 0, 360_000))) == [
+    assert limit_headers(RateLimitStatus(Remaining(60, 59, 1000), Remaining(100_000, 0, 360_000))) == [
         (b"x-ratelimit-limit-requests", b"60"),
         (b"x-ratelimit-remaining-requests", b"59"),
         (b"x-ratelimit-reset-requests", b"1s"),

@@ -78,7 +78,7 @@ def test_who_may_use_one() -> None:
 
 
 def test_what_must_not_come_twice_has_one_try() -> None:
-    assert [endpoint("x", retries=2).most_tries(method) for method in ("GET", "PUT", "POST", "PATCH")] == [
+    assert [endpoint("x", retries=2).max_tries(method) for method in ("GET", "PUT", "POST", "PATCH")] == [
         3,
         3,
         1,

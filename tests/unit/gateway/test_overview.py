@@ -2,8 +2,8 @@
 
 from fairlane.gateway.operator.overview import model_row, queue_row, task_row
 from fairlane.gateway.settings import DEFAULT_QUEUES
+from fairlane.queues.inspect.inspector import Model, Queue
 from fairlane.queues.rules import EffectiveSettings
-from fairlane.queues.survey.survey import Model, Queue
 
 
 def test_a_queue_shows_what_holds_and_what_waits() -> None:

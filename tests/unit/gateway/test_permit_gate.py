@@ -11,10 +11,10 @@ from fairlane.gateway.permits.gate import UNKNOWN_MS, Gate, PermitRejected
 from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.ids import new_task_id
+from fairlane.queues.inspect.load import ModelLoad
 from fairlane.queues.metrics import PERMIT_CHECKS, Recorder
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.crowding import Crowding
-from fairlane.queues.tasks import Admitted, Later, Left
+from fairlane.queues.tasks import Admitted, PermitEnd, RetryAt
 from fairlane.workers.adapters.targets import Pattern
 from fairlane.workers.server.background import Background
 
@@ -39,7 +39,7 @@ class Store:
     def nonce(self) -> str:
         return f"n{len(self.asked)}"
 
-    async def admit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, Later]:
+    async def use_permit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, RetryAt]:
         self.asked.append("admit")
         self.nonces.add(nonce)
         await asyncio.sleep(0)
@@ -49,20 +49,20 @@ class Store:
         outcome, self.used = (Admitted.USED if self.used else Admitted.IN), True
         return outcome, (("http:image", 5),)
 
-    async def leave(self, task_id: str, epoch: int, rest: bytes) -> Left:
+    async def release_permit(self, task_id: str, epoch: int, rest: bytes) -> PermitEnd:
         self.asked.append("leave")
-        return Left.ENDED
+        return PermitEnd.ENDED
 
-    async def congestion(self, model: str, period_ms: int, seen: Any) -> Crowding:
+    async def model_load(self, model: str, period_ms: int, seen: Any) -> ModelLoad:
         self.asked.append("congestion")
-        return Crowding("", self.wait_ms, {})
+        return ModelLoad("", self.wait_ms, {})
 
 
 class Knock:
     """A gate, and somebody before it."""
 
     def __init__(self) -> None:
-        self.store, self.now, self.later = Store(), 100.0, list[Later]()
+        self.store, self.now, self.later = Store(), 100.0, list[RetryAt]()
         self.signer = Signer(Tickets(SECRET).mac)
         self.gate = Gate(
             cast(Scheduler, self.store),

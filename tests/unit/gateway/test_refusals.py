@@ -5,7 +5,7 @@ import pytest
 
 from fairlane.gateway.errors import native_answer, openai_answer, retry_headers, stopping, store_unavailable
 from fairlane.gateway.tasks.submit import refusal
-from fairlane.queues.tasks import Refused, Short, TaskSpec
+from fairlane.queues.tasks import QuotaShortfall, Rejection, TaskSpec
 
 TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
 
@@ -14,48 +14,48 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
     ("refused", "known", "expected"),
     [
         (
-            Refused("full", waiting=9, limit=9, retry_ms=4200),
+            Rejection("full", waiting=9, limit=9, retry_ms=4200),
             True,
             (503, "QUEUE_FULL", "Queue is full", 4200),
         ),
-        (Refused("full_bytes", retry_ms=70_000), True, (503, "QUEUE_FULL", "Queue is full", 70_000)),
+        (Rejection("full_bytes", retry_ms=70_000), True, (503, "QUEUE_FULL", "Queue is full", 70_000)),
         (
-            Refused("user_full", waiting=3, limit=3, retry_ms=2500),
+            Rejection("user_full", waiting=3, limit=3, retry_ms=2500),
             True,
             (429, "USER_QUEUE_FULL", "3 of your tasks already wait for m (limit 3). Retry later.", 2500),
         ),
         (
-            Refused("too_long", waiting=42_400, limit=9500, retry_ms=33_000),
+            Rejection("too_long", waiting=42_400, limit=9500, retry_ms=33_000),
             True,
             (503, "WAIT_TOO_LONG", "The predicted wait of 42 s is longer than the 9.5 s allowed", 33_000),
         ),
         (
-            Refused("outbox_full"),
+            Rejection("outbox_full"),
             True,
             (*(503, "OUTBOX_FULL", "Too many records wait for the database. Retry later."), 10_000),
         ),
-        (Refused("no_worker", retry_ms=7000), False, (503, "NO_WORKER", "No worker available", 7000)),
+        (Rejection("no_worker", retry_ms=7000), False, (503, "NO_WORKER", "No worker available", 7000)),
         (
-            Refused("no_worker", others_offered=True, retry_ms=1),
+            Rejection("no_worker", others_offered=True, retry_ms=1),
             True,
             (503, "NO_WORKER", "No worker available", 1000),
         ),
         (
-            Refused("no_worker", others_offered=True, retry_ms=61_000),
+            Rejection("no_worker", others_offered=True, retry_ms=61_000),
             False,
             (503, "NO_WORKER", "No worker available", 10_000),
         ),
     ],
 )
 def test_a_refusal_says_why_and_when_to_come_again(
-    refused: Refused, known: bool, expected: tuple[int, str, str, int]
+    refused: Rejection, known: bool, expected: tuple[int, str, str, int]
 ) -> None:
     error = refusal(refused, TASK, known)
     assert (error.status, error.code, error.message, error.retry_after_ms) == expected
 
 
 def test_a_quota_that_is_not_enough_is_told_on_each_surface_and_not_to_be_tried_again() -> None:
-    error = refusal(Refused("quota", short=Short(1_250_000, 300)), TASK, True)
+    error = refusal(Rejection("quota", short=QuotaShortfall(1_250_000, 300)), TASK, True)
     message = "You exceeded your current quota: this task may cost 1.25 credits, and 0.0003 are left"
     native, openai = native_answer(error), openai_answer(error)
     assert native.status == openai.status == 429
@@ -79,12 +79,12 @@ def test_a_quota_that_is_not_enough_is_told_on_each_surface_and_not_to_be_tried_
 
 
 def test_where_nobody_knows_what_there_is_the_database_is_to_blame() -> None:
-    error = refusal(Refused("no_balance", unknown=("k:a", "")), TASK, True)
+    error = refusal(Rejection("no_balance", unknown=("k:a", "")), TASK, True)
     assert (error.status, error.code, error.retry_after_ms) == (503, "DATABASE_UNAVAILABLE", 1000)
 
 
 def test_a_task_that_was_cancelled_before_it_came_need_not_come_again() -> None:
-    error = refusal(Refused("cancelled"), TASK, True)
+    error = refusal(Rejection("cancelled"), TASK, True)
     assert (error.status, error.code, error.retry_after_ms) == (499, "CANCELLED", None)
 
 

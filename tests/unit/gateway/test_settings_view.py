@@ -13,9 +13,9 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.operator.settings_view import Came, Own, Row, differences, of_overrides, of_store, view
 from fairlane.gateway.settings import Settings, external_name, load_settings
+from fairlane.queues.inspect.inspector import ReplicaInfo
 from fairlane.queues.overrides import Override
-from fairlane.queues.rules import Ruling
-from fairlane.queues.survey.survey import ReplicaInfo
+from fairlane.queues.rules import ConfiguredSettings
 from fairlane.queues.versions import Configuration
 
 ENTRY = "FAIRLANE_MODELS__A_B__TOKENS_PER_MINUTE"
@@ -101,7 +101,7 @@ def test_every_setting_has_a_row_and_each_name_is_there_once(tmp_path: Path) -> 
 # ---- what changes while running ----------
 
 
-def store(settings: Settings, replica: str = "me") -> Ruling:
+def store(settings: Settings, replica: str = "me") -> ConfiguredSettings:
     said = {
         (kind, name, setting): value
         for kind, entries in zip(("queue", "model"), configured(settings), strict=True)
@@ -109,7 +109,7 @@ def store(settings: Settings, replica: str = "me") -> Ruling:
         for setting, value in values.items()
         if value is not None
     }
-    return Ruling(Configuration(5, 6, "h", replica), said)  # type: ignore[arg-type]
+    return ConfiguredSettings(Configuration(5, 6, "h", replica), said)  # type: ignore[arg-type]
 
 
 def test_an_override_says_who_created_it_when_and_what_would_hold_otherwise(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """A survey of the store as gauges."""
 
 from fairlane.gateway.metrics.store_gauges import MAX_UPSTREAMS, rows_of
+from fairlane.queues.inspect.inspector import Model, StoreSnapshot
+from fairlane.queues.inspect.upstreams import BreakerState, Upstream
 from fairlane.queues.rules import EffectiveSettings
-from fairlane.queues.survey.survey import Model, Survey
-from fairlane.queues.survey.upstreams import BreakerState, Upstream
 
 
 def test_names_of_upstreams_are_bounded_and_open_ones_are_told_first() -> None:
@@ -11,7 +11,7 @@ def test_names_of_upstreams_are_bounded_and_open_ones_are_told_first() -> None:
     upstreams[-1].state = BreakerState.OPEN
     upstreams[-2].state = BreakerState.HALF_OPEN
     model = Model("m", EffectiveSettings({}, {}), upstreams=upstreams)
-    rows = rows_of(Survey(0, [], [model], [], [], {}, {}), str)["fairlane_breaker_state"]
+    rows = rows_of(StoreSnapshot(0, [], [model], [], [], {}, {}), str)["fairlane_breaker_state"]
     assert len(rows) == MAX_UPSTREAMS + 1
     assert rows["m", upstreams[-1].upstream] == 2
     assert rows["m", upstreams[-2].upstream] == 1

@@ -10,7 +10,7 @@ from fairlane.gateway.api.native import NativeStream
 from fairlane.gateway.calls.http import CONNECTION, DirectExchange, Request
 from fairlane.gateway.calls.streams import SLICE, OpenAnswers, Stream, serve
 from fairlane.streaming.events import Event
-from fairlane.streaming.hub import Feed, Hub, Reader
+from fairlane.streaming.hub import Hub, LiveLog, Reader
 from fairlane.streaming.views.task import TaskInfo
 
 NO_STORE: Any = None
@@ -72,7 +72,7 @@ def chunks(first: int, last: int) -> list[Event]:
     return [Event(7, seq, "chunk", b"{}") for seq in range(first, last + 1)]
 
 
-async def read(client: Client, stream: Stream, feed: Feed, hub: Hub, hold_s: float) -> bool:
+async def read(client: Client, stream: Stream, feed: LiveLog, hub: Hub, hold_s: float) -> bool:
     scope: dict[str, Any] = {
         "type": "http",
         "path": "/v1/x",

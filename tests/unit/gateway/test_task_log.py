@@ -45,7 +45,7 @@ def test_fallbacks_are_counted_and_few_of_thousands_are_logged() -> None:
     metrics = LoggingRecorder(["a", "b"])
     with capture_logs() as logs:
         for _ in range(1000):
-            metrics.fell("a", "b", "unavailable", 3)
+            metrics.fell_back("a", "b", "unavailable", 3)
     assert metrics.values[FALLBACKS.name] == {("a", "b", "unavailable"): 3000}
     assert len(logs) == 10
     line = {

@@ -6,7 +6,7 @@ from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Grant, Refused, State, Submitted
+from fairlane.queues.tasks import Grant, Rejection, State, Submitted
 
 
 def adaptive(world: World, *, longest: int = 10_000) -> tuple[Pool, Grant]:
@@ -31,13 +31,13 @@ def flowing(pool: Pool, *, every_ms: int = 1000, number: int = 25, queue: str = 
     return running
 
 
-def admitted(pool: Pool, number: int, *, users: int = 0, wait_ms: int = 0) -> tuple[int, list[Refused]]:
+def admitted(pool: Pool, number: int, *, users: int = 0, wait_ms: int = 0) -> tuple[int, list[Rejection]]:
     """How many of so many submits are let in, of as many users or one each."""
     refused = []
     for n in range(number):
         user = f"u{n % users if users else n}"
         answer = pool.submit(f"t{n}", user=user, wait_ms=wait_ms)
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejection):
             refused.append(answer)
     return number - len(refused), refused
 
@@ -55,10 +55,10 @@ def test_a_caller_in_a_hurry_is_refused_at_once_and_a_patient_one_is_not(world: 
     pool, _ = adaptive(world)
     admitted(pool, 5)
     hasty = pool.submit("hasty", user="h", wait_ms=2000)
-    assert isinstance(hasty, Refused)
+    assert isinstance(hasty, Rejection)
     assert (hasty.reason, hasty.limit) == ("too_long", 2000)
     deadline = pool.submit("deadline", user="d", timeout_ms=3000)
-    assert isinstance(deadline, Refused)
+    assert isinstance(deadline, Rejection)
     assert (deadline.reason, deadline.limit) == ("too_long", 3000)
     assert isinstance(pool.submit("patient", user="p"), Submitted)
 
@@ -71,11 +71,11 @@ def test_a_lane_that_holds_as_much_as_can_leave_is_full_for_those_in_line(world:
         if n < 12:
             pool.submit(f"t{n}", user="u0")
     full = pool.submit("more", user="u0", wait_ms=10_000)
-    assert isinstance(full, Refused)
+    assert isinstance(full, Rejection)
     new = pool.submit("new", user="new")
     assert isinstance(new, Submitted)
     again = pool.submit("again", user="new")
-    assert isinstance(again, Refused)
+    assert isinstance(again, Rejection)
     assert again.reason == "full"
     assert (again.waiting, again.limit) == (13, 10)
     assert again.retry_ms > 0
@@ -111,7 +111,7 @@ def test_a_lane_that_stalls_is_measured_as_slower_and_slower(world: World) -> No
         waits.append(pool.place("a").wait_ms)
     assert waits == sorted(waits)
     assert waits[-1] > 2 * waits[0] > 0
-    assert isinstance(pool.submit("c", user="v", wait_ms=1500), Refused)
+    assert isinstance(pool.submit("c", user="v", wait_ms=1500), Rejection)
 
 
 def test_whose_time_would_be_over_in_any_case_is_told_at_once_in_every_queue(world: World) -> None:
@@ -120,7 +120,7 @@ def test_whose_time_would_be_over_in_any_case_is_told_at_once_in_every_queue(wor
     for n in range(30):
         pool.submit(f"t{n}", user="u")
     late = pool.submit("late", user="u", timeout_ms=8000)
-    assert isinstance(late, Refused)
+    assert isinstance(late, Rejection)
     assert (late.reason, late.limit) == ("too_long", 8000)
     assert late.waiting > 25_000
     assert 0 < late.retry_ms < late.waiting
@@ -244,7 +244,7 @@ def test_the_three_waits_are_in_order_whatever_the_state(world: World, state: st
 # ---- refusals ----------
 
 
-def refusals(world: World) -> dict[str, Refused]:
+def refusals(world: World) -> dict[str, Rejection]:
     """One of each kind."""
     world.limits = Limits(max_queued_bytes=100, max_queue_length=50)
     pool = Pool(world, limit=1)
@@ -252,7 +252,7 @@ def refusals(world: World) -> dict[str, Refused]:
 
     def refuse(name: str, task: str, model: str = "m", **more: object) -> None:
         answer = pool.submit(task, model, **more)  # type: ignore[arg-type]
-        assert isinstance(answer, Refused), name
+        assert isinstance(answer, Rejection), name
         assert answer.reason == name
         found[name] = answer
 
@@ -290,7 +290,7 @@ def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_wa
     for away in (0, 1000, 5000):
         world.advance(away)
         refused = pool.submit("a")
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, Rejection)
         assert refused.reason == "no_worker"
         assert not refused.others_offered, "nobody offers anything"
         assert 0 < refused.retry_ms <= 6001
@@ -302,7 +302,7 @@ def test_a_model_whose_worker_has_just_left_is_known_although_others_are_offered
     pool.offer(withdrawn=["gone"])
     for model, known in (("gone", True), ("misspelt", False)):
         refused = pool.submit("a", model)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, Rejection)
         assert refused.others_offered is not known
 
 

@@ -21,7 +21,7 @@ def entries(world: World) -> list[tuple[bytes, str]]:
 def archived(pool: Pool, *tasks: str) -> int:
     world = pool.world
     pairs = [part for entry, task in entries(world) if task in tasks for part in (entry, task)]
-    gone: int = world.link.run("archived", GROUP, *pairs).result()
+    gone: int = world.link.run("confirm_archived", GROUP, *pairs).result()
     return gone
 
 
@@ -108,11 +108,11 @@ def test_who_has_read_an_end_lets_it_go_earlier_once(world: World) -> None:
     end(pool, "a", archive_ms=0, after_read_ms=20_000)
     end(pool, "b", archive_ms=0)
     for task in ("a", "b", "unknown"):
-        drive(pool.scheduler.read_end(task))
+        drive(pool.scheduler.mark_read(task))
     assert max(left_ms(world, "a"), left_ms(world, "a", "log")) <= 20_000
     assert left_ms(world, "b") > 50_000
     both = pool.kept()
-    drive(pool.scheduler.read_end("a"))
+    drive(pool.scheduler.mark_read("a"))
     assert pool.kept() == both
     pool.pass_time(22_000)
     assert 0 < pool.kept() < both
@@ -122,7 +122,7 @@ def test_what_was_read_while_it_held_a_slot_goes_early_when_that_is_free(world: 
     pool = Pool(world)
     grant = pool.run("a", keep_ms=48 * HOUR_MS, after_read_ms=20_000)
     pool.cancel("a")
-    drive(pool.scheduler.read_end("a"))
+    drive(pool.scheduler.mark_read("a"))
     assert pool.record("a"), "the slot is not free"
     pool.finish(grant, 1, state=State.CANCELLED)
     assert 0 < left_ms(world, "a") <= 20_000
@@ -131,11 +131,11 @@ def test_what_was_read_while_it_held_a_slot_goes_early_when_that_is_free(world: 
 def test_what_was_read_before_it_was_archived_goes_early_when_it_is(world: World) -> None:
     pool = Pool(world)
     end(pool, "a", after_read_ms=20_000)
-    drive(pool.scheduler.read_end("a"))
+    drive(pool.scheduler.mark_read("a"))
     assert left_ms(world, "a") > 71 * HOUR_MS, "the archive does not have it"
     archived(pool, "a")
     assert left_ms(world, "a") <= 20_000
     end(pool, "short", after_read_ms=120_000)
-    drive(pool.scheduler.read_end("short"))
+    drive(pool.scheduler.mark_read("short"))
     archived(pool, "short")
     assert left_ms(world, "short") <= 60_000, "reading makes nothing longer"

@@ -10,7 +10,7 @@ from tests.support.pool import Pool
 from fairlane.gateway.records.ledger import rows_of
 from fairlane.queues.chains import Stage
 from fairlane.queues.credits import Funds
-from fairlane.queues.tasks import Refused, Short, State, Submitted
+from fairlane.queues.tasks import QuotaShortfall, Rejection, State, Submitted
 
 CREDIT = 1_000_000
 PRICE = f"{CREDIT} {CREDIT // 2} {2 * CREDIT} {CREDIT} 7"
@@ -35,7 +35,7 @@ class Account:
         self.fund(1000)
 
     def fund(self, granted: int, grants: int = 1, window: str = "", **more: Any) -> None:
-        drive(self.pool.scheduler.fund("k:acme", Funds(granted, grants, **more), window))
+        drive(self.pool.scheduler.load_balance("k:acme", Funds(granted, grants, **more), window))
 
     @property
     def stands(self) -> tuple[int, int]:
@@ -163,8 +163,8 @@ def test_who_stops_a_stage_whose_usage_nobody_tells_pays_the_most_that_it_may_co
 
 def test_a_chain_is_refused_that_cannot_pay_for_all_its_stages(account: Account) -> None:
     refused = account.pool.start("c", reserve=800, **PAID)
-    assert isinstance(refused, Refused)
-    assert (refused.reason, refused.short) == ("quota", Short(1007, 1000))
+    assert isinstance(refused, Rejection)
+    assert (refused.reason, refused.short) == ("quota", QuotaShortfall(1007, 1000))
     audit(account.world, ())
 
 
@@ -183,8 +183,8 @@ def test_a_hold_that_grows_may_move_to_the_next_window(account: Account) -> None
     answer = pool.advance(grant, pool.entry(1, **{**PAID, "quota": second}), used=(80, 10))
     assert answer.outcome == "moved"
     balance = drive(pool.scheduler.balance("k:acme"))
-    assert balance.held_of(f"d{start + day}") == 0
-    assert balance.held_of(f"d{start + 2 * day}") == 314
+    assert balance.reserved_of(f"d{start + day}") == 0
+    assert balance.reserved_of(f"d{start + 2 * day}") == 314
     audit(world, "c")
     pool.cancel("c")
     assert drive(pool.scheduler.balance("k:acme")).windows[f"d{start + 2 * day}"] == 107

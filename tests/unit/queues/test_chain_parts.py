@@ -10,7 +10,7 @@ from fairlane.queues.chains import Running, Stage, part_id, running
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.limits import pack
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Grant, Refused, State, Submitted
+from fairlane.queues.tasks import Grant, Rejection, State, Submitted
 
 PARTS = (b"p0", b"p1", b"p2")
 GRACE = Limits().stop_grace_ms
@@ -123,7 +123,7 @@ def test_the_end_of_a_part_is_told_to_those_who_read_the_chain(world: World, poo
         if ended.outcome == "queued":
             grants[0] = pool.take(want=1)[0]
     assert ended.outcome == "ended"
-    last = drive(pool.scheduler.last("c"))
+    last = drive(pool.scheduler.last_event("c"))
     assert (last.kind, last.data[:16]) == ("error", b'{"taskId":"c","t')
     assert b'"code":"WORKER_LOST"' in last.data
     assert b'"failedStage":"first"' in last.data
@@ -172,7 +172,7 @@ def test_parts_share_the_age_and_the_limits_of_their_chain(world: World, pool: P
     pool.start("c", parts=PARTS, key_limits=limits)
     audit(world, "c")
     refused = pool.submit("other", key_limits=limits)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejection)
     assert refused.reason == "rate_limited", "the chain waits, as one"
     grants = pool.take(want=3)
     assert len(grants) == 2, "so many may run"
@@ -212,11 +212,11 @@ def test_a_queue_takes_the_parts_of_a_chain_together_or_not(world: World, pool: 
     pool.start("a", parts=PARTS * 3)
     assert pool.place("a").position == 1, "where nobody waits a chain has room, however many its parts"
     refused = pool.start("b", parts=PARTS, user="other")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejection)
     assert refused.reason == "full"
     audit(world, "a")
     pool.take(want=8)
-    assert isinstance(pool.start("c", parts=PARTS * 2), Refused), "twice as many at most"
+    assert isinstance(pool.start("c", parts=PARTS * 2), Rejection), "twice as many at most"
     pool.start("d", parts=PARTS)
     audit(world, "ad")
 
@@ -237,7 +237,7 @@ def test_parts_of_one_user_leave_others_their_part_of_a_queue(world: World, pool
         entry = pool.entry(1, "n", parts=[b"p"] * 64, queue="paid")
         assert pool.advance(grant, entry).outcome == "moved"
     audit(world, [f"c{number}" for number in range(4)])
-    assert isinstance(pool.submit("own", "n", queue="paid"), Refused)
+    assert isinstance(pool.submit("own", "n", queue="paid"), Rejection)
     for number in range(50):
         assert isinstance(pool.submit(f"other{number}", "n", queue="paid", user="v"), Submitted) == (
             number < 50 - 17
@@ -255,7 +255,7 @@ def test_no_chain_begins_while_its_users_tasks_fill_the_queue_of_a_later_stage(
         pool.advance(grant, pool.entry(1, "n", parts=[b"p"] * 64, queue="paid"))
     before = {name: value for name, (_, value) in world.save().items()}
     refused = pool.start("c2", queues=["free", "paid"])
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejection)
     assert (refused.reason, refused.waiting, refused.limit) == ("full", 128, 100)
     assert {name: value for name, (_, value) in world.save().items()} == before
     assert isinstance(pool.start("c3", queues=["free"]), Submitted)

@@ -6,14 +6,14 @@ import pytest
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.survey.crowding import Crowding
+from fairlane.queues.inspect.load import ModelLoad
 
 PERIOD_MS = 600_000
 HOUR_MS = 3_600_000
 
 
-def look(pool: Pool, seen: Mapping[str, int] | None = None, model: str = "m") -> Crowding:
-    found: Crowding = drive(pool.scheduler.congestion(model, PERIOD_MS, seen or {}))
+def look(pool: Pool, seen: Mapping[str, int] | None = None, model: str = "m") -> ModelLoad:
+    found: ModelLoad = drive(pool.scheduler.model_load(model, PERIOD_MS, seen or {}))
     return found
 
 
@@ -30,13 +30,13 @@ def flowing(pool: Pool, number: int, every_ms: int = 1000) -> None:
 
 
 def test_nobody_waits_at_a_model_that_nobody_knows(world: World) -> None:
-    assert look(Pool(world), model="nobody") == Crowding("no_worker", 0, {})
+    assert look(Pool(world), model="nobody") == ModelLoad("no_worker", 0, {})
 
 
 def test_an_idle_model_makes_nobody_wait(world: World) -> None:
     pool = Pool(world, limit=1)
     flowing(pool, 10)
-    assert look(pool) == Crowding("", 0, {})
+    assert look(pool) == ModelLoad("", 0, {})
 
 
 def test_the_wait_is_what_waits_at_the_pace_at_which_it_leaves(world: World) -> None:

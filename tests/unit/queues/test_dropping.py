@@ -22,7 +22,7 @@ def there(world: World, task: str) -> int:
 
 
 def drop(pool: Pool, task: str) -> bool:
-    return drive(pool.scheduler.drop(task))
+    return drive(pool.scheduler.delete_task(task))
 
 
 def test_what_has_ended_goes_at_once_and_is_counted_no_more(world: World) -> None:

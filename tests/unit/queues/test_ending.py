@@ -156,12 +156,12 @@ def test_a_task_that_its_worker_has_still_is_forgotten_when_it_is_let_go(world: 
     stopping = pool.run("stopping", user="u")
     pool.cancel("stopping")
     for _ in range(2):
-        assert drive(pool.scheduler.forget("u", world.now_ms)) == (0, 1)
+        assert drive(pool.scheduler.erase_user("u", world.now_ms)) == (0, 1)
     assert pool.finish(stopping).outcome == "late"
-    assert drive(pool.scheduler.forget("u", world.now_ms)) == (1, 0)
+    assert drive(pool.scheduler.erase_user("u", world.now_ms)) == (1, 0)
     for key in ("task", "log"):
         assert not world.call("KEYS", world.keys(key, id="*"))
-    assert drive(pool.scheduler.forget("u", world.now_ms)) == (0, 0)
+    assert drive(pool.scheduler.erase_user("u", world.now_ms)) == (0, 0)
 
 
 # ---- sweep: after Redis was down ----------

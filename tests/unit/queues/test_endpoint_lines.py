@@ -10,7 +10,7 @@ from tests.support.pool import Pool
 from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_ENDPOINT, ANY_MODEL, is_reserved
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import Rejection, State, Submitted
 from fairlane.queues.versions import Version
 
 IMAGE = "http:image"
@@ -37,7 +37,7 @@ def test_workers_of_every_model_are_neither_counted_nor_given_anything_nor_woken
 ) -> None:
     pool = pool_of(world, "r1", ANY_MODEL)
     answer = pool.submit("a", IMAGE, want=1, waiting=True)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejection)
     assert answer.reason == "no_worker"
     answer = pool.submit("d", IMAGE, want=1)  # nobody waits for its answer, and its worker may come back
     assert isinstance(answer, Submitted)
@@ -87,8 +87,8 @@ def test_a_task_of_one_try_is_never_begun_twice(
     world: World, tries: int, cause: Any, begun: bool, state: str
 ) -> None:
     pool = pool_of(world, "r1", IMAGE)
-    grant = pool.run("a", IMAGE, most_tries=tries)
-    assert grant.most_tries == tries
+    grant = pool.run("a", IMAGE, max_tries=tries)
+    assert grant.max_tries == tries
     pool.requeue(grant, cause, begun=begun)
     assert pool.state("a") == state
     audit(world, ("a",))
@@ -96,7 +96,7 @@ def test_a_task_of_one_try_is_never_begun_twice(
 
 def test_a_task_has_as_many_tries_as_are_said(world: World) -> None:
     pool = pool_of(world, "r1", IMAGE)
-    pool.submit("a", IMAGE, most_tries=5)
+    pool.submit("a", IMAGE, max_tries=5)
     for number in range(5):
         (grant,) = pool.take(IMAGE)
         pool.requeue(grant, "failed", begun=True)
@@ -105,7 +105,7 @@ def test_a_task_has_as_many_tries_as_are_said(world: World) -> None:
 
 def test_a_replica_that_dies_with_a_task_of_one_try_ends_it(world: World) -> None:
     pool = pool_of(world, "r1", IMAGE)
-    pool.run("a", IMAGE, most_tries=1)
+    pool.run("a", IMAGE, max_tries=1)
     pool.pass_time(20_000)
     assert (pool.state("a"), pool.code("a")) == ("failed", "WORKER_LOST")
     audit(world, ("a",))

@@ -8,7 +8,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.credits import Funds
-from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted
+from fairlane.queues.tasks import Fragment, Grant, Rejection, State, Submitted
 
 END = Fragment(b'"error":"no","code":"UPSTREAM_AUTH","retryable":false', "UPSTREAM_AUTH")
 FALLS: dict[str, Any] = {"fallbacks": "b\t\nc\t", "fallback_after_ms": 1000, "asked": "route"}
@@ -50,7 +50,7 @@ def test_a_task_whose_attempt_failed_goes_on_to_the_next_model_and_not_back(worl
         audit(world, ["t"])
         grant = granted(pool, then)
     last = grant
-    assert (last.asked, last.enqueued_ms, last.falls) == ("c", enqueued, False)
+    assert (last.asked, last.enqueued_ms, last.has_fallback) == ("c", enqueued, False)
     outcome = pool.requeue(last, cause, begun=True, end=END)
     assert (outcome.outcome, pool.code("t")) == ("ended", "UPSTREAM_AUTH"), (
         "three tries, and no model is left"
@@ -86,7 +86,7 @@ def test_a_model_that_nobody_offers_is_passed_over_when_a_task_comes_and_asked_l
     assert granted(pool, "b").asked == "b"
     audit(world, ["t"])
     refused = Pool(world, "r2", set_up=False).submit("u", "x", fallbacks="y\t", fallback_after_ms=0)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejection)
     assert refused.reason == "no_worker"
 
 
@@ -174,7 +174,7 @@ def test_after_output_nothing_goes_on(world: World) -> None:
 def test_the_most_that_any_model_may_cost_is_held_and_the_one_that_answered_is_paid(world: World) -> None:
     pool = pool_of(world, "a", "b")
     pool.sweep()
-    drive(pool.scheduler.fund("k:acme", Funds(1000, 1), ""))
+    drive(pool.scheduler.load_balance("k:acme", Funds(1000, 1), ""))
     dear, cheap = "2000000 2000000 2000000 2000000 0", "1000000 1000000 1000000 1000000 0"
     paid: dict[str, Any] = {"user": "acme/ann", "quota": "k", "estimated_input": 100, "max_output": 50}
     grant = pool.run("t", "a", price=cheap, fallbacks=f"b\t{dear}", fallback_after_ms=0, **paid)

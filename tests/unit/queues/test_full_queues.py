@@ -9,7 +9,7 @@ from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Refused, Submitted
+from fairlane.queues.tasks import Rejection, Submitted
 
 HOUR_MS = 3_600_000
 
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 def fill(pool: Pool, user: str, most: int = 10_000, **more: Any) -> int:
     """How many tasks of a user are let in before one is refused."""
     for n in range(most):
-        if isinstance(pool.submit(f"{user}-{n}", user=user, **more), Refused):
+        if isinstance(pool.submit(f"{user}-{n}", user=user, **more), Rejection):
             return n
     return most
 
@@ -27,7 +27,7 @@ def test_one_user_alone_fills_the_queue_and_no_more(world: World) -> None:
     pool.configure(max_length=20)
     assert fill(pool, "mallory") == 20
     refused = pool.submit("x", user="mallory")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejection)
     assert (refused.reason, refused.waiting, refused.limit) == ("full", 20, 20)
     assert refused.retry_ms > 0
 
@@ -53,7 +53,7 @@ def test_users_who_flood_share_the_queue_and_one_who_does_not_is_never_refused(w
         for user, rate in (("mallory", 20), ("alice", 2)):
             for _ in range(rate):
                 answer = pool.submit(f"t{next(numbers)}", user=user)
-                refused[user] += isinstance(answer, Refused)
+                refused[user] += isinstance(answer, Rejection)
         for grant in running:
             pool.finish(grant)
         running = pool.take(want=10)
@@ -72,7 +72,7 @@ def test_one_caller_with_a_thousand_tasks_for_hours_locks_nobody_out(world: Worl
         assert fill(pool, f"other{hour}", 50) == 50
         world.advance(HOUR_MS // 2)
         pool.offer("m")
-    assert isinstance(pool.submit("x", user="mallory"), Refused)
+    assert isinstance(pool.submit("x", user="mallory"), Rejection)
 
 
 def test_tasks_count_over_all_models_of_a_queue(world: World) -> None:
@@ -83,7 +83,7 @@ def test_tasks_count_over_all_models_of_a_queue(world: World) -> None:
         pool.submit(f"t{n}", model, user="mallory")
     pool.submit("last", user="mallory")
     for model in ("m", "m2", "m3"):
-        assert isinstance(pool.submit("x", model, user="mallory"), Refused)
+        assert isinstance(pool.submit("x", model, user="mallory"), Rejection)
         assert isinstance(pool.submit(f"alice {model}", model, user="alice"), Submitted)
 
 
@@ -105,8 +105,8 @@ def test_the_time_to_come_again_is_as_long_as_the_user_has_too_many(world: World
     first = pool.submit("x", user="mallory")
     fill(pool, "alice", 3)
     second = pool.submit("x", user="mallory")
-    assert isinstance(first, Refused)
-    assert isinstance(second, Refused)
+    assert isinstance(first, Rejection)
+    assert isinstance(second, Rejection)
     assert second.retry_ms == 4 * first.retry_ms, "three more have to leave"
 
 

@@ -42,7 +42,7 @@ def test_a_full_store_takes_a_refused_task_back_and_holds_its_model(world: World
     with full(world):
         assert pool.requeue(grant, "failed", hold_ms=5000).outcome == "queued"
     assert pool.state("a") == "queued"
-    assert pool.ask().later == (("m", 5000),)
+    assert pool.ask().retry_at == (("m", 5000),)
 
 
 def test_a_full_store_refuses_a_submit_also_where_old_seconds_of_a_pace_are_over(world: World) -> None:

@@ -78,8 +78,8 @@ def test_a_line_in_an_error_is_a_line_of_a_file(world: World) -> None:
             at = library.begins[library.files.index(name)] + number
             assert lines[at - 1] == line
             assert library.explain(f"user_function:{at}: no") == f"{name}:{number}: no"
-    with pytest.raises(ReplyError, match=r"ERR page\.lua:\d+: attempt to"):
-        world.link.run("page", "task")
+    with pytest.raises(ReplyError, match=r"ERR read_log\.lua:\d+: attempt to"):
+        world.link.run("read_log", "task")
 
 
 def test_a_library_that_is_gone_is_loaded_again_and_one_that_is_there_is_not(any_server: Server) -> None:
@@ -87,5 +87,5 @@ def test_a_library_that_is_gone_is_loaded_again_and_one_that_is_there_is_not(any
     connection.call("FUNCTION", "FLUSH")
     for _ in range(2):
         link = DirectLink(connection, pool_prefix(), load_scripts())
-        assert link.run("position", "nobody").result() == []
+        assert link.run("read_task", "nobody").result() == []
     connection.close()

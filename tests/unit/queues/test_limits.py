@@ -8,8 +8,8 @@ from tests.support.audit import Snapshot, audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.limits import Allowed, Left, pack
-from fairlane.queues.tasks import Reached, Refused, State, Submitted
+from fairlane.queues.limits import Allowed, Remaining, pack
+from fairlane.queues.tasks import LimitHit, Rejection, State, Submitted
 
 MINUTE, DAY = 60_000, 86_400_000
 
@@ -26,10 +26,10 @@ class Callers:
         self.numbers = itertools.count(1)
         self.accepted: list[str] = []
 
-    def submit(self, user: str = "acme/bob", **more: Any) -> Submitted | Refused:
+    def submit(self, user: str = "acme/bob", **more: Any) -> Submitted | Rejection:
         task = more.pop("task", f"t{next(self.numbers)}")
         pool = more.pop("pool", self.pool)
-        answer: Submitted | Refused = pool.submit(
+        answer: Submitted | Rejection = pool.submit(
             task, user=user, key_limits=self.limits, user_limits=self.user_limits, **more
         )
         if isinstance(answer, Submitted) and task not in self.accepted:
@@ -48,8 +48,8 @@ class Callers:
         audit(self.world, self.accepted)
 
 
-def refused(answer: Submitted | Refused) -> Refused:
-    assert isinstance(answer, Refused), answer
+def refused(answer: Submitted | Rejection) -> Rejection:
+    assert isinstance(answer, Rejection), answer
     return answer
 
 
@@ -62,13 +62,13 @@ def test_so_many_are_accepted_at_once_and_one_more_as_each_part_of_the_period_is
     assert callers.burst(number + 20) == number
     answer = refused(callers.submit())
     assert answer.reason == "rate_limited"
-    assert answer.reached == Reached(limit, number, number, 1)
+    assert answer.reached == LimitHit(limit, number, number, 1)
     assert answer.retry_ms == -(-period // number)
     world.advance(answer.retry_ms - 1.001)
-    assert isinstance(callers.submit(), Refused)
+    assert isinstance(callers.submit(), Rejection)
     world.advance(1.001)
     assert isinstance(callers.submit(), Submitted), "when it was told to come"
-    assert isinstance(callers.submit(), Refused)
+    assert isinstance(callers.submit(), Rejection)
     world.advance(period)
     assert callers.burst(number + 20) == number, "a whole period brings all of it back, and no more"
     callers.check()
@@ -79,10 +79,10 @@ def test_every_limit_of_key_and_user_holds_and_the_longest_wait_is_told(world: W
     assert callers.burst(9, user="acme/bob") == 2
     assert callers.burst(9, user="acme/eve") == 2
     answer = refused(callers.submit("acme/bob"))
-    assert answer.reached == Reached("requests_per_minute", 2, 2, 1, of_user=True)
+    assert answer.reached == LimitHit("requests_per_minute", 2, 2, 1, of_user=True)
     assert callers.burst(9, user="acme") == 1, "users without a name are one, too"
     answer = refused(callers.submit("acme/bob"))
-    assert answer.reached == Reached("requests_per_minute", 2, 2, 1, of_user=True), (
+    assert answer.reached == LimitHit("requests_per_minute", 2, 2, 1, of_user=True), (
         "it waits longest for that"
     )
     world.advance(MINUTE)
@@ -122,24 +122,24 @@ def test_what_is_refused_for_another_reason_uses_up_nothing_and_is_told_what_is_
             pool.finish(grant)
     answer = refused(callers.submit(payload=b"x" * 20, timeout_ms=1000 if why == "too_long" else 0))
     assert answer.reason == why
-    assert answer.standing is not None
-    assert answer.standing.requests == Left(5, 5, 0)
-    assert answer.standing.tokens == Left(5000, 5000, 0)
+    assert answer.rate_limits is not None
+    assert answer.rate_limits.requests == Remaining(5, 5, 0)
+    assert answer.rate_limits.tokens == Remaining(5000, 5000, 0)
     assert Snapshot(world).by_kind["limit"] == {}
 
 
 def test_what_a_caller_is_told_is_what_is_left_of_the_tighter_limit(world: World) -> None:
     callers = Callers(world, users={"requests_per_minute": 10}, requests_per_minute=60, requests_per_day=3)
     answer = callers.submit()
-    assert answer.standing is not None
-    assert answer.standing.requests == Left(3, 2, DAY // 3)
-    assert answer.standing.tokens is None
+    assert answer.rate_limits is not None
+    assert answer.rate_limits.requests == Remaining(3, 2, DAY // 3)
+    assert answer.rate_limits.tokens is None
     world.advance(DAY)
     for user in ("acme/eve", "acme/eve"):
         callers.submit(user)
-    standing = refused([callers.submit("acme/eve") for _ in range(2)][1]).standing
+    standing = refused([callers.submit("acme/eve") for _ in range(2)][1]).rate_limits
     assert standing is not None
-    assert standing.requests == Left(3, 0, DAY)
+    assert standing.requests == Remaining(3, 0, DAY)
 
 
 # ---- tokens ----------
@@ -169,10 +169,10 @@ def test_what_was_used_beyond_the_estimate_is_a_debt(world: World) -> None:
     (grant,) = callers.pool.take()
     callers.pool.finish(grant, used=(1000, 11_000))
     answer = refused(callers.submit(estimated_input=1, max_output=1))
-    assert answer.reached == Reached("tokens_per_minute", 6000, 12_000, 2)
+    assert answer.reached == LimitHit("tokens_per_minute", 6000, 12_000, 2)
     assert answer.retry_ms == 60_020
-    assert answer.standing is not None
-    assert answer.standing.tokens == Left(6000, 0, 120_000)
+    assert answer.rate_limits is not None
+    assert answer.rate_limits.tokens == Remaining(6000, 0, 120_000)
     world.advance(answer.retry_ms)
     assert isinstance(callers.submit(estimated_input=1, max_output=1), Submitted)
 
@@ -192,9 +192,9 @@ def test_a_wrong_count_of_a_worker_shuts_nobody_out_for_longer_than_two_periods(
         callers.pool.finish(grants[0], used=(4_194_304, 4_194_304))
         answer = refused(callers.submit(estimated_input=limit))
         assert answer.retry_ms <= 2 * DAY
-        assert answer.standing is not None
-        assert answer.standing.tokens is not None
-        assert answer.standing.tokens.reset_ms <= 2 * DAY
+        assert answer.rate_limits is not None
+        assert answer.rate_limits.tokens is not None
+        assert answer.rate_limits.tokens.reset_ms <= 2 * DAY
 
 
 def test_what_was_not_used_comes_back_as_far_as_time_has_not_brought_it_back(world: World) -> None:
@@ -215,7 +215,7 @@ def test_a_task_that_is_guessed_to_be_larger_than_the_limit_waits_until_all_of_i
     callers = Callers(world, tokens_per_minute=1000)
     callers.submit(estimated_input=99, max_output=1)
     answer = refused(callers.submit(estimated_input=112_500, max_output=1))
-    assert (answer.retry_ms, answer.reached) == (6000, Reached("tokens_per_minute", 1000, 100, 1000))
+    assert (answer.retry_ms, answer.reached) == (6000, LimitHit("tokens_per_minute", 1000, 100, 1000))
     world.advance(6000)
     accepted = callers.submit(estimated_input=112_500, max_output=1, task="image")
     assert isinstance(accepted, Submitted)
@@ -291,7 +291,7 @@ def test_under_another_limit_as_much_is_used_as_before(world: World, then: int, 
     assert callers.left() == {"requests_per_day": left}
     assert callers.burst(1100) == left
     if then == 30:
-        assert refused(callers.submit()).reached == Reached("requests_per_day", 30, 30, 1)
+        assert refused(callers.submit()).reached == LimitHit("requests_per_day", 30, 30, 1)
     for task in callers.accepted[:60]:
         callers.pool.cancel(task)
     assert callers.left() == {"requests_per_day": then - left if left else then}
@@ -311,7 +311,7 @@ def test_so_many_of_a_key_may_wait_over_all_models_and_users(world: World) -> No
     assert callers.burst(2, user="acme/bob") == 2
     assert isinstance(callers.submit("acme/eve", model="m2", queue="paid"), Submitted)
     answer = refused(callers.submit("acme/joe"))
-    assert answer.reached == Reached("max_waiting", 3, 3, 1)
+    assert answer.reached == LimitHit("max_waiting", 3, 3, 1)
     assert answer.retry_ms > 0
     (grant,) = callers.pool.take()
     assert callers.burst(9) == 1
@@ -330,5 +330,5 @@ def test_who_need_not_wait_is_not_refused_for_those_who_do(world: World) -> None
     callers.submit()
     callers.pool.offer("m2")
     assert isinstance(callers.submit(model="m2", want=1), Submitted)
-    assert isinstance(callers.submit(model="m2"), Refused)
+    assert isinstance(callers.submit(model="m2"), Rejection)
     callers.check()

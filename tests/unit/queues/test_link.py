@@ -20,7 +20,7 @@ from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.store.channel import Channel
-from fairlane.queues.store.link import RedisLink, _not_let_in
+from fairlane.queues.store.link import RedisLink, _access_error
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.store.wire import connect
 from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec, Used
@@ -115,7 +115,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
                 await scheduler.submit(task, 1, nonce)
             assert lost.value.sent
             await until_up(link)
-            submitted = scheduler.submitted(await scheduler.submit(task, 1, nonce))
+            submitted = scheduler.parse_submit(await scheduler.submit(task, 1, nonce))
             assert isinstance(submitted, Submitted)
             grant = submitted.grants[0]
             assert (submitted.state, grant.attempt) == (State.EXECUTING, 1)
@@ -125,7 +125,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
             with pytest.raises(StoreUnavailable):
                 await scheduler.append(append)
             await until_up(link)
-            assert scheduler.appended(await scheduler.append(append)) == [("ok", 0)]
+            assert scheduler.parse_append(await scheduler.append(append)) == [("ok", 0)]
 
             await scheduler.submit(TaskSpec("b", "m", "free_batch", "u", b"{}"), 0, scheduler.nonce())
             proxy.faults.lose_reply = loses(b"the end")
@@ -139,7 +139,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
             with pytest.raises(StoreUnavailable):
                 await finish()
             await until_up(link)
-            first, second = scheduler.finished(await finish()), scheduler.finished(await finish())
+            first, second = scheduler.parse_finish(await finish()), scheduler.parse_finish(await finish())
             assert first == second
             assert (first.outcome, first.event_id) == ("ok", id_of(grant, 3))
             assert [grant.task_id for grant in first.grants] == ["b"]
@@ -164,7 +164,7 @@ def test_flushed_scripts_are_sent_again_unseen(redis_url: str) -> None:
                 task = TaskSpec(f"t{n}", "m", "q", "u", b"{}")
                 submit = scheduler.submit(task, 0, scheduler.nonce())
                 renew = scheduler.renew([])
-                assert isinstance(scheduler.submitted(await submit), Submitted)
+                assert isinstance(scheduler.parse_submit(await submit), Submitted)
                 assert await renew == []
 
     run(main)
@@ -184,7 +184,7 @@ def test_scripts_that_are_flushed_behind_their_return_are_sent_again_too(redis_u
                     for _ in range(
                         20
                     ):  # so much that Redis reads it in several pieces, and runs others' commands between
-                        runs = [link.run("position", f"{n}".rjust(4000)) for n in range(100)]
+                        runs = [link.run("read_task", f"{n}".rjust(4000)) for n in range(100)]
                         assert await asyncio.gather(*runs) == [[]] * 100
                 finally:
                     over.set()
@@ -208,8 +208,8 @@ def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_
             await older.start()
             try:
                 for _ in range(3):  # each finds its own, whoever connected last
-                    assert await link.run("position", "nobody") == []
-                    assert await older.run("position", "nobody") == []
+                    assert await link.run("read_task", "nobody") == []
+                    assert await older.run("read_task", "nobody") == []
             finally:
                 await older.close()
 
@@ -222,7 +222,7 @@ def test_a_forgotten_library_is_sent_once_for_all_scripts_that_were_under_way(re
             for under_way in (1, 500):
                 await link.command("FUNCTION", "FLUSH")
                 before = link.commands
-                replies = await asyncio.gather(*[link.run("position", f"t{n}") for n in range(under_way)])
+                replies = await asyncio.gather(*[link.run("read_task", f"t{n}") for n in range(under_way)])
                 assert replies == [[]] * under_way
                 assert link.commands - before == 2 * under_way + 1
 
@@ -237,15 +237,15 @@ def test_a_forgotten_library_that_is_not_taken_again_is_told_as_a_store_that_is_
             await link.command("FUNCTION", "FLUSH")
             await link.command("CONFIG", "SET", "maxmemory", 1)
             for reply in await asyncio.gather(
-                *[link.run("renew", 1000, 1000, 0) for _ in range(100)], return_exceptions=True
+                *[link.run("renew_leases", 1000, 1000, 0) for _ in range(100)], return_exceptions=True
             ):
                 assert isinstance(reply, StoreUnavailable)
             assert not link.up
-            assert "maxmemory" in link.complaint
+            assert "maxmemory" in link.setup_error
             with server.client() as operator:
                 operator.config_set("maxmemory", 0)
             await until_up(link)
-            assert isinstance(await link.run("renew", 1000, 1000, 0), list)
+            assert isinstance(await link.run("renew_leases", 1000, 1000, 0), list)
 
     with running_server(redis_server.binary) as server:
         run(main, server)
@@ -258,7 +258,7 @@ def test_a_user_who_may_use_no_functions_ends_the_start_at_once(redis_server: Se
             operator.execute_command("ACL", "SETUSER", "default", f"-{forbidden}")
 
         async def configure(link: RedisLink) -> None:
-            await link.run("renew", 1000, 1000, 0)
+            await link.run("renew_leases", 1000, 1000, 0)
 
         with pytest.raises(StoreRefused, match=rf"lacks permissions in Redis: .*'{forbidden}"):
             await RedisLink(server.url, load_scripts(), pool_prefix(), on_connect=configure).start()
@@ -304,7 +304,7 @@ def test_a_restarted_server_is_found_again(redis_server: Server) -> None:
             server.start()
             await until_up(link)
             assert await link.command("PING") == b"PONG"
-            assert isinstance(await link.run("renew", 1000, 1000, 0), list)
+            assert isinstance(await link.run("renew_leases", 1000, 1000, 0), list)
         assert changes == [True, False, True, False]
 
     with running_server(redis_server.binary) as server:
@@ -432,7 +432,7 @@ def test_a_server_that_is_not_there_is_named_with_its_trouble() -> None:
     ],
 )
 def test_a_missing_password_is_told_from_a_wrong_one(url: str, error: str, said: str) -> None:
-    sentence = str(_not_let_in(AuthenticationError(error), url))
+    sentence = str(_access_error(AuthenticationError(error), url))
     assert said in sentence
     assert "db:6379" in sentence
     assert "secret" not in sentence
@@ -477,7 +477,9 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
                 return TaskSpec(name, "m", "q", "u", b"x" * 2000, keep_ms=60_000)
 
             running = [
-                scheduler.submitted(await scheduler.submit(spec(f"run{n}"), 1, scheduler.nonce())).grants[0]  # type: ignore[union-attr]
+                scheduler.parse_submit(await scheduler.submit(spec(f"run{n}"), 1, scheduler.nonce())).grants[
+                    0
+                ]  # type: ignore[union-attr]
                 for n in range(4)
             ]
             for n in range(50):
@@ -513,10 +515,10 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
                     [("chunk", b"{}")],
                     End(State.COMPLETED, "", ("done", b"{}"), Used(1, 1), scheduler.nonce(), 0, []),
                 )
-                assert scheduler.finished(reply).outcome == ("late" if grant is second else "ok")
+                assert scheduler.parse_finish(reply).outcome == ("late" if grant is second else "ok")
             assert await link.command("ZCARD", keys("slots", model="m")) == 0
-            assert len(scheduler.taken(await scheduler.take(["m"], 2, scheduler.nonce())).grants) == 2
-            assert scheduler.taken(await scheduler.take(["m2"], 2, scheduler.nonce())).grants == []
+            assert len(scheduler.parse_take(await scheduler.take(["m"], 2, scheduler.nonce())).grants) == 2
+            assert scheduler.parse_take(await scheduler.take(["m2"], 2, scheduler.nonce())).grants == []
 
     with running_server(binary, "--maxmemory-policy", "noeviction") as server:
         run(main, server)

@@ -25,7 +25,7 @@ async def test_who_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.M
     task = asyncio.create_task(go_on())
     await asyncio.sleep(0)
     failing.set_exception(ValueError())
-    await loops.end_tasks(None, task)
+    await loops.cancel_and_wait(None, task)
     assert task.cancelled()
     assert failures == 1  # the first cancellation came as that
 
@@ -42,9 +42,9 @@ async def test_whatever_a_task_ends_with_is_over() -> None:
 
     tasks = [asyncio.create_task(work()) for work in (fail, fail_late)]
     await asyncio.sleep(0)
-    await loops.end_tasks(*tasks)
+    await loops.cancel_and_wait(*tasks)
     assert all(task.done() for task in tasks)
-    await loops.end_tasks()
+    await loops.cancel_and_wait()
 
 
 async def test_of_work_side_by_side_the_first_failure_is_told_when_all_is_over() -> None:
@@ -58,10 +58,10 @@ async def test_of_work_side_by_side_the_first_failure_is_told_when_all_is_over()
             raise ValueError(number)
         return number
 
-    assert await loops.all_of(work(number) for number in (3, 1, 2)) == [3, 1, 2]
+    assert await loops.gather_all(work(number) for number in (3, 1, 2)) == [3, 1, 2]
     over.clear()
     with pytest.raises(ValueError, match="4"):
-        await loops.all_of([work(4, fails=True), work(1, fails=True), work(9)])
+        await loops.gather_all([work(4, fails=True), work(1, fails=True), work(9)])
     assert sorted(over) == [1, 4, 9]
 
 
@@ -83,5 +83,5 @@ async def test_a_periodic_step_is_repeated_after_failures_and_when_it_is_woken()
     wake.set()
     while len(done) < 5:
         await asyncio.sleep(0.001)
-    await loops.end_tasks(task)
+    await loops.cancel_and_wait(task)
     assert task.cancelled()

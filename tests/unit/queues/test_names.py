@@ -67,7 +67,7 @@ def test_a_slot_of_a_worker_that_names_the_model_is_never_given_a_task_of_every_
     named = Pool(world, "r2", set_up=False)
     spec = named.spec("a", "x")
     reply = named.scheduler.submit(spec, 1, named.scheduler.nonce(), "w", named=True).result()
-    answer = named.scheduler.submitted(reply)
+    answer = named.scheduler.parse_submit(reply)
     assert isinstance(answer, Submitted)
     assert [(grant.task_id, grant.model) for grant in answer.grants] == [("a", "x")]
 
@@ -189,7 +189,7 @@ def test_a_provider_that_refuses_a_named_model_holds_that_model_as_ever(world: W
     grant = pool.run("a")
     pool.requeue(grant, "declined", hold_ms=2000)
     pool.submit("b", user="other")
-    assert pool.ask(want=2).later == (("m", 2000),)
+    assert pool.ask(want=2).retry_at == (("m", 2000),)
 
 
 def offer_many(pool: Pool, count: int, hold_ms: int = 15_000) -> None:

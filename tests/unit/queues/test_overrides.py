@@ -9,8 +9,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 
-from fairlane.queues.actor import Actor
-from fairlane.queues.overrides import ALL, Override, Overrides, OverrideStore, Rejected
+from fairlane.queues.overrides import ALL, Actor, Override, Overrides, OverrideStore, Rejected
 from fairlane.queues.rules import MODEL_SETTINGS, QUEUE_SETTINGS, Value
 from fairlane.queues.store.link import RedisLink
 

@@ -23,7 +23,7 @@ def starts_exactly(pool: Pool, later: tuple[tuple[str, int], ...]) -> list[Grant
     assert ms > 0
     pool.world.advance(ms - 1)
     early = pool.ask(model)
-    assert (early.grants, early.later) == ([], ((model, 1),))
+    assert (early.grants, early.retry_at) == ([], ((model, 1),))
     pool.world.advance(1)
     return pool.take(model)
 
@@ -36,7 +36,7 @@ def test_requests_are_spread_evenly_over_the_minute(world: World, rate: int) -> 
     first = pool.ask(want=5)
     assert len(first.grants) == 1
     gap = -(-60_000 // rate)
-    assert first.later == (("m", gap),)
+    assert first.retry_at == (("m", gap),)
     for _ in range(3):
         (grant,) = starts_exactly(pool, (("m", gap),))
         assert grant.granted_ms == world.now_ms
@@ -67,10 +67,10 @@ def test_a_submit_that_could_take_at_once_is_paced_too_and_told_when(world: Worl
     first, second = pool.submit("a", want=1), pool.submit("b", want=1, user="v")
     assert isinstance(first, Submitted)
     assert isinstance(second, Submitted)
-    assert (len(first.grants), second.grants, second.later) == (1, [], (("m", 1000),))
+    assert (len(first.grants), second.grants, second.retry_at) == (1, [], (("m", 1000),))
     third = pool.submit("c", user="w")
     assert isinstance(third, Submitted)
-    assert third.later == (("m", 1000),), "also where nobody asks to take"
+    assert third.retry_at == (("m", 1000),), "also where nobody asks to take"
 
 
 def test_every_call_that_could_start_a_task_names_the_instant(world: World) -> None:
@@ -79,11 +79,11 @@ def test_every_call_that_could_start_a_task_names_the_instant(world: World) -> N
     pool.set_model(requests_per_minute=60)
     grants.append(pool.run("paced", user="p"))
     fill(pool, 3)
-    assert pool.finish(grants[0], want=1).later == (("m", 1000),)
-    assert pool.finish(grants[1], want=0).later == (("m", 1000),)
-    assert pool.requeue(grants[2], "declined").later == (("m", 1000),)
-    assert pool.ask(want=0).later == (("m", 1000),), "a wake-up handed on"
-    assert pool.ask("m", "other").later == (("m", 1000),)
+    assert pool.finish(grants[0], want=1).retry_at == (("m", 1000),)
+    assert pool.finish(grants[1], want=0).retry_at == (("m", 1000),)
+    assert pool.requeue(grants[2], "declined").retry_at == (("m", 1000),)
+    assert pool.ask(want=0).retry_at == (("m", 1000),), "a wake-up handed on"
+    assert pool.ask("m", "other").retry_at == (("m", 1000),)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_new_rate_holds_from_the_next_start_on(
     pool.take()
     pool.set_model(requests_per_minute=after)
     asked = pool.ask()
-    assert (len(asked.grants), asked.later) == ((0, (("m", wait),)) if wait else (1, ()))
+    assert (len(asked.grants), asked.retry_at) == ((0, (("m", wait),)) if wait else (1, ()))
 
 
 def test_a_rate_from_the_configuration_is_scaled_like_one_set_while_running(world: World) -> None:
@@ -110,7 +110,7 @@ def test_a_rate_from_the_configuration_is_scaled_like_one_set_while_running(worl
     fill(pool, 3)
     pool.take()
     drive(pool.scheduler.configure({}, {"m": {"requests_per_minute": 60}}))
-    assert pool.ask().later == (("m", 1000),)
+    assert pool.ask().retry_at == (("m", 1000),)
 
 
 # ---- tokens ----------
@@ -135,7 +135,7 @@ def test_no_sliding_minute_holds_more_tokens_than_its_limit(world: World) -> Non
     while len(spent) < 60:
         asked = pool.ask(want=3)
         spent += [(world.now_us, sizes[grant.task_id]) for grant in asked.grants]
-        world.advance(chance.choice((0, 700, asked.later[0][1] if asked.later else 100)))
+        world.advance(chance.choice((0, 700, asked.retry_at[0][1] if asked.retry_at else 100)))
     minute_holds(spent, 1000)
 
 
@@ -144,10 +144,10 @@ def test_the_instant_named_for_tokens_is_exact(world: World) -> None:
     pool.set_model(tokens_per_minute=600)
     fill(pool, 4, estimated_input=99, max_output=1)
     asked = pool.ask()
-    assert asked.later == (("m", 10_000),)
+    assert asked.retry_at == (("m", 10_000),)
     for _ in range(3):
         asked = pool.ask()
-        assert len(starts_exactly(pool, asked.later)) == 1
+        assert len(starts_exactly(pool, asked.retry_at)) == 1
 
 
 def test_a_request_larger_than_the_limit_starts_in_an_empty_minute(world: World) -> None:
@@ -158,9 +158,9 @@ def test_a_request_larger_than_the_limit_starts_in_an_empty_minute(world: World)
     pool.submit("huge", user="v", estimated_input=4999, max_output=1)
     pool.submit("next", user="w", estimated_input=9, max_output=1)
     asked = pool.ask()
-    assert starts_exactly(pool, asked.later)[0].task_id == "huge"
+    assert starts_exactly(pool, asked.retry_at)[0].task_id == "huge"
     asked = pool.ask()
-    assert asked.later == (("m", 50 * 60_000),)
+    assert asked.retry_at == (("m", 50 * 60_000),)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_was_used_corrects_the_pace_both_ways(world: World, used: tuple[int
     (grant,) = pool.take()
     finished = pool.finish(grant, used=used, want=1)
     if wait:
-        assert finished.later == (("m", wait),)
+        assert finished.retry_at == (("m", wait),)
     else:
         assert len(finished.grants) == 1
 
@@ -188,7 +188,7 @@ def test_a_paced_model_learns_how_much_its_tasks_write_whatever_its_cost(world: 
     pool.finish(grant, used=(10, 90))
     world.advance(120_000)
     pool.take()
-    assert pool.ask().later == (("m", 1000),), "a hundred tokens, as the last one"
+    assert pool.ask().retry_at == (("m", 1000),), "a hundred tokens, as the last one"
 
 
 # ---- hold ----------
@@ -200,8 +200,8 @@ def test_a_refusal_by_the_provider_holds_the_model_and_costs_no_try(world: World
     pool.submit("b", user="v")
     pool.renew(grant)
     ended = pool.requeue(grant, "declined", hold_ms=5000)
-    assert (ended.outcome, ended.later) == ("queued", (("m", 5000),))
-    started = {grant.task_id: grant for grant in starts_exactly(pool, ended.later) + pool.take()}
+    assert (ended.outcome, ended.retry_at) == ("queued", (("m", 5000),))
+    started = {grant.task_id: grant for grant in starts_exactly(pool, ended.retry_at) + pool.take()}
     assert sorted(started) == ["a", "b"]
     assert (started["a"].attempt, started["a"].tries) == (2, 0)
     audit(world, "ab")
@@ -210,9 +210,9 @@ def test_a_refusal_by_the_provider_holds_the_model_and_costs_no_try(world: World
 def test_the_longest_hold_wins(world: World) -> None:
     pool = Pool(world)
     grants = [pool.run(f"r{n}", user=f"r{n}") for n in range(3)]
-    assert pool.requeue(grants[0], "declined", hold_ms=3000).later == (("m", 3000),)
-    assert pool.requeue(grants[1], "declined", hold_ms=9000).later == (("m", 9000),)
-    assert pool.requeue(grants[2], "declined", hold_ms=1000).later == (("m", 9000),)
+    assert pool.requeue(grants[0], "declined", hold_ms=3000).retry_at == (("m", 3000),)
+    assert pool.requeue(grants[1], "declined", hold_ms=9000).retry_at == (("m", 9000),)
+    assert pool.requeue(grants[2], "declined", hold_ms=1000).retry_at == (("m", 9000),)
 
 
 def test_whoever_says_that_a_model_is_not_paused_ends_its_hold(world: World) -> None:
@@ -230,11 +230,11 @@ def test_a_task_that_is_refused_again_and_again_waits_by_itself(world: World) ->
     pool.submit("bad", user="mallory")
     for _ in range(3):
         (grant,) = pool.take()
-        assert pool.requeue(grant, "declined", hold_ms=2000).later == (("m", 2000),)
+        assert pool.requeue(grant, "declined", hold_ms=2000).retry_at == (("m", 2000),)
         pool.pass_time(2000)
     for times in (1, 2, 3):
         (grant,) = pool.take()
-        assert pool.requeue(grant, "declined", hold_ms=2000).later == ()
+        assert pool.requeue(grant, "declined", hold_ms=2000).retry_at == ()
         pool.submit(f"good{times}", user="bob")
         (other,) = pool.take(want=4)
         assert other.task_id == f"good{times}", "nobody else is held"

@@ -12,7 +12,7 @@ from tests.support.pool import Pool
 from fairlane.gateway.records.entries import MAX_TOKENS, Charge
 from fairlane.queues.credits import Funds
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Refused, Short, State, Submitted
+from fairlane.queues.tasks import QuotaShortfall, Rejection, State, Submitted
 
 GRACE = Limits().stop_grace_ms
 CREDIT = 1_000_000
@@ -32,7 +32,9 @@ class Account:
         self.fund(granted)
 
     def fund(self, granted: int, grants: int = 1, window: str = "", **more: Any) -> bool:
-        known: bool = drive(self.pool.scheduler.fund(self.subject, Funds(granted, grants, **more), window))
+        known: bool = drive(
+            self.pool.scheduler.load_balance(self.subject, Funds(granted, grants, **more), window)
+        )
         return known
 
     @property
@@ -43,9 +45,9 @@ class Account:
 
     def window(self, name: str) -> tuple[int, int]:
         balance = drive(self.pool.scheduler.balance(self.subject))
-        return balance.windows[name], balance.held_of(name)
+        return balance.windows[name], balance.reserved_of(name)
 
-    def submit(self, task: str, **more: Any) -> Submitted | Refused:
+    def submit(self, task: str, **more: Any) -> Submitted | Rejection:
         return self.pool.submit(task, **{**PAID, **more})
 
     def run(self, task: str, **more: Any) -> Any:
@@ -124,7 +126,7 @@ def test_what_is_dearer_when_it_is_thought_or_comes_from_a_cache_is_held_as_that
 
 def test_of_a_user_the_user_pays(world: World) -> None:
     account = Account(world, subject="u:acme/ann")
-    assert account.submit("a", user="acme/bob", quota="u") == Refused(
+    assert account.submit("a", user="acme/bob", quota="u") == Rejection(
         "no_balance", unknown=("u:acme/bob", "")
     )
     account.submit("a", quota="u")
@@ -137,8 +139,8 @@ def test_what_is_not_enough_is_refused_and_takes_nothing(account: Account) -> No
         assert isinstance(account.submit(name, **limits), Submitted)
     before = contents(account.world)
     refused = account.submit("e", **limits)
-    assert isinstance(refused, Refused)
-    assert (refused.reason, refused.short) == ("quota", Short(207, 1000 - 4 * 207))
+    assert isinstance(refused, Rejection)
+    assert (refused.reason, refused.short) == ("quota", QuotaShortfall(207, 1000 - 4 * 207))
     assert refused.rate_limits is not None
     assert contents(account.world) == before
     assert isinstance(account.submit("e", estimated_input=1, max_output=1, **limits), Submitted)
@@ -146,17 +148,21 @@ def test_what_is_not_enough_is_refused_and_takes_nothing(account: Account) -> No
 
 def test_what_nobody_has_told_of_is_asked_for(world: World) -> None:
     account = Account(world)
-    assert account.submit("a", user="other") == Refused("no_balance", unknown=("k:other", ""))
+    assert account.submit("a", user="other") == Rejection("no_balance", unknown=("k:other", ""))
     window = account.today
-    assert account.submit("a", quota=account.budget(500)) == Refused("no_balance", unknown=("k:acme", window))
+    assert account.submit("a", quota=account.budget(500)) == Rejection(
+        "no_balance", unknown=("k:acme", window)
+    )
     assert account.fund(1000, window=window, windows={window: 450}) is False
-    assert account.submit("a", quota=account.budget(500), estimated_input=1000).short == Short(1107, 1050)  # type: ignore[union-attr]
+    assert account.submit("a", quota=account.budget(500), estimated_input=1000).short == QuotaShortfall(
+        1107, 1050
+    )  # type: ignore[union-attr]
 
 
 def test_more_than_was_held_becomes_a_debt_that_a_grant_pays(account: Account) -> None:
     account.pool.finish(account.run("a"), used=(2000, 0))
     assert account.stands == (1000 - 2007, 0)
-    assert account.submit("b").short == Short(207, 0)  # type: ignore[union-attr]  # (though its user wrote nothing)
+    assert account.submit("b").short == QuotaShortfall(207, 0)  # type: ignore[union-attr]  # (though its user wrote nothing)
     account.fund(3000, 2)
     assert account.stands == (3000 - 2007, 0)
     assert isinstance(account.submit("b"), Submitted)
@@ -271,7 +277,7 @@ def test_the_clock_of_the_store_says_which_window_it_is(account: Account) -> Non
     assert account.window(f"d{this}") == (0, 414)
     account.world.advance(-DAY_MS)
     account.pool.offer("m")
-    assert account.submit("d", quota=text) == Refused("no_balance", unknown=("k:acme", f"d{before}"))
+    assert account.submit("d", quota=text) == Rejection("no_balance", unknown=("k:acme", f"d{before}"))
 
 
 # ---- ends ----------
@@ -472,7 +478,7 @@ def whole(account: Account) -> tuple[int, int]:
     balance = drive(account.pool.scheduler.balance(account.subject))
     return (
         balance.balance - sum(balance.windows.values()),
-        balance.held + sum(balance.held_of(window) for window in balance.windows),
+        balance.held + sum(balance.reserved_of(window) for window in balance.windows),
     )
 
 
@@ -493,30 +499,33 @@ def test_a_task_of_a_key_without_a_quota_tells_what_it_costs(world: World) -> No
 
 def test_balances_are_due_in_turn(account: Account) -> None:
     scheduler = account.pool.scheduler
-    newest, due = drive(scheduler.reckon(10, 60_000))
+    newest, due = drive(scheduler.due_balances(10, 60_000))
     assert newest == ""
     ((subject, balance, idle),) = due
     assert (subject, balance.balance, idle) == ("k:acme", 1000, 0)
-    assert drive(scheduler.reckon(10, 60_000)) == ("", [])
+    assert drive(scheduler.due_balances(10, 60_000)) == ("", [])
     account.pool.finish(account.run("a"))
     account.world.advance(60_000)
-    newest, due = drive(scheduler.reckon(10, 60_000))
+    newest, due = drive(scheduler.due_balances(10, 60_000))
     assert newest.endswith("-0")
     assert [idle for _, _, idle in due] == [0]
     account.world.advance(61_000)
-    assert drive(scheduler.reckon(10, 60_000))[1][0][2] == 61_000
-    assert len(drive(scheduler.reckon(10, 60_000, everybody=True))[1]) == 1
+    assert drive(scheduler.due_balances(10, 60_000))[1][0][2] == 61_000
+    assert len(drive(scheduler.due_balances(10, 60_000, all_due=True))[1]) == 1
 
 
 def test_what_was_compared_is_put_right_once(account: Account) -> None:
     account.fund(1000, window=account.today)
     account.pool.finish(account.run("a", quota=account.budget(100)), used=(100, 50))
     scheduler = account.pool.scheduler
-    _, ((_, compared, _),) = drive(scheduler.reckon(10, 60_000))
+    _, ((_, compared, _),) = drive(scheduler.due_balances(10, 60_000))
     grant = account.run("b")
     right = Funds(1300, 2, number=50)
     for done in (True, False):
-        assert drive(scheduler.amend("k:acme", compared, right, 11, {account.today: -3, "d5": 9})) is done
+        assert (
+            drive(scheduler.adjust_balance("k:acme", compared, right, 11, {account.today: -3, "d5": 9}))
+            is done
+        )
     assert account.stands == (1300 - 107 - 11, 207)
     assert account.window(account.today) == (97, 0)
     account.pool.finish(grant, used=(1, 0))
@@ -528,14 +537,14 @@ def test_only_a_balance_at_rest_is_forgotten(account: Account) -> None:
     scheduler = account.pool.scheduler
 
     def look() -> Any:
-        (_, ((_, compared, _),)) = drive(scheduler.reckon(10, 1, everybody=True))
+        (_, ((_, compared, _),)) = drive(scheduler.due_balances(10, 1, all_due=True))
         return compared
 
     grant = account.run("a")
-    assert not drive(scheduler.forget_balance("k:acme", look()))
+    assert not drive(scheduler.evict_balance("k:acme", look()))
     before = look()
     account.pool.finish(grant)
-    assert not drive(scheduler.forget_balance("k:acme", before))
-    assert drive(scheduler.forget_balance("k:acme", look()))
+    assert not drive(scheduler.evict_balance("k:acme", before))
+    assert drive(scheduler.evict_balance("k:acme", look()))
     audit(account.world, "a")
     assert account.submit("b").reason == "no_balance"  # type: ignore[union-attr]

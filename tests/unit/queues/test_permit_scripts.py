@@ -17,8 +17,8 @@ from fairlane.queues.tasks import (
     Admitted,
     ExistingTask,
     Grant,
-    Left,
-    Refused,
+    PermitEnd,
+    Rejection,
     State,
     Submitted,
 )
@@ -39,7 +39,7 @@ class Line(Pool):
             self.configure(limit, "requests", model=IMAGE)
         self.offer()
 
-    def submit(self, task_id: str, *args: Any, **more: Any) -> Submitted | ExistingTask | Refused:
+    def submit(self, task_id: str, *args: Any, **more: Any) -> Submitted | ExistingTask | Rejection:
         self.accepted.append(task_id)
         return super().submit(task_id, *args, **more)
 
@@ -56,7 +56,7 @@ class Line(Pool):
         return self.take(IMAGE, want=want, worker=PERMIT_HOLDER)
 
     def give_out(self, grant: Grant, unused_ms: int = UNUSED_MS, used_ms: int = USED_MS) -> bytes | None:
-        row = drive(self.scheduler.permit(grant, unused_ms, used_ms, REST))
+        row = drive(self.scheduler.issue_permit(grant, unused_ms, used_ms, REST))
         return row and row.data
 
     def out(self, task_id: str, **more: Any) -> Grant:
@@ -69,11 +69,11 @@ class Line(Pool):
 
     def enter(self, grant: Grant, nonce: str = "") -> Admitted:
         nonce = nonce or self.scheduler.nonce()
-        answer: Admitted = drive(self.scheduler.admit(grant.task_id, grant.epoch, nonce))[0]
+        answer: Admitted = drive(self.scheduler.use_permit(grant.task_id, grant.epoch, nonce))[0]
         return answer
 
-    def leave(self, grant: Grant) -> Left:
-        answer: Left = drive(self.scheduler.leave(grant.task_id, grant.epoch, DONE))
+    def leave(self, grant: Grant) -> PermitEnd:
+        answer: PermitEnd = drive(self.scheduler.release_permit(grant.task_id, grant.epoch, DONE))
         return answer
 
     def pass_time(self, ms: int, *, step_ms: int = 1000) -> None:
@@ -141,7 +141,7 @@ def test_whoever_frees_a_slot_tells_the_right_one(line: Line, ear: Subscription)
     line.ask(IMAGE)
     ear.drain()
     assert line.enter(grant) is Admitted.IN
-    assert line.leave(grant) is Left.ENDED
+    assert line.leave(grant) is PermitEnd.ENDED
     assert ear.drain() == [b"wake\nhttp:image"]
     line.audit()
 
@@ -213,9 +213,9 @@ def test_a_used_permit_holds_its_slot_until_its_end_is_reported(line: Line) -> N
     assert line.enter(second) is Admitted.IN
     line.pass_time(10_000)
     assert line.hold() == [], "both are taken"
-    assert line.leave(first) is Left.ENDED
+    assert line.leave(first) is PermitEnd.ENDED
     assert [grant.task_id for grant in line.hold()] == ["c"]
-    assert line.leave(first) is Left.OVER
+    assert line.leave(first) is PermitEnd.OVER
     assert (line.state("a"), line.kinds("a")) == ("completed", ["start", "permit", "done"])
     assert line.state("b") == "executing"
     line.audit()
@@ -228,9 +228,9 @@ def test_or_until_its_time_is_over(line: Line) -> None:
     assert line.state("a") == "executing"
     line.pass_time(2000)
     assert line.state("a") == "completed"
-    last = drive(line.scheduler.last("a"))
+    last = drive(line.scheduler.last_event("a"))
     assert (last.kind, json.loads(last.data)["result"]) == ("done", {"reported": False})
-    assert line.leave(grant) is Left.OVER
+    assert line.leave(grant) is PermitEnd.OVER
     assert line.slots(IMAGE) == {}
     line.audit()
 
@@ -280,7 +280,7 @@ def test_who_lets_permits_go_to_waste_takes_no_more_of_the_line_than_others(
         if grant.user == "user" or uses_late:
             assert line.enter(grant) is Admitted.IN
             line.pass_time(1000)
-            assert line.leave(grant) is Left.ENDED
+            assert line.leave(grant) is PermitEnd.ENDED
         held[grant.user] += line.world.now_ms - began
     assert held["waster"] <= held["user"] + 2 * UNUSED_MS
     assert held["waster"] >= held["user"] / 2
@@ -316,7 +316,7 @@ def test_a_permit_counts_in_a_window_until_it_is_used_and_a_window_longer(
     assert line.hold() == [], "neither has left"
     assert line.enter(first) is Admitted.IN
     line.world.advance(500)
-    _, later = drive(line.scheduler.admit(second.task_id, second.epoch, "n"))
+    _, later = drive(line.scheduler.use_permit(second.task_id, second.epoch, "n"))
     assert later == ((IMAGE, 530),), "a window after the first one, which came 30 ms after the check at most"
     line.world.advance(529)
     assert line.hold() == []
@@ -374,7 +374,7 @@ def test_a_call_that_is_under_way_keeps_its_slot_though_its_task_is_cancelled(
     assert line.hold() == []
     line.audit()
     if reported:
-        assert line.leave(grant) is Left.OVER
+        assert line.leave(grant) is PermitEnd.OVER
     else:
         line.pass_time(USED_MS // 2)
     assert [grant.task_id for grant in line.hold()] == ["b"]

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.survey.presence import MAX_PER_MESSAGE, Presence, PresenceNews, read_presence
+from fairlane.queues.inspect.presence import MAX_PER_MESSAGE, Presence, PresenceUpdate, read_presence
 
 
 def describe(worker_id: str) -> dict[str, Any] | None:
@@ -18,14 +18,14 @@ def test_only_what_has_changed_is_told() -> None:
     presence.changed("a")
     presence.changed("b")
     presence.changed("gone before it was told")
-    assert presence.news(describe) == (
+    assert presence.next_update(describe) == (
         {"worker:a": b'{"workerId":"a"}', "worker:b": b'{"workerId":"b"}'},
         [],
         False,
     )
     assert not presence
     presence.changed("b")
-    assert presence.news(lambda _: None) == ({}, ["worker:b"], False)
+    assert presence.next_update(lambda _: None) == ({}, ["worker:b"], False)
     assert presence.fields == 1
 
 
@@ -33,9 +33,9 @@ def test_a_message_is_bounded_and_the_rest_follows() -> None:
     presence = Presence()
     for number in range(MAX_PER_MESSAGE + 1):
         presence.changed(f"w{number}")
-    assert len(presence.news(describe).told) == MAX_PER_MESSAGE
+    assert len(presence.next_update(describe).fields) == MAX_PER_MESSAGE
     assert presence
-    assert list(presence.news(describe).told) == [f"worker:w{MAX_PER_MESSAGE}"]
+    assert list(presence.next_update(describe).fields) == [f"worker:w{MAX_PER_MESSAGE}"]
     assert not presence
 
 
@@ -43,12 +43,12 @@ def test_a_store_that_may_have_lost_something_is_told_everything_anew() -> None:
     presence = Presence()
     presence.changed("a")
     presence.changed("gone")
-    presence.news(describe)
+    presence.next_update(describe)
     presence.live({"a": (1, 2)}, {"a": 2})
     presence.forget(["a", "b"])
     assert presence
-    news = presence.news(describe)
-    assert (set(news.told), news.gone, news.anew) == ({"worker:a", "worker:b"}, [], True)
+    news = presence.next_update(describe)
+    assert (set(news.fields), news.gone, news.reset) == ({"worker:a", "worker:b"}, [], True)
     assert presence.fields == 2, "what moves is told with the next renewal"
 
 
@@ -56,14 +56,14 @@ def test_the_store_keeps_what_was_told_and_counts_it(world: World) -> None:
     pool = Pool(world)
 
     def present(told: dict[str, bytes], gone: tuple[str, ...] = (), *, anew: bool = False) -> int:
-        count: int = pool.scheduler.present(PresenceNews(told, list(gone), anew), 15_000).result()
+        count: int = pool.scheduler.update_presence(PresenceUpdate(told, list(gone), anew), 15_000).result()
         return count
 
     def rows() -> list[dict[str, Any]]:
         return read_presence(world.call("HGETALL", world.keys("presence", replica="r1")))
 
     assert present({"a": b'{"workerId":"a"}', "b": b'{"workerId":"b"}'}) == 2
-    assert present(Presence().live({"a": (3, 40), "b": (0, 0)}, {"a": 30}).told) == 3
+    assert present(Presence().live({"a": (3, 40), "b": (0, 0)}, {"a": 30}).fields) == 3
     assert sorted(rows(), key=lambda row: row["workerId"]) == [
         {"workerId": "a", "running": 3, "heartbeatAgeMs": 40, "taskSilentMs": 30},
         {"workerId": "b", "running": 0, "heartbeatAgeMs": 0, "taskSilentMs": None},

@@ -9,7 +9,7 @@ from tests.support.pool import Pool
 
 from fairlane.gateway.records.entries import MAX_TOKENS, AnnouncedEnd, UsageRow, read_announced, read_usage
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import Rejection, State, Submitted
 
 GRACE = Limits().stop_grace_ms
 
@@ -215,8 +215,8 @@ def test_a_refused_task_leaves_no_record(world: World) -> None:
     pool = Pool(world)
     pool.configure(max_length=1)
     assert isinstance(pool.submit("a"), Submitted)
-    assert isinstance(pool.submit("b"), Refused)
-    assert isinstance(pool.submit("c", "nobody-offers-it"), Refused)
+    assert isinstance(pool.submit("b"), Rejection)
+    assert isinstance(pool.submit("c", "nobody-offers-it"), Rejection)
     assert rows(world) == []
 
 
@@ -226,7 +226,7 @@ def test_with_a_full_outbox_nothing_begins_and_everything_ends(world: World) -> 
     grants = [pool.run(name) for name in "abcd"]
     for grant in grants[:2]:
         pool.finish(grant)
-    assert pool.submit("e") == Refused("outbox_full")
+    assert pool.submit("e") == Rejection("outbox_full")
     for grant in grants[2:]:
         pool.finish(grant)
     assert [row.task for row in rows(world)] == ["a", "b", "c", "d"]
@@ -234,7 +234,7 @@ def test_with_a_full_outbox_nothing_begins_and_everything_ends(world: World) -> 
     world.call("XGROUP", "CREATE", outbox, "sql", "0")
     world.call("XREADGROUP", "GROUP", "sql", "c", "COUNT", 3, "STREAMS", outbox, ">")
     ids = [entry[0] for entry in world.call("XRANGE", outbox, "-", "+", "COUNT", 3)]
-    assert drive(pool.scheduler._link.run("recorded", "sql", *ids)) == 3  # type: ignore[arg-type]
+    assert drive(pool.scheduler._link.run("confirm_recorded", "sql", *ids)) == 3  # type: ignore[arg-type]
     assert world.call("XPENDING", outbox, "sql")[0] == 0
     assert isinstance(pool.submit("e"), Submitted)
 
@@ -253,7 +253,7 @@ def test_the_end_of_a_task_is_announced_where_it_is_asked_for_and_recorded_as_ev
 ) -> None:
     pool = Pool(world)
     pool.offer("*")
-    pool.submit("told", "m", user="acme/ann", key="acme", announced=True, **more)
+    pool.submit("told", "m", user="acme/ann", key="acme", has_webhooks=True, **more)
     pool.submit("quiet", "m", user="acme/ann", key="acme", **more)
     for grant in pool.take("*", want=2):
         pool.finish(grant, used=(7, 8, 5, 2, False))
@@ -266,7 +266,7 @@ def test_the_end_of_a_task_is_announced_where_it_is_asked_for_and_recorded_as_ev
 def test_an_end_is_announced_once_its_slot_is_free(world: World) -> None:
     pool = Pool(world)
     pool.offer("*")
-    pool.submit("a", "m", announced=True)
+    pool.submit("a", "m", has_webhooks=True)
     (grant,) = pool.take("*")
     pool.cancel("a")
     assert announced(world) == []
@@ -283,7 +283,7 @@ def test_a_chain_is_announced_once_when_it_ends_and_its_stages_never(
 ) -> None:
     pool = Pool(world)
     pool.offer("m")
-    pool.start("c", announced=True)
+    pool.start("c", has_webhooks=True)
     (grant,) = pool.take()
     pool.advance(grant, pool.entry(1, parts=parts))
     assert announced(world) == []

@@ -124,7 +124,7 @@ def test_both_answers_are_paid_each_at_its_models_price_and_the_hold_covers_them
     world: World, pool: Pool
 ) -> None:
     pool.sweep()
-    drive(pool.scheduler.fund("k:acme", Funds(1_000_000, 1)))
+    drive(pool.scheduler.load_balance("k:acme", Funds(1_000_000, 1)))
     pool.offer("m", "b")
 
     def stands() -> tuple[int, int]:

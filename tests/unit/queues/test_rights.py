@@ -9,7 +9,7 @@ from tests.support.direct import World
 from fairlane.queues.store.link import COMMANDS
 from fairlane.queues.store.scripts import load_scripts
 
-SCRIPT = (files("fairlane.queues") / "lua" / "rights.lua").read_text()
+SCRIPT = (files("fairlane.queues") / "lua" / "check_rights.lua").read_text()
 NEEDED = sorted(COMMANDS | load_scripts().commands)
 
 
@@ -33,4 +33,4 @@ def test_each_is_asked_for_with_as_many_arguments_as_it_takes(world: World, comm
 
 
 def test_nothing_is_forbidden_to_the_default_user(world: World) -> None:
-    assert world.link.run("rights", *NEEDED).result() == []
+    assert world.link.run("check_rights", *NEEDED).result() == []

@@ -49,7 +49,7 @@ def test_one_call_appends_to_the_logs_of_many_tasks_each_for_itself(world: World
         Append(last, 2, one, output=False),
     ]
     reply = pool.scheduler.append(appends).result()
-    assert pool.scheduler.appended(reply) == [("ok", 0), ("stale", 0), ("hole", 1), ("ok", 0)]
+    assert pool.scheduler.parse_append(reply) == [("ok", 0), ("stale", 0), ("hole", 1), ("ok", 0)]
     assert [len(pool.events(name)) for name in "abcd"] == [3, 1, 1, 2]
 
 
@@ -153,7 +153,7 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "traceparent": "00-1-1-01",
         "key_limits": "9 9 99999 99999 9 9",
         "uses": "9 60000 k/name",
-        "most_input": 2,
+        "max_input": 2,
         "price": "1 1 1 1 1",
         "quota": "k",
         "archive_ms": 9000,
@@ -162,13 +162,13 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "template": "t\n0\n",
         "fallbacks": "b\t",
         "fallback_after_ms": 9000,
-        "named_later": True,
+        "model_omitted": True,
         "answer": "object",
         "repair": True,
-        "most_tries": 5,
-        "announced": True,
+        "max_tries": 5,
+        "has_webhooks": True,
     }
-    drive(pool.scheduler.fund("k:u", Funds(10**6, 1)))
+    drive(pool.scheduler.load_balance("k:u", Funds(10**6, 1)))
     times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
     grant = pool.run("a", waiting=True, stream=True, follow=True, **task, **times)
     pool.renew(grant)

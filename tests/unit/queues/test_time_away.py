@@ -5,7 +5,7 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Refused, Submitted
+from fairlane.queues.tasks import Rejection, Submitted
 
 AWAY_MS = (1600, 3000, 4000, 5000, 9000, 60_000)
 
@@ -84,7 +84,7 @@ def test_what_had_ended_before_is_not_brought_back(world: World) -> None:
     pool.pass_time(4000)
     world.advance(20_000)
     pool.sweep()
-    assert isinstance(pool.submit("a", "m2"), Refused)
+    assert isinstance(pool.submit("a", "m2"), Rejection)
     assert isinstance(pool.submit("a"), Submitted)
 
 

@@ -9,7 +9,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 from tests.support.servers import Server
 
-from fairlane.queues.tasks import Fragment, Refused, State, Submitted
+from fairlane.queues.tasks import Fragment, Rejection, State, Submitted
 
 OPEN_MS, MAX_OPEN_MS, FAILURES, PROBES = 5000, 60_000, 5, 2
 """As in upstreams.lua."""
@@ -59,7 +59,7 @@ class Through(Pool):
     def force(
         self, state: Literal["open", "closed", "auto"], upstream: str = "", model: str = "m"
     ) -> tuple[str, str]:
-        answer: tuple[str, str] = drive(self.scheduler.force(model, upstream, state, OPS))
+        answer: tuple[str, str] = drive(self.scheduler.force_breaker(model, upstream, state, OPS))
         return answer
 
 
@@ -68,9 +68,9 @@ def _tasks(world: World) -> list[tuple[str]]:
     return [(name.decode().removeprefix(prefix),) for name in world.call("KEYS", prefix + "*")]
 
 
-def refused(pool: Through, task: str = "new", **more: Any) -> Refused:
+def refused(pool: Through, task: str = "new", **more: Any) -> Rejection:
     answer = pool.submit(task, **more)
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, Rejection), answer
     return answer
 
 
@@ -156,8 +156,8 @@ def test_one_upstream_that_fails_leaves_the_others_of_its_model_alone(world: Wor
     pool.open(upstream="bad")
     assert isinstance(pool.submit("t"), Submitted)
     answer = pool.ask("m", upstream="bad")
-    assert (answer.grants, answer.shut) == ([], (("m", OPEN_MS),))
-    assert answer.later == (("m", OPEN_MS),)
+    assert (answer.grants, answer.closed_upstreams) == ([], (("m", OPEN_MS),))
+    assert answer.retry_at == (("m", OPEN_MS),)
     (grant,) = pool.take("m", upstream="good")
     pool.finish(grant)
     world.advance(OPEN_MS)
@@ -179,7 +179,7 @@ def test_a_429_holds_the_upstream_that_said_so_and_not_its_model(world: World) -
     pool.requeue(grant, "declined", hold_ms=20_000)
     assert pool.take("m", upstream="two") == []
     assert pool.submit("more").state is State.QUEUED  # type: ignore[union-attr]
-    assert pool.ask("m", upstream="one").later == (("m", 20_000),), (
+    assert pool.ask("m", upstream="one").retry_at == (("m", 20_000),), (
         "all of them are held: until the first is not"
     )
     world.advance(20_000)

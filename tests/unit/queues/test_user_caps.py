@@ -5,7 +5,7 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import Rejection, State, Submitted
 
 
 def parked(pool: Pool, queue: str = "free", model: str = "m") -> list[str]:
@@ -109,7 +109,7 @@ def test_a_user_has_so_many_waiting_tasks_and_others_are_let_in(world: World) ->
     pool.submit("a", queue="free")
     pool.submit("b", queue="paid")
     refused = pool.submit("c", queue="free")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejection)
     assert (refused.reason, refused.waiting, refused.limit) == ("user_full", 2, 2)
     assert refused.retry_ms > 0
     assert isinstance(pool.submit("d", user="v"), Submitted)

@@ -7,11 +7,11 @@ from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.limits import pack
-from fairlane.queues.tasks import Refused, Submitted
+from fairlane.queues.tasks import Rejection, Submitted
 
 
-def refused(answer: Submitted | Refused) -> tuple[str, int]:
-    assert isinstance(answer, Refused), answer
+def refused(answer: Submitted | Rejection) -> tuple[str, int]:
+    assert isinstance(answer, Rejection), answer
     return answer.reason, answer.limit
 
 

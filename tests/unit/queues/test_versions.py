@@ -4,7 +4,7 @@ import pytest
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.actor import Actor
+from fairlane.queues.overrides import Actor
 from fairlane.queues.rules import Value
 from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_of, read_configuration
 

@@ -10,7 +10,7 @@ from tests.support.pool import Pool
 
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import Rejection, State, Submitted
 
 
 def ids(answer: object) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_model_that_nobody_offers_is_refused(world: World, offered: tuple[str,
     if offered:
         pool.offer(*offered)
     names = world.call("KEYS", "*")
-    assert pool.submit("a") == Refused("no_worker", others_offered=others, retry_ms=60_000)
+    assert pool.submit("a") == Rejection("no_worker", others_offered=others, retry_ms=60_000)
     assert sorted(world.call("KEYS", "*")) == sorted(names)
 
 
@@ -73,7 +73,7 @@ def test_a_queue_is_full_over_all_models_and_counts_waiting_tasks_only(world: Wo
     pool.run("running")
     pool.submit("a", "m")
     pool.submit("b", "m2")
-    assert pool.submit("c", "m") == Refused("full", waiting=2, limit=2, retry_ms=500)
+    assert pool.submit("c", "m") == Rejection("full", waiting=2, limit=2, retry_ms=500)
     assert isinstance(pool.submit("d", "m", queue="paid"), Submitted), "the other queue is not full"
     pool.cancel("a")
     assert isinstance(pool.submit("e", "m"), Submitted)
@@ -85,7 +85,7 @@ def test_bytes_of_payloads_are_limited_too(world: World) -> None:
     pool = Pool(world)
     pool.submit("a", payload=b"x" * 60)
     before = world.call("HGETALL", world.keys("pool"))
-    assert pool.submit("b", payload=b"x" * 60) == Refused("full_bytes", retry_ms=1000)
+    assert pool.submit("b", payload=b"x" * 60) == Rejection("full_bytes", retry_ms=1000)
     assert world.call("HGETALL", world.keys("pool")) == before
     audit(world, ["a"])
 
@@ -94,7 +94,7 @@ def test_a_submit_that_comes_after_its_cancel_is_refused(world: World) -> None:
     pool = Pool(world)
     assert pool.cancel("a", tombstone_ms=60_000).outcome == "unknown"
     assert pool.cancel("a", tombstone_ms=60_000).outcome == "unknown"
-    assert pool.submit("a", want=1) == Refused("cancelled")
+    assert pool.submit("a", want=1) == Rejection("cancelled")
     assert drive(pool.scheduler.position("a")) is None
     audit(world, [])
 
@@ -277,13 +277,13 @@ def test_offers_end_by_themselves_and_a_withdrawal_may_have_a_grace(world: World
     assert isinstance(pool.submit("a"), Submitted)
     world.advance(1)
     world.advance(7000)
-    assert pool.submit("b") == Refused("no_worker", retry_ms=7000), "as long again as it has been away"
+    assert pool.submit("b") == Rejection("no_worker", retry_ms=7000), "as long again as it has been away"
     pool.offer("m")
     pool.offer(withdrawn=["m"], grace_ms=100_000)
     world.advance(99_999)
     assert isinstance(pool.submit("c"), Submitted)
     world.advance(1)
-    assert pool.submit("d") == Refused("no_worker", retry_ms=1000)
+    assert pool.submit("d") == Rejection("no_worker", retry_ms=1000)
 
 
 def test_a_dead_replica_leaves_nothing(world: World) -> None:

@@ -10,7 +10,7 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Refused, Submitted
+from fairlane.queues.tasks import Rejection, Submitted
 from fairlane.queues.windows import MAX_REQUESTS, Window, read_windows
 
 
@@ -74,13 +74,13 @@ def test_as_many_start_at_once_as_a_window_holds_and_no_more_until_they_have_lef
     fill(pool, 9)
     answer = pool.ask(want=9)
     assert len(answer.grants) == 3
-    assert all(grant.tell_sent for grant in answer.grants)
-    assert answer.later == (), "when they have left is not known: whoever tells wakes"
+    assert all(grant.report_sent for grant in answer.grants)
+    assert answer.retry_at == (), "when they have left is not known: whoever tells wakes"
     world.advance(60_000)
     assert pool.ask(want=9).grants == [], "they count on"
     assert pool.sent(*answer.grants[:2]) == (("m", 1000),)
     world.advance(999)
-    assert pool.ask(want=9).later == (("m", 1),)
+    assert pool.ask(want=9).retry_at == (("m", 1),)
     world.advance(1)
     assert len(pool.ask(want=9).grants) == 2
     audit(world, [f"t{n:04d}" for n in range(9)])
@@ -107,7 +107,7 @@ def test_an_attempt_that_says_nothing_counts_until_it_has_ended(world: World) ->
     pool.submit("b")
     world.advance(5000)
     assert pool.ask().grants == []
-    assert pool.finish(grant, want=1).later == (("m", 2000),)
+    assert pool.finish(grant, want=1).retry_at == (("m", 2000),)
     world.advance(2000)
     assert pool.taken() == ["b"]
 
@@ -126,7 +126,7 @@ def test_each_of_three_windows_holds(world: World) -> None:
     assert [at - starts[0] for at in starts] == [0, 0, 100_000, 1_000_000], "and then the minute"
     seen_at_most(starts, "2/100ms, 3/1s, 4/1m")
     pool.submit("later", user="somebody else")
-    assert pool.ask().later == (("m", 60_000 - 10_000),)
+    assert pool.ask().retry_at == (("m", 60_000 - 10_000),)
 
 
 def test_who_asks_at_the_instant_told_gets_as_many_as_there_are_and_a_millisecond_before_nobody(
@@ -143,7 +143,7 @@ def test_who_asks_at_the_instant_told_gets_as_many_as_there_are_and_a_millisecon
             world.advance(chance.choice((0.2, 1.5)))
             pool.sent(grant)
             pool.finish(grant)
-        ((_, ms),) = pool.ask(want=0).later or (("m", 0),)
+        ((_, ms),) = pool.ask(want=0).retry_at or (("m", 0),)
         if ms > 1:
             world.advance(ms - 1)
             assert pool.ask().grants == []
@@ -167,8 +167,8 @@ def test_a_task_that_is_cancelled_counts_until_its_worker_has_stopped(world: Wor
     pool.submit("b")
     pool.cancel("a")
     world.advance(5000)
-    assert pool.ask().later == ()
-    assert pool.finish(grant, 0, want=1).later == (("m", 1000),)
+    assert pool.ask().retry_at == ()
+    assert pool.finish(grant, 0, want=1).retry_at == (("m", 1000),)
     audit(world, ["a", "b"])
 
 
@@ -181,7 +181,7 @@ def test_windows_that_are_set_while_tasks_run_count_these(world: World) -> None:
     grants = pool.take(want=3)
     pool.set_model(windows="4/1s")
     assert len(pool.ask(want=6).grants) == 1
-    assert pool.finish(grants[0], want=1).later == (("m", 1000),)
+    assert pool.finish(grants[0], want=1).retry_at == (("m", 1000),)
     audit(world, [f"t{n:04d}" for n in range(6)])
 
 
@@ -193,7 +193,7 @@ def test_a_smaller_window_lets_nobody_start_until_all_but_so_many_have_left(worl
         pool.sent(grant)
         world.advance(100)
     pool.set_model(windows="2/1s")
-    assert pool.ask(want=5).later == (("m", 800),), "when the fourth is over"
+    assert pool.ask(want=5).retry_at == (("m", 800),), "when the fourth is over"
     world.advance(800)
     assert len(pool.take(want=5)) == 1
 
@@ -257,7 +257,7 @@ def test_whose_time_is_over_before_the_windows_have_room_is_refused(world: World
     pool.sent(*[pool.run(task) for task in ("a", "b")])
     world.advance(4000)
     refused = pool.submit("c", timeout_ms=5000)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejection)
     assert (refused.reason, refused.waiting, refused.limit, refused.retry_ms) == (
         "too_long",
         6000,
@@ -266,6 +266,6 @@ def test_whose_time_is_over_before_the_windows_have_room_is_refused(world: World
     )
     for task in ("c", "d"):
         assert isinstance(pool.submit(task, timeout_ms=6001), Submitted)
-    assert isinstance(pool.submit("e", timeout_ms=15_999), Refused), "two of this user's go first"
+    assert isinstance(pool.submit("e", timeout_ms=15_999), Rejection), "two of this user's go first"
     assert isinstance(pool.submit("e", user="another", timeout_ms=6001), Submitted), "who may be first"
     assert isinstance(pool.submit("f", timeout_ms=16_001), Submitted)

@@ -8,7 +8,7 @@ from openai.types import CreateEmbeddingResponse
 from streaming_logs import INFO, Log, fold
 
 from fairlane.streaming.views import EmbeddingBodyView
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 
 VECTOR = [0.5, -2.0, 1.0]
 PACKED = base64.b64encode(struct.pack("<3f", *VECTOR)).decode()
@@ -80,5 +80,5 @@ def test_vectors_arrive_in_the_encoding_asked_for(sent: Any, encoding_format: st
     ],
 )
 def test_what_is_no_embedding_is_named(result: Any, came: str) -> None:
-    with pytest.raises(MisfitError, match=f"^The worker answered with {came}"):
+    with pytest.raises(ResultShapeError, match=f"^The worker answered with {came}"):
         raw_body(result)

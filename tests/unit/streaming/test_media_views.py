@@ -21,7 +21,7 @@ from fairlane.streaming.views.media import (
     TranscriptStreamView,
     split_typed,
 )
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 
 SEGMENTS = [
     {"id": 0, "start": 0.0, "end": 1.5, "text": " One & <two>"},
@@ -97,7 +97,7 @@ def test_subtitles_are_made_of_segments() -> None:
     ],
 )
 def test_a_result_that_is_no_transcript_is_told_so(result: Any, response_format: str) -> None:
-    with pytest.raises(MisfitError):
+    with pytest.raises(ResultShapeError):
         transcript(Log().start().done(result), response_format)
 
 
@@ -176,9 +176,9 @@ def test_lost_events_cut_it_too_and_a_failure_before_is_left_to_the_status() -> 
     with pytest.raises(CutShort):
         view.feed(restart)
     assert feed(SpeechBytesView(INFO), Log().start().error()) == b""
-    with pytest.raises(MisfitError):
+    with pytest.raises(ResultShapeError):
         feed(SpeechBytesView(INFO), Log().start().done({"data": "no base64!"}))
-    with pytest.raises(MisfitError):
+    with pytest.raises(ResultShapeError):
         feed(SpeechBytesView(INFO), Log().start().done(None))
 
 
@@ -203,7 +203,7 @@ def test_images_whole() -> None:
     }
     assert image(Log().start().done(theirs)) == theirs
     for wrong in (None, "text", {"images": []}):
-        with pytest.raises(MisfitError):
+        with pytest.raises(ResultShapeError):
             image(Log().start().done(wrong))
 
 
@@ -219,5 +219,5 @@ def test_moderations_are_given_what_they_lack() -> None:
     assert told(results) == told({"results": results}) == own
     theirs = {"id": "modr-1", "model": "their-model", "results": results, "x": 1}
     assert told(theirs) == theirs
-    with pytest.raises(MisfitError):
+    with pytest.raises(ResultShapeError):
         told({"flagged": True})

@@ -9,12 +9,12 @@ import pytest
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Entry
 from fairlane.streaming.events import Event, progress_event
-from fairlane.streaming.hub import KEEP_EVENTS, MAX_CONCURRENT_PAGES, Feed, Hub, Interrupted, Reader
+from fairlane.streaming.hub import KEEP_EVENTS, MAX_CONCURRENT_PAGES, Hub, Interrupted, LiveLog, Reader
 
 NO_STORE: Any = None
 
 
-def in_loop(work: Callable[[Hub, Feed], Awaitable[None]]) -> None:
+def in_loop(work: Callable[[Hub, LiveLog], Awaitable[None]]) -> None:
     """Run a test of a feed that needs no store: everything is in memory."""
 
     async def run() -> None:
@@ -33,7 +33,7 @@ def notice(pct: int) -> Event:
 
 
 def test_a_reader_that_returns_nothing_has_let_others_run() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
+    async def work(hub: Hub, feed: LiveLog) -> None:
         reader = Reader(hub, feed, notices=True)
         ran = []
         for number in range(3):
@@ -45,7 +45,7 @@ def test_a_reader_that_returns_nothing_has_let_others_run() -> None:
 
 
 def test_a_notice_is_returned_once_behind_the_events_and_only_to_those_who_want_it() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
+    async def work(hub: Hub, feed: LiveLog) -> None:
         wants, does_not = Reader(hub, feed, notices=True), Reader(hub, feed)
         for pct in range(5):
             feed.show(notice(pct))
@@ -61,7 +61,7 @@ def test_a_notice_is_returned_once_behind_the_events_and_only_to_those_who_want_
 
 
 def test_an_interruption_is_raised_when_all_events_have_been_read_each_time_again() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
+    async def work(hub: Hub, feed: LiveLog) -> None:
         reader = Reader(hub, feed)
         feed.accept(events(1))
         reader.interrupt()
@@ -76,7 +76,7 @@ def test_an_interruption_is_raised_when_all_events_have_been_read_each_time_agai
 
 
 def test_what_comes_while_a_reader_waits_is_offered_without_waking_it() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
+    async def work(hub: Hub, feed: LiveLog) -> None:
         reader = Reader(hub, feed, notices=True)
         taken: list[Event] = []
 
@@ -105,7 +105,7 @@ def test_what_comes_while_a_reader_waits_is_offered_without_waking_it() -> None:
 
 
 def test_what_is_taken_where_it_comes_wakes_nobody_and_may_let_the_wait_last_longer() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
+    async def work(hub: Hub, feed: LiveLog) -> None:
         now = 100.0
         hub.time = lambda: now
         reader, taken = Reader(hub, feed), []
@@ -131,7 +131,7 @@ def test_what_is_taken_where_it_comes_wakes_nobody_and_may_let_the_wait_last_lon
 
 
 def test_what_is_left_of_a_batch_waits_for_whoever_reads() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
+    async def work(hub: Hub, feed: LiveLog) -> None:
         reader = Reader(hub, feed)
         waits = asyncio.ensure_future(reader.next(5.0, lambda _: 2))
         await asyncio.sleep(0)
@@ -143,7 +143,7 @@ def test_what_is_left_of_a_batch_waits_for_whoever_reads() -> None:
 
 
 def test_the_events_behind_each_place_are_those_of_the_log_as_far_as_they_are_kept() -> None:
-    async def work(hub: Hub, feed: Feed) -> None:
+    async def work(hub: Hub, feed: LiveLog) -> None:
         last = KEEP_EVENTS + 3
         feed.accept(events(*range(1, last + 1)))
         for seq in range(last + 2):

@@ -306,7 +306,7 @@ def test_a_response_can_be_read_before_its_end(log: Log, status: str, output: li
 
 
 def test_the_model_that_took_over_is_told_from_the_start_on() -> None:
-    told = events(Log().start().text("Hello").done(), replace(INFO, model="asked", falls=True))
+    told = events(Log().start().text("Hello").done(), replace(INFO, model="asked", has_fallback=True))
     models = [data["response"]["model"] for data in told if "response" in data]
     assert models == ["asked", "asked", "small-model", "small-model"]
 

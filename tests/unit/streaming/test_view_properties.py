@@ -20,7 +20,7 @@ from fairlane.streaming.views import (
     NativeStreamView,
     ResultView,
 )
-from fairlane.streaming.views.result import MisfitError
+from fairlane.streaming.views.result import ResultShapeError
 
 TEXT = st.text(max_size=12)
 CHUNK = st.tuples(st.sampled_from(["text", "text", "reasoning", "refusal"]), TEXT)
@@ -158,6 +158,6 @@ def test_no_json_of_a_worker_breaks_a_view(deltas: list[tuple[str, Any]], result
     assert frames(read(ChatStreamView(INFO, True), log.events))[-1].data == "[DONE]"
     assert frames(read(NativeStreamView(INFO), log.events))[-1].json.keys() >= {"result", "taskId"}
     json.loads(fold(ChatBodyView(INFO), log.events).body())
-    with contextlib.suppress(MisfitError):
+    with contextlib.suppress(ResultShapeError):
         json.loads(fold(CompletionBodyView(INFO), log.events).body())
     assert frames(read(CompletionStreamView(INFO, True), log.events))[-1].data

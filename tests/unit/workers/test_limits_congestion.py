@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.inspect.load import ModelLoad
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.crowding import Crowding
 from fairlane.workers.server.limits.answers import name_of
 from fairlane.workers.server.limits.congestion import Congestion
 from fairlane.workers.server.limits.tightening import Why
@@ -25,11 +25,11 @@ class Store:
         self.up = True
         self.told: Counter[str] = Counter({name_of("first", 10): 100, name_of("gap", 10): 100})
 
-    async def congestion(self, model: str, period_ms: int, seen: Mapping[str, int]) -> Crowding:
+    async def model_load(self, model: str, period_ms: int, seen: Mapping[str, int]) -> ModelLoad:
         if not self.up:
             raise StoreUnavailable("away", sent=False)
         self.told.update(seen)
-        return Crowding("", self.wait_ms, self.told)
+        return ModelLoad("", self.wait_ms, self.told)
 
 
 LIMITS = OutputLimits(30_000, 10_000, 2000, None, 1000, 2000)

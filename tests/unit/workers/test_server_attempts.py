@@ -17,9 +17,9 @@ from fairlane.queues.tasks import (
     Ended,
     Finished,
     Grant,
-    Later,
     Place,
-    Refused,
+    Rejection,
+    RetryAt,
     State,
     Submitted,
     Taken,
@@ -69,11 +69,11 @@ class Store:
         asyncio.get_running_loop().call_soon(call)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "told_later":
+        if name == "parse_sent":
             return lambda reply: reply
-        if name == "taken":
+        if name == "parse_take":
             return lambda reply: reply if isinstance(reply, Taken) else Taken(reply, ())
-        if name in ("submitted", "appended", "finished"):
+        if name in ("parse_submit", "parse_append", "parse_finish"):
             return lambda reply: reply
         return lambda *args, **more: self._call(name, *args, **more)
 
@@ -92,7 +92,7 @@ class Store:
 
     @property
     def asked(self) -> list[str]:
-        return [call[0] for call in self.calls if call[0] not in ("offer", "present")]
+        return [call[0] for call in self.calls if call[0] not in ("offer", "update_presence")]
 
 
 class Hub:
@@ -140,7 +140,7 @@ class Stage:
         task = TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}")
         return self.dispatcher.slots.submit(task)
 
-    async def submitted(self, later: Later = ()) -> None:
+    async def submitted(self, later: RetryAt = ()) -> None:
         """Submit a task that must wait."""
         waiting = self.submit()
         await self.store.answer("submit", waits(later))
@@ -154,7 +154,7 @@ class Stage:
         return attempt_of(worker, task.task_id)
 
 
-def waits(later: Later = ()) -> Submitted:
+def waits(later: RetryAt = ()) -> Submitted:
     """The answer to a task that must wait."""
     return Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [], later)
 
@@ -290,7 +290,7 @@ def test_a_provider_holds_its_model_by_saying_when_to_come_again(info: dict[str,
 async def test_that_requests_have_left_is_told_once_and_together() -> None:
     stage = Stage()
     worker = stage.worker(slots=3)
-    tasks = [grant(name)._replace(tell_sent=name != "c") for name in "abc"]
+    tasks = [grant(name)._replace(report_sent=name != "c") for name in "abc"]
     for task in tasks:
         stage.dispatcher.payloads.put(task.task_id, b"{}")
     await stage.store.answer("take", Taken(tasks, ()))
@@ -308,7 +308,7 @@ async def test_that_requests_have_left_is_told_once_and_together() -> None:
 
 async def test_the_first_output_says_that_a_request_has_left() -> None:
     stage = Stage()
-    attempt = await stage.started(stage.worker(), grant()._replace(tell_sent=True))
+    attempt = await stage.started(stage.worker(), grant()._replace(report_sent=True))
     attempt.chunk(chunk(attempt, 1, "a"))
     attempt.chunk(chunk(attempt, 2, "b"))
     (told,), _ = await stage.store.answer("sent", ())
@@ -737,8 +737,8 @@ async def test_a_refused_submit_frees_the_reserved_slot() -> None:
     task = TaskSpec(id="t1", model="m", queue="q", user="u", payload=b"{}")
     waiting = stage.dispatcher.slots.submit(task)
     assert worker.free(1e9) == 0
-    await stage.store.answer("submit", Refused("full"))
-    assert isinstance(await waiting, Refused)
+    await stage.store.answer("submit", Rejection("full"))
+    assert isinstance(await waiting, Rejection)
     assert worker.free(1e9) == 1
 
 

@@ -31,7 +31,7 @@ class Store:
         self.calls.append((models, withdrawn, upstreams))
         return self._done(0)
 
-    def present(self, _news: Any, _hold: int) -> "asyncio.Future[int]":
+    def update_presence(self, _news: Any, _hold: int) -> "asyncio.Future[int]":
         return self._done(-1)
 
     def _done(self, value: int) -> "asyncio.Future[int]":

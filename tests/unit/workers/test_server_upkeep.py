@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.survey.presence import MAX_PER_MESSAGE
 from fairlane.workers.server.pool import Pool, Worker
 from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.server.upkeep import FEW, LOOK_S, Upkeep

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import end_tasks, run_periodically
+from fairlane.queues.inspect.load import ModelLoad
+from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.crowding import Crowding
 from fairlane.workers.server.limits.answers import Answers, Measure, name_of
 from fairlane.workers.server.limits.tightening import STOPPED, Bounds, InForce, Ramp, Why, follow
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
@@ -30,7 +30,7 @@ PERIOD_MS = 600_000
 """Length of a period in which answers are counted together; those of two to three periods show what is safe."""
 MAX_CONCURRENT = 50
 """Models that the store is asked about in one write, so that others are served between."""
-NOTHING_KNOWN = Crowding("", None, {})
+NOTHING_KNOWN = ModelLoad("", None, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Congestion:
 
     async def close(self) -> None:
         """End."""
-        await end_tasks(self._task)
+        await cancel_and_wait(self._task)
 
     # ---- calls by other parts ----------
 
@@ -112,36 +112,36 @@ class Congestion:
         for at in range(0, len(names), MAX_CONCURRENT):
             some = names[at : at + MAX_CONCURRENT]
             found = await asyncio.gather(*(self._read(name) for name in some))
-            for name, crowding in zip(some, found, strict=True):
-                self._move(name, crowding)
+            for name, load in zip(some, found, strict=True):
+                self._move(name, load)
 
-    async def _read(self, name: str) -> Crowding:
+    async def _read(self, name: str) -> ModelLoad:
         standing = self._standings[name]
         telling, standing.seen = standing.seen, Counter()
         try:
-            return await self._scheduler.congestion(name, PERIOD_MS, telling)
+            return await self._scheduler.model_load(name, PERIOD_MS, telling)
         except StoreError:
             standing.seen.update(telling)
             return NOTHING_KNOWN
 
-    def _move(self, name: str, crowding: Crowding) -> None:
+    def _move(self, name: str, load: ModelLoad) -> None:
         standing = self._standings[name]
         configured, before = standing.configured, standing.limits
         stopped, ramp = (
-            STOPPED.get(crowding.stopped),
+            STOPPED.get(load.stopped),
             Ramp(configured.tightens_from_ms, configured.tightens_to_ms),
         )
 
         def moved(limit: InForce | None, bounds: Bounds | None, measure: Measure) -> InForce | None:
             if limit is None or bounds is None:
                 return limit
-            answers = Answers.of(measure, crowding.answers)
-            return follow(limit.ms, bounds, ramp, stopped, crowding.wait_ms, answers)
+            answers = Answers.of(measure, load.answers)
+            return follow(limit.ms, bounds, ramp, stopped, load.wait_ms, answers)
 
         standing.limits = ModelLimits(
             moved(before.first_output, _bounds_of_first(configured), "first"),
             moved(before.silence, _bounds_of_silence(configured), "gap"),
-            crowding.wait_ms,
+            load.wait_ms,
         )
         standing.held = _held(standing)
         _tell(name, before, standing)

@@ -19,7 +19,7 @@ import structlog
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.logs.sentences import for_operators
+from fairlane.queues.logs.redaction import for_operators
 from fairlane.queues.tasks import Grant, State
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.offers.offers import Offers

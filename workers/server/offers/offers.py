@@ -7,9 +7,9 @@ import msgspec
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.inspect.presence import MAX_PER_MESSAGE, Presence, Row
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.survey.presence import MAX_PER_MESSAGE, Presence, Row
 from fairlane.workers.server.background import observe
 from fairlane.workers.server.pool import Pool, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -125,7 +125,7 @@ class Offers:
         silent = {w.id: ms for w in pool if (ms := self._task_silent_ms(w)) is not None}
         news = self._presence.live(moving, silent)
         expected = self._presence.fields
-        if await self._scheduler.present(news, OFFER_HOLD_MS) != expected:
+        if await self._scheduler.update_presence(news, OFFER_HOLD_MS) != expected:
             self._forget_presence()
         if self._present_timer is None:
             self._present()
@@ -162,8 +162,8 @@ class Offers:
         if not self._presence:
             return
         try:
-            news = self._presence.news(self._describe)
-            self._scheduler.present(news, OFFER_HOLD_MS).add_done_callback(self._on_presented)
+            news = self._presence.next_update(self._describe)
+            self._scheduler.update_presence(news, OFFER_HOLD_MS).add_done_callback(self._on_presented)
         except StoreUnavailable:
             self._forget_presence()
             self.offer_soon()

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from fairlane.queues.inspect.presence import read_presence
 from fairlane.queues.keys import Keys, is_reserved
 from fairlane.queues.store.link import RedisLink
-from fairlane.queues.survey.presence import read_presence
 from fairlane.queues.tasks import Grant
 from fairlane.workers.server.pool import ANY, Mismatch
 from fairlane.workers.tasktypes import covers, takes

@@ -2,9 +2,9 @@
 
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Grant
+from fairlane.streaming.append_batcher import AppendBatcher
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event
-from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.offers.remote_workers import RemoteWorkers
@@ -43,7 +43,7 @@ class Assigner:
         remote_workers: RemoteWorkers,
         background: Background,
         settings: DispatchSettings,
-        flushes: Flushes,
+        batcher: AppendBatcher,
         timeouts: OutputTimeouts,
         tracer: Tracer | None,
     ) -> None:
@@ -56,7 +56,7 @@ class Assigner:
         self._remote_workers = remote_workers
         self._background = background
         self._settings = settings
-        self._flushes = flushes
+        self._batcher = batcher
         self._timeouts = timeouts
         self._tracer = tracer
         self._sent_away: Recent[str, int] = Recent(MAX_SENT_AWAY)
@@ -122,7 +122,7 @@ class Assigner:
         settings, effects = self._settings, self._effects
         coalescer = Coalescer(settings.flush_interval_ms, settings.flush_chunks, settings.flush_chars)
         max_bytes = settings.max_output_bytes
-        writer = TaskWriter(self._scheduler, effects, grant, coalescer, self._flushes, max_bytes=max_bytes)
+        writer = TaskWriter(self._scheduler, effects, grant, coalescer, self._batcher, max_bytes=max_bytes)
         span = None if self._tracer is None else trace_attempt(self._tracer, grant, worker)
         attempt = Attempt(effects, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt

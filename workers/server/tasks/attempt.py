@@ -26,9 +26,9 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.jsontext import MAX_DEPTH, json_string, too_deep
 from fairlane.streaming.structured.checker import Verdict
-from fairlane.streaming.structured.collected import Collected
+from fairlane.streaming.structured.output_texts import Collected
 from fairlane.streaming.structured.repair import repair_request
-from fairlane.streaming.structured.wanted import MAX_TEXT_BYTES, schema_of, texts_to_check
+from fairlane.streaming.structured.requirements import MAX_TEXT_BYTES, schema_of, texts_to_check
 from fairlane.streaming.views.choice import choices_of_result, finish_of_result
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
@@ -268,7 +268,7 @@ class Attempt:
         if whole is None:
             self.fail("ENDPOINT_GONE", "The endpoint is configured no more for this request", retryable=False)
             return
-        told = with_model(whole, grant.asked) if grant.named_later else whole
+        told = with_model(whole, grant.asked) if grant.model_omitted else whole
         if grant.answer:
             self._schema, self._collected = schema_of(grant.answer, payload), Collected()
             if grant.repair and not grant.stream:
@@ -285,7 +285,7 @@ class Attempt:
             stream=grant.stream,
             timeout_ms=grant.left_ms,
             traceparent=grant.traceparent if self.span is None else self.span.traceparent,
-            tell_sent=grant.tell_sent,
+            tell_sent=grant.report_sent,
         )
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
@@ -326,7 +326,7 @@ class Attempt:
     def sent(self) -> None:
         """Its request to its target has left. The first time counts."""
         self.acknowledged()
-        if self.grant.tell_sent and not self._request_left:
+        if self.grant.report_sent and not self._request_left:
             self._request_left = True
             self._effects.sent(self.grant)
 
@@ -616,7 +616,7 @@ class Attempt:
             end = Fragment(fragment_error(error, code, False, usage), code)  # for when its tries are used up
             self._requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
             return
-        another = self.grant.falls and failure_row(code).another_may
+        another = self.grant.has_fallback and failure_row(code).fallback_may_help
         if another and not self.writer.has_output and (not stop or self.worker.version > 1):
             if stop:
                 self._cancel(stop)
@@ -643,7 +643,7 @@ class Attempt:
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
-                once, unsent = self.grant.most_tries == 1, self._sent_at is None
+                once, unsent = self.grant.max_tries == 1, self._sent_at is None
                 if blameless and (unsent or not once):
                     self._requeue("gateway stops", "declined")
                 else:
@@ -671,7 +671,7 @@ class Attempt:
         """The worker did not say in time that it has begun."""
         if self.phase is Phase.SENT:
             self._cancel("superseded")
-            if self.grant.most_tries == 1:  # it may have begun all the same
+            if self.grant.max_tries == 1:  # it may have begun all the same
                 self._requeue("not acknowledged", "lost")
             else:
                 self.decline("not acknowledged")

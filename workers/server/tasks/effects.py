@@ -18,7 +18,7 @@ from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failures import CANCELLED
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.metrics import REPAIRS, EndedTask, TaskEnd, sentence_of
+from fairlane.queues.metrics import REPAIRS, EndedTask, TaskEnd, error_message_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
@@ -214,7 +214,9 @@ class AttemptEffects:
             attempt.written()
             worker = self._forget(attempt)
             _acknowledge(attempt, "ok" if outcome in STAGE_DONE else outcome)
-            self._slots.assign_grants(worker, list(advanced.grants), advanced.later, advanced.shut)
+            self._slots.assign_grants(
+                worker, list(advanced.grants), advanced.retry_at, advanced.closed_upstreams
+            )
         else:  # 3
             self._background.spawn(self._decide_again(attempt, done, step, advanced))
 
@@ -283,7 +285,7 @@ class AttemptEffects:
         attempt.written()
         worker = self._forget(attempt)
         _acknowledge(attempt, finished.outcome)
-        self._slots.assign_grants(worker, finished.grants, finished.later, finished.shut)
+        self._slots.assign_grants(worker, finished.grants, finished.retry_at, finished.closed_upstreams)
 
     def on_unwritable(self, grant: Grant, why: str) -> None:
         """A writer cannot continue."""
@@ -300,7 +302,7 @@ class AttemptEffects:
         if step.blameless:
             self._health.ended(worker, attempt.grant.model, State.COMPLETED, "", "")
         elif step.cause in ("failed", "falls"):
-            sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
+            sentence = error_message_of(b"{%b}" % step.end.rest) if step.end else ""
             self._health.ended(worker, attempt.grant.model, State.FAILED, step.why, sentence)
             if not is_reserved(attempt.grant.model):  # other endpoints are not to wait for one that fails
                 self._slots.hold(worker, RETRY_REST_MS)
@@ -348,7 +350,7 @@ class AttemptEffects:
                 unsent=step.unsent,
             )
         )
-        self._slots.ask_later(ended.later)
+        self._slots.ask_later(ended.retry_at)
         if ended.outcome == "ended":
             self.deliver(grant.task_id, [terminal_event(ended)])
         return ended.outcome
@@ -379,11 +381,11 @@ class AttemptEffects:
             )
         finally:
             worker.give_back(want)
-        finished = self._scheduler.finished(reply)
+        finished = self._scheduler.parse_finish(reply)
         if finished.outcome == "ok":
             self._account(attempt, State.CANCELLED, CANCELLED, used)
         _acknowledge(attempt, finished.outcome)
-        self._slots.assign_grants(worker, finished.grants, finished.later, finished.shut)
+        self._slots.assign_grants(worker, finished.grants, finished.retry_at, finished.closed_upstreams)
 
     def reassigned(self, attempt: Attempt) -> Worker:
         """An attempt moves to another worker: its slot is free, the grant stays. Returns the worker it was on."""
@@ -413,7 +415,7 @@ class AttemptEffects:
         """Bring an event that is not logged to the readers here and elsewhere."""
         self._hub.show(grant.task_id, event)
         with contextlib.suppress(StoreUnavailable):  # what is not logged is not kept
-            self._scheduler.show(grant, event.type, event.data).add_done_callback(observe)
+            self._scheduler.publish_progress(grant, event.type, event.data).add_done_callback(observe)
 
     def began_output(self, attempt: Attempt) -> None:
         """Record an attempt's first output in the metrics and its span. Silence counts from now on."""
@@ -464,9 +466,9 @@ class AttemptEffects:
     def _ended_task(attempt: Attempt, chain: ChainEnd | None) -> EndedTask:
         grant, end, run = attempt.grant, attempt.end, running(attempt.grant)
         if chain is not None:
-            sentence = sentence_of(chain.terminal[1])
+            sentence = error_message_of(chain.terminal[1])
         else:
-            sentence = sentence_of(b"{%b}" % end.fragment) if end is not None else ""
+            sentence = error_message_of(b"{%b}" % end.fragment) if end is not None else ""
         stage = (chain and chain.stage) or (run and run.stage)
         return EndedTask(
             grant.task_id,

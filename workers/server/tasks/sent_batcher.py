@@ -37,4 +37,4 @@ class SentBatcher:
 
     def _on_reply(self, reply: asyncio.Future[Any]) -> None:
         if not reply.cancelled() and reply.exception() is None:
-            self._slots.ask_later(self._scheduler.told_later(reply.result()))
+            self._slots.ask_later(self._scheduler.parse_sent(reply.result()))

@@ -8,7 +8,7 @@ from fairlane.gateway.chains.plan import Head, HeadStage, encode
 from fairlane.gateway.chains.results import Outcome, Room, text_of
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.queues.chains import Chain, Stage
-from fairlane.queues.tasks import Outlook, Place, State, Used
+from fairlane.queues.tasks import Place, State, Used, WaitEstimate
 
 HEAD = Head([HeadStage("a", "A", each=True), HeadStage("b", "B"), HeadStage("c", "C")], "name")
 
@@ -49,13 +49,16 @@ def test_the_end_has_results_by_name_and_the_usage_of_all() -> None:
 
 
 def test_the_estimate_is_until_the_last_stage_begins() -> None:
-    place, looks = Place(2, 1000, 500, 2000), [Outlook(0, 4000), Outlook(300, 2000), Outlook(50, 9000)]
+    place, looks = (
+        Place(2, 1000, 500, 2000),
+        [WaitEstimate(0, 4000), WaitEstimate(300, 2000), WaitEstimate(50, 9000)],
+    )
     assert place_of_chain(place, 0, -1, looks) == Place(2, 1000 + 4000 + 300 + 2000 + 50, 3675, 14_700)
     assert place_of_chain(place, 1, -1, looks).wait_ms == 1000 + 2000 + 50
     assert place_of_chain(place, 2, -1, looks) == place
     assert place_of_chain(place, 1, 500, looks).wait_ms == 1500 + 50
     assert place_of_chain(place, 1, 9000, looks).wait_ms == 50
-    assert place_of_chain(place, 0, -1, [Outlook(0, -1), *looks[1:]]).estimating
+    assert place_of_chain(place, 0, -1, [WaitEstimate(0, -1), *looks[1:]]).estimating
     assert place_of_chain(Place(1, -1, -1, -1), 0, -1, looks).estimating
 
 

@@ -90,8 +90,8 @@ def test_the_moves_that_fallbacks_allow_are_known_from_the_start() -> None:
     moves = made.routes.moves()
     assert moves == {("a", "b"), ("d", "b"), ("d", "a"), ("b", "a")}
     metrics = Recorder()
-    metrics.fell("a", "b", "failed")
-    metrics.may_fall(moves)
+    metrics.fell_back("a", "b", "failed")
+    metrics.declare_fallbacks(moves)
     told = metrics.values[FALLBACKS.name]
     assert (told["a", "b", "failed"], told["a", "b", "unavailable"], told["d", "a", "failed"]) == (1, 0, 0)
     assert len(told) == 2 * len(moves)

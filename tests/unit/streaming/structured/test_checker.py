@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlane.streaming.structured.checker import FINE, LATE, NO_CHILD, TOO_LONG, TOO_SLOW, Checker
-from fairlane.streaming.structured.wanted import MAX_TEXT_BYTES
+from fairlane.streaming.structured.requirements import MAX_TEXT_BYTES
 
 pytestmark = pytest.mark.anyio
 STRING = b'{"type":"string"}'

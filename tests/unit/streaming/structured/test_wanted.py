@@ -8,8 +8,8 @@ import pytest
 
 from fairlane.streaming.jsontext import members
 from fairlane.streaming.structured.child import Look
-from fairlane.streaming.structured.collected import Collected
-from fairlane.streaming.structured.wanted import (
+from fairlane.streaming.structured.output_texts import Collected
+from fairlane.streaming.structured.requirements import (
     ANY_OBJECT,
     MAX_PLACE_CHARS,
     MAX_REASON_CHARS,

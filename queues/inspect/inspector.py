@@ -1,0 +1,587 @@
+"""What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
+
+One survey serves the admin call, the metrics and the dashboard. It shows the most recently used
+models (`MAX_MODELS`, as many others that are configured, and
+as many that workers offer and nobody used); of the running tasks of a model the queues of
+`MAX_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MAX_USERS` each: who is
+served next, and who has been served most and so waits longest). So with more than twice as many users `oldest_wait_ms` is an
+estimate from below.
+"""
+
+import asyncio
+import enum
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+from redis.exceptions import ResponseError
+
+from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.presence import read_presence
+from fairlane.queues.inspect.upstreams import Upstream, upstream_of, upstreams_of
+from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
+from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.store.wire import Reply
+from fairlane.queues.tasks import TERMINAL
+from fairlane.queues.versions import Configuration, read_configuration
+
+MAX_MODELS = 500
+MAX_TASKS = 1000
+MAX_UPSTREAMS = 1000
+"""As upstreams.lua remembers at most."""
+MAX_USERS = 32
+FRESH_S = 1.0
+SAMPLE_EVERY_S = 30.0
+SHARE_SPAN_S = 300.0
+Charged = Mapping[tuple[str, str], float]
+"""Cost by queue and model, in the model's unit."""
+
+
+class Blocked(enum.StrEnum):
+    """Why no task of a lane can start, whatever ends before (`blocked_by` in positions.lua)."""
+
+    MODEL_PAUSED = "model_paused"
+    QUEUE_PAUSED = "queue_paused"
+    NO_WORKER = "no_worker"
+    BREAKER_OPEN = "breaker_open"
+    """The breakers of all its upstreams are open."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """A queue of one model."""
+
+    queue: str
+    model: str
+    waiting: int = 0
+    running: int = 0
+    users: int = 0
+    """In line."""
+    parked: int = 0
+    """Users who wait because they run as many tasks as they may."""
+    oldest_wait_ms: int | None = None
+    charged: float = 0
+    """Cost since the model is in use: tokens, requests or seconds of slots. It falls when an estimate is refunded."""
+    blocked: Blocked | None = None
+    """Why none of its waiting tasks can start; None: one can, or none waits."""
+
+
+@dataclass(slots=True)
+class Model:
+    """A model over all queues."""
+
+    model: str
+    settings: EffectiveSettings
+    running: int = 0
+    """Slots taken, also by tasks that are being stopped."""
+    waiting: int = 0
+    workers: int = 0
+    slots: int = 0
+    """Of workers that offer it."""
+    cost: str = "tokens"
+    mean_run_ms: int | None = None
+    held_until_ms: int | None = None
+    """Its provider said: not before."""
+    next_start_ms: int | None = None
+    """Its pace lets nothing start before; None: something may start now."""
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    """Queue -> why none of its tasks that wait for this model can start."""
+    configured: bool = False
+    upstreams: list[Upstream] = field(default_factory=list)
+    """The servers behind its workers, where one has a name, or something is known of it."""
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is set for it, nobody offers it, and it has no tasks: only its name is still known."""
+        return not (
+            self.configured or self.settings.overrides or self.workers or self.running or self.waiting
+        )
+
+    @property
+    def unserved(self) -> bool:
+        """Tasks wait for it, and no worker offers it. Permits wait for none: of the lines of endpoints the store tells."""
+        if not self.waiting or self.workers:
+            return False
+        return not is_reserved(self.model) or Blocked.NO_WORKER in self.blocked.values()
+
+    @property
+    def limit(self) -> int | None:
+        limit = self.settings.values.get("concurrency")
+        return int(limit) if limit else None
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.settings.values.get("paused"))
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue over all models."""
+
+    queue: str
+    settings: EffectiveSettings
+    waiting: int = 0
+    running: int = 0
+    oldest_wait_ms: int | None = None
+    tokens_charged: float = 0
+    """Cost charged by the models that count in tokens."""
+    share: float | None = None
+    """Of what was charged in all models, as a lane's. Models that count in different units are added as they are."""
+    blocked: Blocked | None = None
+    """Why none of its waiting tasks can start; of several reasons one."""
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.settings.values.get("paused"))
+
+
+class ReloadError(msgspec.Struct, frozen=True):
+    """A configuration that was read while running and not taken over."""
+
+    at: int
+    """ms since 1970."""
+    why: str
+
+
+class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
+    """What a replica tells of itself: where it runs, and what it was told by signals."""
+
+    host: str
+    pid: int
+    version: str
+    started_at: int
+    """ms since 1970."""
+    keys_hash: str = ""
+    """Of its keys and tokens (`Callers.hash`)."""
+    routes_hash: str = ""
+    """Of its routes, templates and fallbacks."""
+    reload_error: ReloadError | None = None
+    """The last one, unless a good one came after it."""
+    settings_hash: str = ""
+    """Of its other settings."""
+
+
+_replica_info = msgspec.json.Decoder(ReplicaInfo)
+
+
+def read_replica_info(reply: Sequence[bytes]) -> dict[str, ReplicaInfo]:
+    """Replica -> where it runs, from the reply to HGETALL of `hosts`."""
+    return {name.decode(): _replica_info.decode(told) for name, told in _pairs(reply)}
+
+
+class Memory(NamedTuple):
+    """What Redis takes, and what it may take (0: any), in bytes."""
+
+    used: int
+    most: int
+
+
+@dataclass(slots=True)
+class StoreSnapshot:
+    """The store at one moment, as far as it was looked at."""
+
+    now_ms: int
+    queues: list[Queue]
+    models: list[Model]
+    lanes: list[Lane]
+    workers: list[dict[str, Any]]
+    """As `present` was told of them."""
+    replicas: dict[str, int]
+    """Replica -> when its presence ends unless it renews it, ms."""
+    ended: dict[str, int]
+    """State -> tasks that ended in it, since the store began."""
+    queued_bytes: int = 0
+    retained_bytes: int = 0
+    """Of records and logs of ended tasks."""
+    dropped: int = 0
+    """Ended tasks that were dropped before their time, since the store began."""
+    configuration: Configuration | None = None
+    """The one in force."""
+    configurations: dict[str, Configuration] = field(default_factory=dict)
+    """Replica -> the one that it was given, where known."""
+    hosts: dict[str, ReplicaInfo] = field(default_factory=dict)
+    """Replica -> where it runs, where known."""
+    memory: Memory | None = None
+    """None: Redis does not tell."""
+    outbox: int = 0
+    """Records that wait for SQL."""
+    outbox_age_ms: int = 0
+    """How long the oldest of them has waited."""
+    archive: int = 0
+    """Ended tasks that wait for the archive."""
+    archive_age_ms: int = 0
+    """How long the one has waited that came first."""
+
+
+class Shares:
+    """Readings of what lanes had been charged in the last SHARE_SPAN_S, and what was served since the oldest of them."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._readings: deque[tuple[float, Charged]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+    def remember(self, charged: Charged) -> None:
+        """Take a reading, and drop what is older than the span, but for the last one before it."""
+        self._readings.append((self._now(), charged))
+        begin = self._now() - SHARE_SPAN_S
+        while len(self._readings) > 1 and self._readings[1][0] <= begin:
+            self._readings.popleft()
+
+    def served(self, charged: Charged) -> Charged:
+        """What each lane was charged since the oldest reading; without one, since the beginning.
+
+        Refunds of estimates can make a count fall: a lane that was given back more than it used has had nothing.
+        """
+        before = self._readings[0][1] if self._readings else {}
+        return {lane: max(cost - before.get(lane, 0.0), 0.0) for lane, cost in charged.items()}
+
+
+class StoreInspector:
+    """Takes surveys for one process: when asked, and every SAMPLE_EVERY_S, so that any process can tell shares."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        replica: str,
+        *,
+        presence: Callable[[], list[dict[str, Any]]],
+        queues: Callable[[], Iterable[str]],
+        models: Callable[[], Iterable[str]],
+    ) -> None:
+        """`presence`: the workers here, fresher than the store has them; `queues`, `models`: those that are configured."""
+        self._link = link
+        self._keys = keys
+        self._replica = replica
+        self._presence = presence
+        self._queues = queues
+        self._models = models
+        self._now = asyncio.get_running_loop().time
+        self._last: tuple[float, StoreSnapshot] | None = None
+        self._reading: asyncio.Task[StoreSnapshot] | None = None
+        self._sampling: asyncio.Task[None] | None = None
+        self.shares = Shares(self._now)
+
+    def start(self) -> None:
+        """Begin to remember what is charged."""
+        self._sampling = run_periodically(
+            "survey-samples", SAMPLE_EVERY_S, self._sample, expected=(StoreError,)
+        )
+
+    async def close(self) -> None:
+        """End, and stop a survey under way."""
+        await cancel_and_wait(self._sampling, self._reading)
+
+    async def survey(self) -> StoreSnapshot:
+        """The store as it is now. Raises StoreError."""
+        survey = await self._read()
+        self._last = (self._now(), survey)
+        return survey
+
+    async def recent(self) -> StoreSnapshot:
+        """The store as it is, or was within the last second: who asks at the same time shares one. Raises StoreError."""
+        if self._last and self._now() - self._last[0] < FRESH_S:
+            return self._last[1]
+        if self._reading is None:
+            self._reading = asyncio.create_task(self.survey(), name="survey")
+            self._reading.add_done_callback(self._on_read)
+        return await asyncio.shield(self._reading)
+
+    def _on_read(self, reading: asyncio.Task[StoreSnapshot]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # who asked is told; it may be gone
+
+    async def _sample(self) -> None:
+        survey = await self.survey()
+        self.shares.remember(_charged(survey.lanes))
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """The workers of all replicas, as `present` was told of them; those here as they are. Raises StoreError."""
+        time, present = await _all(self._link.command("TIME"), self._replicas())
+        return await self._workers(_alive(present, _ms(time)))
+
+    async def waiting(self) -> int:
+        """Return how many tasks wait now, in all queues. Raise StoreError."""
+        command = self._link.command
+        counts = await _all(
+            *(command("HGET", self._keys("queue", queue=name), "waiting") for name in self._queues())
+        )
+        return sum(int(count or 0) for count in counts)
+
+    async def offered(self) -> list[str]:
+        """The models that some worker offers now, by the store's clock (`*`: any). Raises StoreError."""
+        time, offered = await _all(
+            self._link.command("TIME"),
+            self._link.command("ZRANGE", self._keys("offered"), 0, -1, "WITHSCORES"),
+        )
+        return list(_alive(offered, _ms(time)))
+
+    def _replicas(self) -> "asyncio.Future[Reply]":
+        return self._link.command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
+
+    async def _workers(self, replicas: Iterable[str]) -> list[dict[str, Any]]:
+        told = await _all(
+            *(
+                self._link.command("HGETALL", self._keys("presence", replica=name))
+                for name in replicas
+                if name != self._replica
+            )
+        )
+        workers = list(self._presence())
+        for reply in told:
+            workers.extend(read_presence(reply))
+        return workers
+
+    async def _upstreams(self, marked: Iterable[bytes], now_ms: int) -> dict[str, list[Upstream]]:
+        """By model, those of which the store knows something."""
+        command, keys = self._link.command, self._keys
+        names = [tuple(member.decode().split("\n", 1)) for member in marked]
+        replies = await _all(
+            *(command("HGETALL", keys("upstream", model=m, upstream=up)) for m, up in names),
+            *(command("SCARD", keys("probes", model=m, upstream=up)) for m, up in names),
+        )
+        found: dict[str, list[Upstream]] = {}
+        for (model, up), fields, probes in zip(
+            names, replies[: len(names)], replies[len(names) :], strict=True
+        ):
+            if fields or probes:
+                found.setdefault(model, []).append(upstream_of(up, _texts(fields), probes, now_ms))
+        return found
+
+    async def _read(self) -> StoreSnapshot:
+        command, keys = self._link.command, self._keys
+        (
+            time,
+            known,
+            present,
+            pool,
+            overrides,
+            versions,
+            hosts,
+            info,
+            outbox,
+            oldest,
+            archive,
+            first,
+            marked,
+        ) = await _all(
+            command("TIME"),
+            command("ZREVRANGE", keys("models"), 0, MAX_MODELS - 1),
+            self._replicas(),
+            command("HGETALL", keys("pool")),
+            command("HGETALL", keys("overridden")),
+            command("HGETALL", keys("versions")),
+            command("HGETALL", keys("hosts")),
+            _if_allowed(command("INFO", "memory")),
+            command("XLEN", keys("outbox")),
+            command("XRANGE", keys("outbox"), "-", "+", "COUNT", 1),
+            command("XLEN", keys("archive")),
+            command("XRANGE", keys("archive"), "-", "+", "COUNT", 1),
+            command("ZRANGE", keys("upstreams"), 0, MAX_UPSTREAMS - 1),
+        )
+        now_ms = _ms(time)
+        replicas = _alive(present, now_ms)
+        changed, totals = _texts(overrides), _texts(pool)
+        used = {name.decode() for name in known}
+        others = itertools.islice((name for name in self._models() if name not in used), MAX_MODELS)
+        names = sorted({*used, *others})
+        queue_names = list(self._queues())
+        model_replies, queue_replies, workers, upstreams = await asyncio.gather(
+            _all(*(self._link.run("inspect_model", name, MAX_TASKS, MAX_USERS) for name in names)),
+            _all(*(command("HGETALL", keys("queue", queue=name)) for name in queue_names)),
+            self._workers(replicas),
+            self._upstreams(marked, now_ms),
+        )
+        idle = sorted({name for worker in workers for name in worker["models"]} - {*names, ANY_MODEL})
+        models = [model_of(name, [], changed, now_ms)[0] for name in idle[:MAX_MODELS]]
+        lanes: list[Lane] = []
+        for name, reply in zip(names, model_replies, strict=True):
+            model, of_model = model_of(name, reply, changed, now_ms)
+            models.append(model)
+            lanes.extend(of_model)
+        queues = [
+            Queue(name, _settled("queue", name, fields, changed), int(fields.get("waiting", 0)))
+            for name, fields in zip(queue_names, map(_texts, queue_replies), strict=True)
+        ]
+        models.sort(key=lambda model: model.model)
+        configured = set(self._models())
+        for model in models:
+            model.configured = model.model in configured
+            model.upstreams = upstreams_of(model.model, workers, upstreams.get(model.model, ()))
+        _count_workers(models, workers)
+        _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
+        set_shares(queues, self.shares.served(_charged(lanes)))
+        return StoreSnapshot(
+            now_ms,
+            queues,
+            models,
+            lanes,
+            workers,
+            replicas,
+            {state.value: int(totals.get(state.value, 0)) for state in sorted(TERMINAL)},
+            int(totals.get("bytes", 0)),
+            int(totals.get("kept", 0)),
+            int(totals.get("dropped", 0)),
+            read_configuration(totals["version"].encode()) if "version" in totals else None,
+            {
+                name.decode(): read_configuration(packed)
+                for name, packed in _pairs(versions)
+                if name.decode() in replicas
+            },
+            {name: where for name, where in read_replica_info(hosts).items() if name in replicas},
+            _memory(info),
+            outbox,
+            _age(oldest, now_ms),
+            archive,
+            _age(first, now_ms),
+        )
+
+
+def _age(entries: Sequence[Any], now_ms: int) -> int:
+    """How long the first one of a stream has been in it, ms; 0 of an empty one."""
+    return max(now_ms - int(entries[0][0].partition(b"-")[0]), 0) if entries else 0
+
+
+def set_shares(queues: Iterable[Queue], served: Charged) -> None:
+    """What part of all service each queue had; None where nothing was served."""
+    by_queue: dict[str, float] = {}
+    for (queue_name, _), cost in served.items():
+        by_queue[queue_name] = by_queue.get(queue_name, 0) + cost
+    total = sum(by_queue.values())
+    for queue in queues:
+        queue.share = by_queue.get(queue.queue, 0) / total if total > 0 else None
+
+
+def _charged(lanes: Iterable[Lane]) -> Charged:
+    return {(lane.queue, lane.model): lane.charged for lane in lanes}
+
+
+def model_of(
+    name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int
+) -> tuple[Model, list[Lane]]:
+    """A model and its lanes from the reply of the script `survey`. `changed` as in keys.KEYS, overrides."""
+    if not reply:
+        return Model(name, _settled("model", name, {}, changed)), []
+    fields = _texts(reply[0])
+    running, looked, next_start = reply[1], reply[2], reply[4]
+    per_unit = 1000 if fields.get("cost") == "slot_seconds" else 1  # kept in ms
+    lanes: dict[str, Lane] = {}
+    for key, value in fields.items():
+        kind, _, queue = key.partition(":")
+        if kind in ("waiting", "charged") and queue:
+            lane = lanes.setdefault(queue, Lane(queue, name))
+            if kind == "waiting":
+                lane.waiting = int(value)
+            else:
+                lane.charged = int(value) / per_unit
+    for queue, count in _pairs(reply[3]):
+        lane = lanes.setdefault(queue.decode(), Lane(queue.decode(), name))
+        lane.running = round(count * running / looked)
+    for queue, users, parked, oldest, blocked in reply[5]:
+        lane = lanes[queue.decode()]
+        lane.blocked = Blocked(blocked.decode()) if blocked else None
+        lane.users, lane.parked = users, parked
+        lane.oldest_wait_ms = max(now_ms - oldest, 0) if oldest else None
+    held = int(fields.get("cooldown_until", 0))
+    model = Model(
+        name,
+        _settled("model", name, fields, changed),
+        running=running,
+        waiting=sum(lane.waiting for lane in lanes.values()),
+        cost=fields.get("cost", "tokens"),
+        mean_run_ms=int(float(fields.get("mean_ms", 0))) or None,
+        held_until_ms=held if held > now_ms else None,
+        next_start_ms=next_start or None,
+        blocked={lane.queue: lane.blocked for lane in lanes.values() if lane.blocked},
+    )
+    return model, list(lanes.values())
+
+
+def _count_workers(models: Iterable[Model], workers: Iterable[dict[str, Any]]) -> None:
+    offered: dict[str, list[int]] = {}
+    for worker in workers:
+        for name in worker["models"]:
+            entry = offered.setdefault(name, [0, 0])
+            entry[0] += 1
+            entry[1] += worker["slots"]
+    any_count, any_slots = offered.pop(ANY_MODEL, (0, 0))
+    for model in models:
+        count, slots = offered.get(model.model, (0, 0))
+        if not is_reserved(model.model):
+            count, slots = count + any_count, slots + any_slots
+        model.workers, model.slots = count, slots
+
+
+def _sum_up(queues: Iterable[Queue], lanes: Sequence[Lane], in_tokens: set[str]) -> None:
+    by_name = {queue.queue: queue for queue in queues}
+    for lane in lanes:
+        queue = by_name.get(lane.queue)
+        if queue is None:
+            continue
+        queue.running += lane.running
+        if lane.model in in_tokens:
+            queue.tokens_charged += lane.charged
+        waits = [wait for wait in (queue.oldest_wait_ms, lane.oldest_wait_ms) if wait is not None]
+        queue.oldest_wait_ms = max(waits) if waits else None
+    may_start = {lane.queue for lane in lanes if lane.waiting and not lane.blocked}
+    for lane in lanes:
+        if lane.blocked and lane.queue in by_name and lane.queue not in may_start:
+            by_name[lane.queue].blocked = lane.blocked
+
+
+def _settled(
+    kind: Any, name: str, fields: Mapping[str, str], changed: Mapping[str, str]
+) -> EffectiveSettings:
+    values: dict[str, Value] = {}
+    overrides: dict[str, Value] = {}
+    for setting in settings_of(kind):
+        if text := fields.get(setting):
+            values[setting] = decode(kind, setting, text)
+        if text := changed.get(f"{kind[0]}:{name}:{setting}"):
+            overrides[setting] = decode(kind, setting, text)
+    return EffectiveSettings(values, overrides)
+
+
+def _ms(time: Sequence[bytes]) -> int:
+    return int(time[0]) * 1000 + int(time[1]) // 1000
+
+
+def _alive(present: Sequence[bytes], now_ms: int) -> dict[str, int]:
+    return {name.decode(): int(float(end)) for name, end in _pairs(present) if float(end) > now_ms}
+
+
+async def _if_allowed(reply: Awaitable[Reply]) -> Reply:
+    """A reply, or None where the command is forbidden, as managed services do."""
+    try:
+        return await reply
+    except ResponseError:
+        return None
+
+
+def _memory(info: bytes | None) -> Memory | None:
+    found = dict(line.split(":", 1) for line in (info or b"").decode().splitlines() if ":" in line)
+    used, most = found.get("used_memory", ""), found.get("maxmemory", "")
+    return Memory(int(used), int(most)) if used.isdigit() and most.isdigit() else None
+
+
+async def _all(*replies: Awaitable[Reply]) -> list[Any]:
+    """The replies of commands that were sent together. When one fails, the others are left to themselves."""
+    return await asyncio.gather(*replies)
+
+
+def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
+    items = iter(flat)
+    return list(zip(items, items, strict=True))
+
+
+def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in _pairs(flat)}

@@ -1,0 +1,29 @@
+-- check_rights: which commands the user of this connection may not run on what belongs to the pool
+-- KEYS[1]  prefix of the pool
+-- ARGV     commands; a subcommand follows behind a space
+-- returns  those that its ACL forbids, in their order
+do
+local COUNTS = { 3, 2, 1, 0, 4, 5, 6 }
+
+-- Whether the user may run a command with so many arguments; nil: some servers say nothing of one that takes more or fewer.
+local function allows(command, count)
+  local words = {}
+  for word in string.gmatch(command, '%S+') do words[#words + 1] = word end
+  for _ = 1, count do words[#words + 1] = keys.probe() end -- as key, or as channel
+  local said, allowed = pcall(redis.acl_check_cmd, unpack(words))
+  if said then return allowed end
+end
+
+script('check_rights', 'no-writes', function(ARGV)
+  local forbidden = {}
+  for _, command in ipairs(ARGV) do
+    local allowed
+    for _, count in ipairs(COUNTS) do
+      allowed = allows(command, count)
+      if allowed ~= nil then break end
+    end
+    if not allowed then forbidden[#forbidden + 1] = command end
+  end
+  return forbidden
+end)
+end

@@ -1,0 +1,16 @@
+-- mark_sent: the requests of running attempts have left: their windows go on from now
+-- KEYS[1]  prefix of the pool
+-- ARGV[1…] model, task id, epoch of the grant, of each
+-- returns  later: which of the models may start a task in how many ms (note_later)
+script('mark_sent', 'allow-oom', function(ARGV)
+  local models, later = {}, {}
+  for i = 1, #ARGV, 3 do
+    windows.note(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+    models[ARGV[i]] = true
+  end
+  for model in pairs(models) do
+    local at = wake(model)
+    if at then note_later(later, model, at) end
+  end
+  return later
+end)

@@ -1,0 +1,45 @@
+-- measure_load: how long a model's queue makes those wait who come now, and how long its answers took; adds those that a replica saw
+-- KEYS[1]  prefix of the pool
+-- ARGV[1]  model
+-- ARGV[2]  how long answers are counted together, ms; those of so long ago, and of twice as long, are told, too
+-- ARGV[3]… name of a bin, number, …: of answers that came since the last call
+-- returns  {why it begins nothing: 'paused', 'cooldown', 'no_worker', 'breaker_open', 'throttled' or ''; the wait (ms), or -1: too little is known;
+--          {bin, number, …} of each period}
+-- The wait is how long it takes, at the pace at which tasks leave now, until all that wait have begun (Little's law): over all lanes
+-- that may start something, as one of them may be nobody's.
+script('measure_load', nil, function(ARGV)
+  local m, length = ARGV[1], tonumber(ARGV[2])
+  local period = math.floor(NOW / length)
+  if ARGV[3] then
+    local counted = keys.answers(whole(period), m)
+    for i = 3, #ARGV, 2 do call('HINCRBY', counted, ARGV[i], ARGV[i + 1]) end
+    call('PEXPIRE', counted, whole(4 * length))
+  end
+  local answers = {}
+  for ago = 0, 2 do answers[ago + 1] = call('HGETALL', keys.answers(whole(period - ago), m)) end
+
+  local s = call('HMGET', keys.model(m), unpack(ALL_RULES))
+  local why = ''
+  if s[3] == '1' then why = 'paused'
+  elseif num(s[4]) > NOW then why = 'cooldown'
+  elseif not is_offered(m) then why = 'no_worker'
+  elseif s[9] == '2' and upstreams.barred(m) > 0 then
+    local _, kind = upstreams.barred(m)
+    why = kind == 'cooldown' and 'cooldown' or 'breaker_open'
+  elseif paced_until(m, s, 1) > 0 then why = 'throttled' end
+
+  local waiting, pace, unknown = 0, 0, false
+  for _, q in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do
+    local lane = call('HMGET', keys.model(m), 'waiting:' .. q, 'drain:' .. q, 'mean_ms', 'mean_output')
+    if not blocked_by(q, m, s[3], s[9]) then
+      if learnt(lane[2], lane[3], num(s[5]), num(s[6]), lane[4], s[10]) then
+        waiting = waiting + num(lane[1])
+        pace = pace + 1 / math.max(interval_of(q, m, lane[2], lane[3], true), 0.001)
+      else
+        unknown = true
+      end
+    end
+  end
+  if pace == 0 and unknown then return { why, -1, answers } end
+  return { why, pace > 0 and math.ceil(waiting / pace) or 0, answers }
+end)

@@ -1,0 +1,163 @@
+"""What a survey says of a store whose clock is moved by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World, drive
+from tests.support.pool import OPS, Pool
+
+from fairlane.queues.inspect.inspector import (
+    MAX_TASKS,
+    MAX_USERS,
+    SHARE_SPAN_S,
+    Blocked,
+    Lane,
+    Model,
+    Queue,
+    Shares,
+    model_of,
+    set_shares,
+)
+from fairlane.queues.rules import EffectiveSettings
+
+
+def look(
+    pool: Pool, model: str = "m", *, tasks: int = MAX_TASKS, users: int = MAX_USERS
+) -> tuple[Model, dict[str, Lane]]:
+    reply: Any = pool.world.link.run("inspect_model", model, tasks, users).result()
+    seen, lanes = model_of(model, reply, {}, pool.world.now_ms)
+    return seen, {lane.queue: lane for lane in lanes}
+
+
+def test_a_model_that_nobody_knows_is_empty(world: World) -> None:
+    model, lanes = look(Pool(world), "nobody")
+    assert (model.running, model.waiting, model.limit, lanes) == (0, 0, None, {})
+
+
+def test_what_runs_and_waits_is_counted_by_lane(world: World) -> None:
+    pool = Pool(world, limit=3)
+    for i in range(3):
+        pool.run(f"p{i}", queue="paid", user=f"u{i}")
+    for i in range(4):
+        pool.submit(f"f{i}", queue="free", user=f"u{i % 2}")
+    model, lanes = look(pool)
+    assert (model.running, model.limit, model.waiting, model.cost) == (3, 3, 4, "tokens")
+    paid, free = lanes["paid"], lanes["free"]
+    assert (paid.running, paid.waiting, paid.users, paid.oldest_wait_ms) == (3, 0, 0, None)
+    assert (free.running, free.waiting, free.users, free.parked) == (0, 4, 2, 0)
+    assert paid.charged == 3 * 512
+
+
+Block = Callable[[Pool], object]
+BLOCKS: dict[Blocked, Block] = {
+    Blocked.MODEL_PAUSED: lambda pool: pool.set_model(paused=True),
+    Blocked.QUEUE_PAUSED: lambda pool: pool.set_queue("free", paused=True),
+    Blocked.NO_WORKER: lambda pool: pool.offer(withdrawn=["m"]),
+}
+
+
+@pytest.mark.parametrize("why", BLOCKS)
+def test_why_no_task_of_a_lane_can_start_is_told_and_no_wait_then(world: World, why: Blocked) -> None:
+    pool = Pool(world, limit=2)
+    pool.finish(pool.run("a"))
+    pool.submit("b")
+    model, lanes = look(pool)
+    assert (model.blocked, lanes["free"].blocked, pool.place("b").estimating) == ({}, None, False)
+    BLOCKS[why](pool)
+    model, lanes = look(pool)
+    assert (model.blocked, lanes["free"].blocked) == ({"free": why}, why)
+    assert (pool.place("b").position, pool.place("b").estimating) == (1, True)
+    assert pool.taken() == [] or why is Blocked.NO_WORKER
+
+
+def test_with_more_running_tasks_than_are_looked_at_the_rest_counts_alike(world: World) -> None:
+    pool = Pool(world)
+    for i in range(6):
+        pool.run(f"p{i}", queue="paid")
+    model, lanes = look(pool, tasks=2)
+    assert (model.running, lanes["paid"].running) == (6, 6)
+
+
+def test_the_oldest_task_is_found_at_either_end_of_the_line(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.run("running", user="heavy", max_output=4000)
+    pool.submit("first", user="heavy", max_output=4000)  # its user stands behind all who come now
+    for i in range(20):
+        world.advance(100)
+        pool.submit(f"t{i}", user=f"u{i}")
+    assert look(pool)[1]["free"].oldest_wait_ms == 2000
+    assert look(pool, users=2)[1]["free"].oldest_wait_ms == 2000
+
+
+def test_parked_users_wait_too(world: World) -> None:
+    pool = Pool(world)
+    drive(pool.scheduler.override("model", "m", {"max_running_per_user": 1}, OPS))
+    pool.run("a")
+    pool.submit("b")
+    world.advance(700)
+    pool.submit("c", user="other")
+    assert [grant.task_id for grant in pool.take(want=2)] == ["c"]
+    lane = look(pool)[1]["free"]
+    assert (lane.waiting, lane.users, lane.parked, lane.oldest_wait_ms) == (1, 0, 1, 700)
+    audit(world, ["a", "b", "c"])
+
+
+def test_a_pace_and_a_hold_are_told_apart(world: World) -> None:
+    pool = Pool(world)
+    drive(pool.scheduler.override("model", "m", {"requests_per_minute": 6}, OPS))
+    grant = pool.run("a")
+    model, _ = look(pool)
+    assert model.next_start_ms is not None
+    assert model.next_start_ms - world.now_ms == 10_000
+    assert model.held_until_ms is None
+    drive(pool.scheduler.requeue(grant, "429", cause="declined", begun=False, hold_ms=25_000))
+    model, _ = look(pool)
+    assert (model.held_until_ms, model.next_start_ms) == (world.now_ms + 25_000, world.now_ms + 10_000)
+    world.advance(30_000)
+    model, _ = look(pool)
+    assert (model.held_until_ms, model.next_start_ms) == (None, None)
+
+
+# ---- shares ----------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+A, B, NEW = ("a", "m"), ("b", "m"), ("new", "n")
+
+
+def test_shares_are_of_what_was_served_since_the_oldest_reading() -> None:
+    shares = Shares(Clock())
+    assert shares.served({A: 5.0}) == {A: 5.0}, "without a reading since the beginning"
+    shares.remember({A: 1000.0, B: 1000.0})
+    assert shares.served({A: 1300.0, B: 1100.0, NEW: 400.0}) == {A: 300.0, B: 100.0, NEW: 400.0}
+    assert shares.served({A: 900.0, B: 1100.0}) == {A: 0.0, B: 100.0}, "a refund is no service"
+
+
+def test_what_is_older_than_the_span_is_forgotten() -> None:
+    clock = Clock()
+    shares = Shares(clock)
+    shares.remember({A: 0.0})
+    clock.now = SHARE_SPAN_S / 2
+    shares.remember({A: 900.0})
+    clock.now = SHARE_SPAN_S
+    assert shares.served({A: 1000.0}) == {A: 1000.0}
+    clock.now = 1.5 * SHARE_SPAN_S
+    shares.remember({A: 900.0})
+    assert shares.served({A: 1000.0}) == {A: 100.0}
+    assert len(shares) == 2
+
+
+def test_a_queue_has_a_share_of_everything() -> None:
+    queues = [Queue(name, EffectiveSettings({}, {})) for name in ("a", "b", "new", "idle")]
+    set_shares(queues, {A: 300.0, B: 100.0, NEW: 400.0})
+    assert [queue.share for queue in queues] == [0.375, 0.125, 0.5, 0.0]
+    set_shares(queues, {A: 0.0, B: 0.0, NEW: 0.0})
+    assert {queue.share for queue in queues} == {None}
