@@ -562,18 +562,6 @@ class Pool:
         """Every model that some worker offers; `*` for any."""
         return set(self._by_model)
 
-    def unknown(self, models: Iterable[str]) -> int:
-        """Return how many of these names no worker offers."""
-        return sum(model not in self._by_model for model in set(models))
-
-    def is_new(self, upstream: str) -> bool:
-        """Whether no worker here names this upstream."""
-        return bool(upstream) and all(group.upstream != upstream for group in self._groups.values())
-
-    def untold(self, models: Iterable[str], upstream: str) -> int:
-        """Return how many of these names are offered, but by no worker through this upstream: the store would get as many."""
-        return sum(model in self._through and upstream not in self._through[model] for model in set(models))
-
     def pop_offer_changes(self) -> dict[str, bool]:
         """Return the models whose offer or upstreams have changed since the last call, each with whether it is offered now."""
         news, self._changed_models = self._changed_models, set()

@@ -50,9 +50,6 @@ class Slots:
         self._cancels = cancels
         self._loop = asyncio.get_running_loop()
         self._missed_wakeups: set[str] = set()
-        self._changed: dict[str, Worker] = {}
-        """Workers that have changed, and that are still to be asked for."""
-        self._filling_changed = False
         self._timers = ModelTimers(self._loop, partial(self.on_wake, targeted=True))
         self.ask_later = self._timers.set
         """Set timers for models that may start a task in a while."""
@@ -143,35 +140,18 @@ class Slots:
         if not reply.cancelled() and reply.exception() is None:
             self.ask_later(self._scheduler.parse_take(reply.result()).retry_at)
 
-    def fill(self, worker: Worker) -> asyncio.Future[Any] | None:
-        """Ask for tasks for all free slots of a worker: at most MAX_TAKEN at a time, and again while all are granted. None:
-        nothing is asked."""
+    def fill(self, worker: Worker) -> None:
+        """Ask for tasks for all free slots of a worker: at most MAX_TAKEN at a time, and again while all are granted."""
         free = worker.free(self.pool.time()) if worker in self.pool else 0
-        if free <= 0:
-            return None
-        want = min(free, MAX_TAKEN)
-        worker.reserve(want)
-        return self._take(worker, want)
+        if free > 0:
+            want = min(free, MAX_TAKEN)
+            worker.reserve(want)
+            self._take(worker, want)
 
     def fill_changed(self, worker: Worker) -> None:
-        """The same for one that has changed, and again when a slot comes back empty that was asked for what it offered before.
-        Workers may change as often as they like, and a question about hundreds of models takes Redis a millisecond: of all of
-        these one is under way at a time."""
+        """Fill a worker whose offer has changed, and again when a slot stays empty that was asked for with its old offer."""
         worker.changed = worker.free(self.pool.time()) < worker.usable
-        self._fill_soon(worker)
-
-    def _fill_soon(self, worker: Worker) -> None:
-        self._changed[worker.id] = worker
-        if not self._filling_changed:
-            self._fill_next()
-
-    def _fill_next(self, _: object = None) -> None:
-        self._filling_changed = False
-        while self._changed and not self._filling_changed:
-            reply = self.fill(self._changed.pop(next(iter(self._changed))))
-            if reply is not None:
-                self._filling_changed = True
-                reply.add_done_callback(self._fill_next)
+        self.fill(worker)
 
     async def fill_all(self) -> None:
         """Fill what stayed empty; of many workers a few at a time, so that nothing else waits for all of them."""
@@ -180,15 +160,14 @@ class Slots:
             if number % MAX_FILLED == 0:
                 await asyncio.sleep(FILL_PAUSE_S)
 
-    def _take(self, worker: Worker, want: int, woken: str | None = None) -> asyncio.Future[Any] | None:
+    def _take(self, worker: Worker, want: int, woken: str | None = None) -> None:
         try:
             nonce = self._scheduler.nonce()
             reply = self._scheduler.take(worker.models, want, nonce, worker.id, worker.upstream)
         except StoreUnavailable:
             worker.give_back(want)
-            return None  # filled again when the connection is back
+            return  # filled again when the connection is back
         reply.add_done_callback(partial(self._on_taken, worker, want, woken))
-        return reply
 
     def _on_taken(self, worker: Worker, want: int, woken: str | None, reply: asyncio.Future[Any]) -> None:
         worker.give_back(want)
@@ -241,7 +220,7 @@ class Slots:
                 self.fill(worker)
         if worker.changed:
             worker.changed = False
-            self._fill_soon(worker)
+            self.fill(worker)
 
     # ---- asking for nothing ----------
 

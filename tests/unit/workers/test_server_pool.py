@@ -246,8 +246,3 @@ def test_thousands_of_the_same_kind_are_one_offer(pool: Pool) -> None:
     assert pool.groups_changed
     assert pool.pop_offer_changes() == {"m": False, "n": False}
     assert workers[5].models is workers[0].models
-
-
-def test_models_that_nobody_offers_through_an_upstream_are_to_be_told(pool: Pool) -> None:
-    pool.add(make("w", "m", "n"))
-    assert [pool.untold(["m", "n", "o"], upstream) for upstream in ("", "up")] == [0, 2]

@@ -32,8 +32,6 @@ log = structlog.get_logger("fairlane.workers")
 FAILURES_TO_REST = 3
 REST_S = 0.5
 MAX_REST_S = 30.0
-FAILS_ALL = 10
-"""Failures in a row, without one task that completed between them, that are reported."""
 MAX_CHARS = 200
 """Of a task's failure, where it says what is wrong with its worker."""
 PROOFS = frozenset(
@@ -77,10 +75,6 @@ class Health:
         """Record that a task of `model` ended through a worker, or is requeued because of it; `sentence` is its failure's
         message."""
         if state is State.COMPLETED or code in PROOFS:
-            if worker.failures >= FAILS_ALL:
-                self._lines.log(
-                    log.info, "worker completes tasks again", worker_id=worker.id, name=worker.name
-                )
             worker.failures = worker.backoffs = 0
             worker.failed_endpoint = ""
             if worker.failure_reason:
@@ -92,16 +86,6 @@ class Health:
             if again and not worker.failure_reason:
                 return
             worker.failures += 1
-            if worker.failures in (FAILS_ALL, 10 * FAILS_ALL) or worker.failures % (100 * FAILS_ALL) == 0:
-                self._lines.log(
-                    log.warning,
-                    "worker fails everything",
-                    worker_id=worker.id,
-                    name=worker.name,
-                    models=worker.logged_models,
-                    in_a_row=worker.failures,
-                    code=code,
-                )
             if worker.failure_reason:
                 if worker.cap == 1:
                     self._back_off(worker)  # its probe has failed

@@ -92,16 +92,8 @@ class FrameRate:
             bucket.change(rate, now)
         self.few, self.little = (rate / LOOKS for rate in rates)
 
-    def pause(self, size: int, now: float) -> float | None:
-        """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""
-        self.count += 1
-        self.size += size
-        if self.count < self.few and self.size < self.little:
-            return 0.0  # to be looked at with what follows
-        return self.look(now)
-
     def look(self, now: float) -> float | None:
-        """The same for what was counted."""
+        """Take what was counted. Return the seconds to pause before the next frame is read; None: it is a flood."""
         frames, volume = self._buckets
         wait = max(frames.take(self.count, now), volume.take(self.size, now))
         self.count = self.size = 0.0

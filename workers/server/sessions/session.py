@@ -59,8 +59,6 @@ STALE_PER_MINUTE = 50
 MAX_NAMED = 16
 """Tasks that are looked for in a frame that cannot be read."""
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
-LINES_PER_MINUTE = 20
-"""Lines in the log about one connection's wrong frames: some fail their task and count for nothing, so they can continue."""
 MAX_CANCELS = 64
 """The most answers to one heartbeat, or as many as the worker has slots."""
 
@@ -135,7 +133,6 @@ class Session:
         "_settings",
         "_stale",
         "_time",
-        "_told",
         "_version",
         "identity",
         "send",
@@ -156,7 +153,6 @@ class Session:
         self._version = version
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
-        self._told = PerMinute(LINES_PER_MINUTE)
         self._kept_results = 0
         self._asked: _Asked = ([ANY], None, None, None)
         self._time = registry.pool.time
@@ -517,14 +513,13 @@ class Session:
         self, code: str, message: str, task_id: str | None = None, *, fault: Fault = Fault.INVALID
     ) -> None:
         """Report to a version 2 worker what was wrong; too many of these end the connection."""
-        if not self._told.exceeded(self._time()):
-            self._registry.complaints.log(
-                log.warning,
-                "bad frame from worker",
-                worker_id=self.worker.id if self.worker else None,
-                code=code,
-                detail=message,
-            )
+        self._registry.complaints.log(
+            log.warning,
+            "bad frame from worker",
+            worker_id=self.worker.id if self.worker else None,
+            code=code,
+            detail=message,
+        )
         if self._version >= 2:
             self.send(encoder.encode(Error(code, message, task_id, fatal=self.worker is None)))
         if fault is Fault.LATE:
