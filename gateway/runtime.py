@@ -271,7 +271,7 @@ class Gateway:
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
         background = self.dispatcher.background
-        holder = PermitIssuer(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
+        issuer = PermitIssuer(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
         files = Files(
             *(self.database, storage_of(settings), lambda: current.settings.files),
@@ -306,7 +306,7 @@ class Gateway:
             closing=closing,
             lifecycle=lifecycle,
             allowances=allowances,
-            gate=Gate(self.scheduler, background, signer, lambda: current.endpoints, holder.ask_later),
+            gate=Gate(self.scheduler, background, signer, lambda: current.endpoints, issuer.ask_later),
             responses=responses,
             files=files,
         )
@@ -376,7 +376,7 @@ class Gateway:
         )
 
         breakers = Breakers(replica, self.metrics)
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, holder)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, issuer)
         self._shutdown = Shutdown(
             lifecycle, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
         )
@@ -406,7 +406,7 @@ class Gateway:
             files,
             checker,
             self.dispatcher,
-            holder,
+            issuer,
             leader,
         ]
         """In the order in which they start; they close the other way round."""

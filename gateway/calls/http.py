@@ -244,30 +244,18 @@ class Request:
                 )
         self._check_length(limit)
         whole = direct_exchange(self.receive)
-        if whole is not None and (body := whole.take_body()) is not None:
-            if len(body) > limit:
-                raise too_large(limit)
-            if self.revoked:
-                raise unauthorized()
-            return body
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(BODY_S):
-                more = True
-                while more:
-                    message = await self._next()
-                    part: bytes = message.get("body", b"")
-                    size += len(part)
-                    if size > limit:
-                        raise too_large(limit)
-                    parts.append(part)
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
+        body = None if whole is None else whole.take_body()
+        if body is None:
+            try:
+                async with asyncio.timeout(BODY_S):
+                    body = b"".join([part async for part in self.body_parts(limit)])
+            except TimeoutError:
+                raise _too_slow(f"The body did not arrive within {BODY_S:.0f} s") from None
+        if len(body) > limit:
+            raise too_large(limit)
         if self.revoked:
             raise unauthorized()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return body
 
     async def body_parts(self, limit: int) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives, reading no faster than the consumer.
@@ -280,9 +268,13 @@ class Request:
             patience = min(BODY_S, end - time.monotonic())
             try:
                 async with asyncio.timeout(patience):
-                    message = await self._next()
+                    message = await self.receive()
             except TimeoutError:
-                raise _too_slow(patience) from None
+                if patience < BODY_S:
+                    raise _too_slow(f"The body did not arrive within {STREAMED_S:.0f} s") from None
+                raise _too_slow(f"Nothing of the body came for {BODY_S:.0f} s") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
             if self.revoked:
                 raise unauthorized()
             part: bytes = message.get("body", b"")
@@ -296,12 +288,6 @@ class Request:
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise too_large(limit)
-
-    async def _next(self) -> Message:
-        message = await self.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        return message
 
     def revoke(self) -> None:
         """The caller's key was removed: end the answer, once."""
@@ -374,10 +360,8 @@ class Request:
         await self.send({"type": "http.response.body", "body": b""})
 
 
-def _too_slow(waited_s: float) -> ApiError:
-    if waited_s < BODY_S:
-        return ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {STREAMED_S:.0f} s")
-    return ApiError(408, "REQUEST_TIMEOUT", f"Nothing of the body came for {BODY_S:.0f} s")
+def _too_slow(sentence: str) -> ApiError:
+    return ApiError(408, "REQUEST_TIMEOUT", sentence)
 
 
 class DisconnectWatcher:

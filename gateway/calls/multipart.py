@@ -169,13 +169,6 @@ class Part:
             raise bad_request(f"{self.name} is not valid UTF-8", self.name) from None
 
 
-class _Over:
-    """Stands for the end of the body."""
-
-
-_OVER = _Over()
-
-
 class Form:
     """The form of a request. `async for part in form` reads it once, to the end of the body.
 
@@ -192,7 +185,8 @@ class Form:
 
     async def __aiter__(self) -> AsyncIterator[Part]:
         async with aclosing(self._body):
-            while not isinstance(found := await self._next(), _Over):
+            while await self._fill():
+                found = self._found.popleft()
                 if isinstance(found, Head):
                     self._inside = True
                     yield Part(found, self)
@@ -200,24 +194,23 @@ class Form:
                         pass
 
     async def more(self) -> bytes | None:
-        """The next bytes of the part that was begun last; None at its end, also when it is asked again."""
-        if not self._inside:
-            return None
-        found = await self._next()
+        """Return the next bytes of the current part; None at its end."""
+        found = self._found.popleft() if self._inside and await self._fill() else None
         if isinstance(found, bytes):
             return found
         self._inside = False
         return None
 
-    async def _next(self) -> Head | bytes | _Over | None:
+    async def _fill(self) -> bool:
+        """Read the body until there is something of the form; return False at its end. Raise ApiError(400) if it is cut off."""
         while not self._found:
             data = await anext(self._body, None)
             if data is None:
                 if not self._reader.ended:
                     raise bad_request("The form is cut off: its closing boundary is missing")
-                return _OVER
+                return False
             self._found.extend(self._reader.feed(data))
-        return self._found.popleft()
+        return True
 
 
 class WholePart(NamedTuple):

@@ -1,6 +1,5 @@
 """A chain as it is declared becomes a plan: routes, templates, prices and limits are looked up once, at its submission. Pure."""
 
-import functools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ UNKNOWN_OUTPUT = 4096
 """Tokens of a stage's answer, where nothing says how long it may be; as in credits.lua."""
 MAX_INPUT = 50_000
 """Tokens of a stage's request that are thought of before it is made."""
-KEPT_CHAINS = 256
 
 
 class Variables(NamedTuple):
@@ -48,9 +46,14 @@ def variables_of(
     chain: ChainSettings, templates: Mapping[str, Template], routes: Mapping[str, RouteSettings]
 ) -> Variables:
     """Return the variables that a chain uses. Its texts must be valid (`wrong_in`)."""
-    reads = _read(chain.model_dump_json())
-    used, optional = set(reads.used), {*chain.optional, *reads.optional}
+    used, optional = set[str](), set(chain.optional)
     for stage in chain.stages:
+        texts = StageTexts(stage)
+        for expression in (texts.when, texts.each):
+            if expression is not None:
+                optional.update(expression.path[:1])
+        for _, text in texts.texts():
+            used |= text.variables
         if stage.template is not None and stage.variables is None:
             route = routes.get(stage.template)
             for name in {stage.template} if route is None else templates_of(route, stage.template):
@@ -59,29 +62,6 @@ def variables_of(
     return Variables(
         frozenset(used - optional - RESERVED), frozenset(optional - RESERVED), "variables" in used
     )
-
-
-class _Reads(NamedTuple):
-    """The names that a chain's texts read: all, and those that only a condition or a list reads."""
-
-    used: frozenset[str]
-    optional: frozenset[str]
-
-
-@functools.lru_cache(KEPT_CHAINS)
-def _read(said: str) -> _Reads:
-    """Return the names that the texts of a chain, given as JSON, read."""
-    chain = ChainSettings.model_validate_json(said)
-    used: set[str] = set()
-    optional: set[str] = set()
-    for stage in chain.stages:
-        texts = StageTexts(stage)
-        for expression in (texts.when, texts.each):
-            if expression is not None and expression.path:
-                optional.update(expression.path[:1])
-        for _, text in texts.texts():
-            used |= text.variables
-    return _Reads(frozenset(used), frozenset(optional))
 
 
 class ChainRequest(NamedTuple):

@@ -21,10 +21,10 @@ class Inbox:
         dispatcher: Dispatcher,
         drain_worker: Callable[[str], bool],
         breakers: Breakers,
-        holder: PermitIssuer,
+        issuer: PermitIssuer,
     ) -> None:
         self._hub = hub
-        self._holder = holder
+        self._issuer = issuer
         self._dispatcher = dispatcher
         self._drain_worker = drain_worker
         self._breakers = breakers
@@ -43,7 +43,7 @@ class Inbox:
         elif kind in (b"wake", b"wake_all"):
             self._dispatcher.slots.on_wake(message[len(kind) + 1 :].decode(), targeted=kind == b"wake")
         elif kind == b"permit":
-            self._holder.on_wake(message[len(kind) + 1 :].decode())
+            self._issuer.on_wake(message[len(kind) + 1 :].decode())
         elif kind == b"stop":
             _, task_id, epoch, why = message.decode().split("\n", 3)
             self._dispatcher.stops.on_stop(task_id, int(epoch), why)
