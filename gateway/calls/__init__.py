@@ -1,1 +1,1 @@
-"""How a call comes in and its answer goes out: requests, bodies, streams."""
+"""Requests, bodies and streams of the HTTP calls."""

@@ -29,13 +29,13 @@ MEMBERS = (
     *("type", "stream", "url", "endpoint", "method", "headers", "query", "body", "bodyBase64"),
     *(name for name in OWN_FIELDS if name != "repair"),
 )
-"""What a native call may say of a task of an endpoint."""
+"""Members of a native call for an endpoint."""
 MAX_WAIT_MS = 3 * 3_600_000
-"""Of a task that no call waits for and that names no timeout."""
+"""Longest wait of a task without a timeout that no call waits for."""
 KEEP_MS = 3_600_000
-"""How long its result is in Redis,"""
+"""Lifetime of its result in Redis."""
 AFTER_READ_MS = 20_000
-"""and once its caller has read it."""
+"""The same once its client has read it."""
 RUN_MARGIN_MS = 5000
 """Added to the endpoint's timeout: within it the worker reports the answer."""
 NONE = "No endpoint is configured for this URL"

@@ -46,7 +46,7 @@ WRITE_CHUNK = 128 * 1024
 
 
 CONNECTION = "fairlane.connection"
-"""Where the ASGI scope holds the `WatchedConnection`."""
+"""The key of the ASGI scope that holds the `WatchedConnection`."""
 
 
 class WatchedConnection(Protocol):

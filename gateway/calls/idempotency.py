@@ -20,7 +20,7 @@ from fairlane.queues.tasks import TaskSpec
 
 HEADER: Final = "Idempotency-Key"
 FIELD: Final = "idempotencyKey"
-"""The same as a member of a native body."""
+"""The member of a native body that holds the key."""
 _HEADER: Final = HEADER.lower().encode()
 OPTIONS: Final = (
     b"x-fairlane-timeout",

@@ -16,16 +16,16 @@ from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 
 MAX_PARTS = 64
-"""Of a form. OpenAI's own have less than twenty."""
+"""Maximum number of parts of a form. OpenAI's have less than twenty."""
 MAX_PART_HEADERS = 8
 MAX_HEADER_BYTES = 4096
 MAX_FIELD_BYTES = 64 * 1024
-"""Of a part that is no file."""
+"""Maximum size of a part that is no file."""
 FRAMING_BYTES = 256 * 1024
 """Bytes of a form besides its largest part: boundaries, heads and fields."""
 _ENCODINGS = ("", "binary", "8bit", "7bit")
 _ESCAPED = (("%22", '"'), ("%0D", "\r"), ("%0A", "\n"))
-"""How clients write these in names; nothing else is escaped."""
+"""Escapes of clients in names; nothing else is escaped."""
 
 
 class Head(NamedTuple):

@@ -1,4 +1,4 @@
-"""How clients ask for a page of a list. Pure."""
+"""Parameters of pages of lists. Pure."""
 
 from fairlane.gateway.errors import bad_request
 

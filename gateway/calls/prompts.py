@@ -1,4 +1,4 @@
-"""From a request that names a template to the body of a task. Pure, but for the thread of large ones."""
+"""Turns a request that names a template into the body of a task. Pure, except for the thread of large ones."""
 
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_LOCALE_CHARS = 35
 MEMBERS = frozenset({"template", "variables", "locale", "model", "stream", "user", *OWN_FIELDS})
-"""What a request may hold that names a template: the template makes the rest. (`user` may say whose it is.)"""
+"""Members of a request that names a template: the template makes the rest. (`user` may name the user.)"""
 
 
 class TemplateNotFound(ApiError):
@@ -47,8 +47,7 @@ class FilledTemplate(NamedTuple):
 async def fill_in(
     current: Current, caller: Caller, fields: RawObject, bodies: Bodies, subject: str = ""
 ) -> FilledTemplate:
-    """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. Raises
-    ApiError: 400, 403, 404."""
+    """Return the body for a request that names a template. `subject`: as in `Current.plan`. Raise ApiError: 400, 403, 404."""
     name = value_of(fields, "template")
     if not isinstance(name, str):
         raise bad_request("template must be the name of a template or route", "template")
@@ -70,7 +69,7 @@ async def fill_in(
 
 
 def read_locale(fields: RawObject) -> str:
-    """The locale of a request; '' where it has none. Raises ApiError(400)."""
+    """Return the locale of a request; '' if it has none. Raise ApiError(400)."""
     locale = value_of(fields, "locale") or ""
     if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
         raise bad_request("locale must be a language tag, such as en or zh-CN", "locale")
@@ -133,7 +132,7 @@ def template_fields(template: "Template") -> dict[str, Any]:
 
 
 async def members_of_variables(fields: RawObject, bodies: Bodies) -> RawObject:
-    """The variables of a request, unparsed. Raises ApiError(400)."""
+    """Return the variables of a request, unparsed. Raise ApiError(400)."""
     raw = fields.get("variables")
     if raw is None or not kind_of(raw):
         return {}

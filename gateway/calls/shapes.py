@@ -13,7 +13,7 @@ from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.streaming.jsontext import join_object, json_string, kind_of
 
 MAX_BYTES = 16 << 20
-"""Of a chat request, if nothing is said."""
+"""Maximum size of a chat request by default."""
 NULL = Raw(b"null")
 _names = msgspec.json.Decoder(list[str])
 NOT_HERE = "cannot be said to a model here; leave it out"

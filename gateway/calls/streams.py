@@ -42,20 +42,20 @@ class Stream(Protocol):
 
     @property
     def waits_behind(self) -> int:
-        """The number of the event behind which its task waits, or has waited last: 0, before the first; more, of a chain."""
+        """The number of the event behind which its task waits, or waited last: 0 before the first; more in a chain."""
         ...
 
     @property
     def pending(self) -> Event | None:
-        """The terminal event, when the stream cannot show it by itself."""
+        """The terminal event, if the stream cannot show it by itself."""
         ...
 
     def feed(self, event: Event) -> bytes:
-        """The bytes that a logged event adds, often none."""
+        """Return the bytes that a logged event adds, often none."""
         ...
 
     def notice(self, event: Event) -> bytes:
-        """The bytes of an event that is not logged: queue position, progress."""
+        """Return the bytes of an event that is not logged: queue position, progress."""
         ...
 
     def idle(self) -> bytes:
@@ -90,7 +90,7 @@ class LogReader(Protocol):
         ...
 
     def wait(self, timeout: float) -> None:
-        """Let the wait under way last so long."""
+        """Set the duration of the current wait."""
         ...
 
     def interrupt(self) -> None:
@@ -123,7 +123,7 @@ class OpenAnswers:
         self._answers.pop(wake, None)
 
     def begin(self) -> None:
-        """From now on every answer ends as soon as it can."""
+        """End every answer as soon as possible."""
         self.now = True
         for wake in list(self._answers):
             wake()
@@ -158,15 +158,15 @@ async def serve(
     give_up: float = math.inf,
     overdue: Callable[[], bytes] = bytes,
 ) -> bool:
-    """Write the stream until it ends. True when it came to its end, False when the caller left or the gateway closes.
+    """Write the stream until it ends. Return True at its end, False if the client left or the gateway stops.
 
-    `kind`: what its head says of its type, and `headers` besides. `first`: what it begins with; `opening` makes it where the head
-    leaves before anything has come. `hold_s`: the head waits so long for the first bytes; until it is written this raises what
-    has happened instead: Refused, Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and what `Request.gone`
-    says. `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes
-    the end that is pending in the stream. `overdue`: the end of a stream without events at `give_up` (the loop's time).
-    While the client does not read, no more than a page of the log is in hand, a frame that was made of it, and a last one;
-    readers of one task share the page and the last frame.
+    `kind`: the content type's headers, before `headers`. `first`: the first bytes; `opening` makes them if the head leaves
+    before any event. `hold_s`: how long the head waits for the first bytes; before it is written this raises FailedBeforeStart,
+    Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and `Request.gone()`. `resumable`: the client can read the
+    rest elsewhere, so a gateway that stops need not wait for the end. `ending`: makes the pending end of the stream. `overdue`:
+    the end of a stream without events at `give_up` (loop time).
+    While the client does not read, at most a page of the log, one frame made of it, and the last frame are in memory; readers of
+    one task share the page and the last frame.
     """
     interrupt = reader.interrupt
     departure = DisconnectWatcher(request, interrupt)
@@ -245,7 +245,7 @@ async def _start(request: Request, head: Headers) -> None:
 
 
 class _Live:
-    """Draws and writes what comes while a stream waits, where it comes: without waking the stream."""
+    """Renders and writes events while a stream waits, without waking the stream."""
 
     __slots__ = ("_connection", "_head", "_keepalive_s", "_reader", "_request", "_stream")
 
@@ -266,8 +266,8 @@ class _Live:
         self._keepalive_s = keepalive_s
 
     def take(self, events: list[Event]) -> int:
-        """How many of them were written. What is left the stream itself must see to: it ends, or the client does not read, or its
-        head is held for longer, or there is too much for one write.
+        """Return how many were written. The stream handles the rest: it ends, the client does not read, the head waits longer, or
+        there is too much for one write.
         """
         last = events[-1]
         if last.type in TERMINAL or len(last.data) > SLICE:
@@ -290,7 +290,7 @@ class _Live:
         return len(frames)
 
     def _begin(self) -> bool:
-        """The head that was held leaves with the first output."""
+        """Write the waiting head with the first output."""
         if not self._request.begin(200, self._head):
             return False
         self._request.forget_head()
@@ -299,7 +299,7 @@ class _Live:
 
 
 async def _finish(request: Request, head: Headers, reader: LogReader, ending: Callable[[], Ending]) -> bool:
-    """Write the end; waits while Redis does not answer. Raises Lost and Interrupted."""
+    """Write the end, waiting for Redis if it does not answer. Raise Lost and Interrupted."""
     while True:
         try:
             async with ending() as parts:
@@ -315,7 +315,7 @@ async def _finish(request: Request, head: Headers, reader: LogReader, ending: Ca
 
 
 async def _write(send: Send, body: bytes) -> None:
-    """Write a part of the answer; a large one by slices, each when the client has read those before it."""
+    """Write a part of the answer; a large one in slices, each when the client has read those before it."""
     for at in range(0, len(body), SLICE):
         piece = body if len(body) <= SLICE else body[at : at + SLICE]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -331,10 +331,10 @@ async def _end(send: Send, body: bytes) -> None:
 def _drawn(
     events: Sequence[Event], stream: Stream, reader: LogReader, *, held: bool = False
 ) -> Iterator[bytes]:
-    """The bytes that events add, in parts of some SLICE, each drawn when it is asked for; one part at least, which may be empty.
+    """Yield the bytes that events add, in parts of about SLICE, each rendered on demand; at least one part, maybe empty.
 
-    `events` stay in hand until then, as readers of one task share them; so nothing is copied of a large one that is shown as it
-    is. `held`: the answer has not begun. Raises Refused where it ends before anything is shown.
+    Readers of one task share `events`, so the data of a large one is not copied. `held`: the answer has not begun. Raise
+    FailedBeforeStart if the task fails before anything is shown.
     """
     frames: list[bytes] = []
     size = 0
@@ -357,7 +357,7 @@ def _drawn(
 
 
 def draw(event: Event, stream: Stream, reader: LogReader) -> bytes:
-    """The bytes that an event of a reader adds, whether it is logged or not."""
+    """Return the bytes that an event of a reader adds, whether it is logged or not."""
     if event.type not in UNLOGGED:
         return stream.feed(event)
     if stream.ended or (event.type == "queued" and reader.seq != stream.waits_behind):  # it has begun since

@@ -45,15 +45,15 @@ OWN_FIELDS = (
 )
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 _OPTIONS = frozenset(OWN_FIELDS) - {"async", "idempotencyKey"}
-"""Those that `read_options` reads."""
+"""The options that `read_options` reads."""
 _FORMATS = frozenset({"response_format", "text"})
-"""Members that may say what the text must be."""
+"""Members that may set the format of the text."""
 
 OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding", *MEDIA})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
 
 WITHOUT_BOUND = frozenset({"openaiEmbedding", *MEDIA})
-"""Those of them whose output cannot be bounded in tokens."""
+"""OpenAI's types whose output has no bound in tokens."""
 
 MAX_MODEL_CHARS = 200
 MAX_METADATA_BYTES = 4096

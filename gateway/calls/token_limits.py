@@ -101,7 +101,7 @@ class OutputCap(NamedTuple):
     source: str
     """Begins error messages: `The token`, `The route`."""
     error: Callable[[str, str], ApiError]
-    """Makes the rejection of a larger bound, of a sentence and the member."""
+    """Makes the rejection of a larger bound, from a message and the member."""
 
 
 def cap_output_tokens(cap: OutputCap, fields: RawObject) -> None:

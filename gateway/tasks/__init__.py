@@ -1,1 +1,1 @@
-"""What callers do with tasks: submit, wait, poll, cancel. Use cases that know nothing of HTTP; `api/` parses and answers."""
+"""Use cases of tasks: submit, wait, poll, cancel. They know nothing of HTTP; `api/` parses and answers."""

@@ -1,4 +1,4 @@
-"""What is left of the limits of a caller, or of a key for operators."""
+"""The remaining limits of a caller, or of a key for operators."""
 
 import asyncio
 from typing import Any

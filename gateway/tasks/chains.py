@@ -1,4 +1,4 @@
-"""What follows a stage of a chain that ended here: `workers/server/tasks/effects.py` calls it, and writes it to the store."""
+"""The next stage of a chain, when one has ended here: `workers/server/tasks/effects.py` calls it, and writes it to the store."""
 
 from collections.abc import Awaitable, Callable
 
@@ -31,7 +31,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 
 class ChainRunner:
-    """Makes what follows of a chain's plan and the results so far."""
+    """Makes the next stage from a chain's plan and the results so far."""
 
     def __init__(self, current: Current, load_balance: Callable[[str, str], Awaitable[None]]) -> None:
         """`load_balance`: `Balances.load`."""

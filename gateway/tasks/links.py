@@ -10,7 +10,7 @@ from fairlane.queues.scheduler import Scheduler
 
 
 class StreamLinks:
-    """Makes links, and takes the tickets of those who follow them."""
+    """Makes links, and checks the tickets of clients that follow them."""
 
     def __init__(self, tickets: Tickets, scheduler: Scheduler, current: Current) -> None:
         self.tickets = tickets

@@ -1,4 +1,4 @@
-"""The models that callers may name."""
+"""The models that clients may name."""
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -16,16 +16,16 @@ CACHE_S = 5.0
 
 
 class Models:
-    """What is configured, and what is offered now. `offered` and `workers` (as the admin view shows them) read the latter;
-    `takes`: whether a worker of these models (None: of any) takes tasks of a type ('': of any); `since`: when
-    this gateway began, s since 1970."""
+    """The models that are configured, and that workers serve. `offered` returns their names, `workers` the workers as the admin
+    view shows them; `takes`: whether a worker of these models supports a type ('': any); `since`: the gateway's start, s since
+    1970."""
 
     def __init__(
         self,
         current: Current,
         offered: Callable[[], Awaitable[Iterable[str]]],
         workers: Callable[[], Awaitable[Iterable[Mapping[str, Any]]]],
-        takes: Callable[[Collection[str] | None, str], Awaitable[bool]],
+        takes: Callable[[Collection[str], str], Awaitable[bool]],
         since: float,
     ) -> None:
         self._takes = takes

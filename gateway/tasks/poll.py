@@ -26,7 +26,7 @@ from fairlane.streaming.views.task import TaskInfo
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
 PERMIT_MEMBERS = ("permit", "endpoint", "url", "expiresAt")
-"""What the event `permit` says."""
+"""Members of the event `permit`."""
 
 
 def poll_after(wait_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Where a reader of a task's log begins: behind the last event that it has seen, if the log holds that."""
+"""The place where a reader of a task's log begins: behind the last event that it has seen, if the log holds that."""
 
 from typing import Literal, NamedTuple
 

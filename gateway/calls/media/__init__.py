@@ -1,1 +1,1 @@
-"""From a request for audio, images or a moderation to the payload of its task. Pure."""
+"""Requests for audio, images and moderations as payloads of tasks. Pure."""

@@ -24,7 +24,7 @@ from fairlane.streaming.jsontext import json_string
 from fairlane.workers.tasktypes import FILES
 
 MAX_LEVELS = 3
-"""Of names in brackets, one in another."""
+"""Depth of names in brackets."""
 NUMBERS = frozenset(
     {
         *("temperature", "n", "partial_images", "output_compression", "frame_count", "frame_duration_ms"),

@@ -47,8 +47,7 @@ class Conversation:
         self._budget = budget
         self.messages: list[bytes] = []
         self.extended = False
-        """Whether there is something among them that chat has no word for, or that many servers do not know: several texts as one
-        content."""
+        """Whether a message has members that chat lacks, or that many servers do not know: several texts as one content."""
         self.inline_bytes = 0
         """Bytes of images and files inside the request."""
         self.inline = 0

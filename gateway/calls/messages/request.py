@@ -42,9 +42,9 @@ _ONLY_THERE = ("cache_control", "service_tier")
 """Members that mean something at Anthropic alone, and change nothing of what an answer is."""
 _IGNORED = frozenset({"diagnostics", *_ONLY_THERE})
 _EDITS = frozenset({"clear_thinking_20251015", "clear_tool_uses_20250919"})
-"""What may be cleared out of a long conversation: it costs less then, and may be left."""
+"""Edits that clear a long conversation: they save cost, and may be ignored."""
 INLINE_TOKENS = 1600
-"""What an image or a file counts in an estimate: as much as the largest image does at Anthropic."""
+"""Estimated tokens of an image or a file: those of the largest image at Anthropic."""
 
 
 _number, _whole, _text, _texts, _raws = (

@@ -1,4 +1,4 @@
-"""What stands in a Messages request, as types. Pure."""
+"""The types of a Messages request. Pure."""
 
 from msgspec import Raw, Struct, field
 

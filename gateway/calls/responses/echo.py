@@ -1,4 +1,4 @@
-"""What a response repeats of its request. Pure."""
+"""The members of its request that a response repeats. Pure."""
 
 from collections.abc import Mapping
 
@@ -33,9 +33,9 @@ DEFAULTS: dict[str, bytes] = {
     "truncation": b'"disabled"',
     "user": NULL,
 }
-"""What a response repeats of its request, and what it says where that says nothing: as OpenAI's does."""
+"""The members that a response repeats, with OpenAI's defaults."""
 _MADE = frozenset({"reasoning", "store", "text", "tool_choice", "tools"})
-"""Of these, what is not repeated as it came."""
+"""Members that are not repeated unchanged."""
 
 
 def new_echo(said: RawObject, *, store: bool) -> dict[str, bytes]:

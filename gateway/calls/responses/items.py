@@ -80,8 +80,7 @@ class Conversation:
         self._kept_here = False
         self.messages: list[bytes] = []
         self.extended = False
-        """Whether there is something among them that chat has no word for, or that many servers do not know: several texts as one
-        content."""
+        """Whether a message has members that chat lacks, or that many servers do not know: several texts as one content."""
 
     def add_instructions(self, raw: Raw) -> None:
         """Add the instructions. Raise ApiError(400), as all methods."""

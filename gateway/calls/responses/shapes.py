@@ -1,4 +1,4 @@
-"""What stands in a Responses request, as types. Pure."""
+"""The types of a Responses request. Pure."""
 
 from msgspec import Raw, Struct, field
 

@@ -1,4 +1,4 @@
-"""What is kept of a request's input: items as they are listed, and come before the input of a later response. Pure."""
+"""The stored input of a response: items as they are listed, and put before the input of a later response. Pure."""
 
 from collections.abc import Mapping
 
