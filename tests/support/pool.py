@@ -289,6 +289,32 @@ class Pool:
             self.sweep()
             ms -= step_ms
 
+    def play(self, task_id: str, steps: str, **more: Any) -> None:
+        """Submit a task and do these steps with it. `5s`: time passes; `CODE`: it fails with this code, having used (10, 5)."""
+        self.submit(task_id, **more)
+        seq = 2
+        for step in steps.split():
+            match step:
+                case "run":
+                    (grant,) = self.take()
+                case "output":
+                    self.append(grant, seq)
+                    seq += 1
+                case "renew" | "reports":
+                    self.renew(grant, output=10 if step == "reports" else -1)
+                case "cancel":
+                    self.cancel(task_id)
+                case "lost" | "failed":
+                    self.requeue(grant, step, begun=step == "failed")
+                case "done" | "silent":
+                    self.finish(grant, seq, used=(10, 5) if step == "done" else (-1, -1))
+                case "stops":
+                    self.finish(grant, seq, used=(10, 5, 4, 1, False), slot_ms=1000)
+                case _ if step[:-1].isdecimal():
+                    self.pass_time(1000 * int(step[:-1]))
+                case _:
+                    self.finish(grant, seq, state=State.FAILED, code=step, used=(10, 5))
+
     # ---- looking ----------
 
     def payload(self, task_id: str) -> bytes | None:

@@ -63,30 +63,6 @@ def test_users_who_flood_share_the_queue_and_one_who_does_not_is_never_refused(w
     assert refused["mallory"] > 500
 
 
-def test_one_caller_with_a_thousand_tasks_for_hours_locks_nobody_out(world: World) -> None:
-    world.limits = Limits(max_queue_length=1000)
-    pool = Pool(world)
-    pool.configure()
-    assert fill(pool, "mallory", 1004, wait_ms=3 * HOUR_MS) == 1000
-    for hour in range(3):
-        assert fill(pool, f"other{hour}", 50) == 50
-        world.advance(HOUR_MS // 2)
-        pool.offer("m")
-    assert isinstance(pool.submit("x", user="mallory"), Rejection)
-
-
-def test_tasks_count_over_all_models_of_a_queue(world: World) -> None:
-    pool = Pool(world)
-    pool.configure(max_length=10)
-    pool.offer("m", "m2", "m3")
-    for n, model in enumerate(("m", "m2", "m3") * 3):
-        pool.submit(f"t{n}", model, user="mallory")
-    pool.submit("last", user="mallory")
-    for model in ("m", "m2", "m3"):
-        assert isinstance(pool.submit("x", model, user="mallory"), Rejection)
-        assert isinstance(pool.submit(f"alice {model}", model, user="alice"), Submitted)
-
-
 def test_a_user_whose_flow_is_parked_counts_too(world: World) -> None:
     pool = Pool(world)
     pool.configure(max_length=10)

@@ -1,16 +1,12 @@
 """The shared connection under faults: each call gets its own answer, an honest error, or none of either twice."""
 
 import asyncio
-import threading
-import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import redis
 import uvloop
-from redis.exceptions import AuthenticationError
 from tests.support.direct import sample_ends
 from tests.support.ids import id_of
 from tests.support.proxy import ChaosProxy
@@ -20,7 +16,7 @@ from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.store.channel import Channel
-from fairlane.queues.store.link import RedisLink, _access_error
+from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.store.wire import connect
 from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec, Used
@@ -170,29 +166,6 @@ def test_flushed_scripts_are_sent_again_unseen(redis_url: str) -> None:
     run(main)
 
 
-def test_scripts_that_are_flushed_behind_their_return_are_sent_again_too(redis_url: str) -> None:
-    def flush(client: redis.Redis, over: threading.Event) -> None:
-        while not over.wait(0.002):
-            client.function_flush()
-
-    async def main() -> None:
-        over = threading.Event()
-        async with linked(redis_url) as link:
-            with redis.Redis.from_url(redis_url) as client:
-                flushing = asyncio.get_running_loop().run_in_executor(None, flush, client, over)
-                try:
-                    for _ in range(
-                        20
-                    ):  # so much that Redis reads it in several pieces, and runs others' commands between
-                        runs = [link.run("read_task", f"{n}".rjust(4000)) for n in range(100)]
-                        assert await asyncio.gather(*runs) == [[]] * 100
-                finally:
-                    over.set()
-                    await flushing
-
-    run(main)
-
-
 def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_needs_it(
     redis_url: str,
 ) -> None:
@@ -212,19 +185,6 @@ def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_
                     assert await older.run("read_task", "nobody") == []
             finally:
                 await older.close()
-
-    run(main)
-
-
-def test_a_forgotten_library_is_sent_once_for_all_scripts_that_were_under_way(redis_url: str) -> None:
-    async def main() -> None:
-        async with linked(redis_url) as link:
-            for under_way in (1, 500):
-                await link.command("FUNCTION", "FLUSH")
-                before = link.commands
-                replies = await asyncio.gather(*[link.run("read_task", f"t{n}") for n in range(under_way)])
-                assert replies == [[]] * under_way
-                assert link.commands - before == 2 * under_way + 1
 
     run(main)
 
@@ -352,46 +312,6 @@ def test_a_hung_server_fails_calls_within_the_time_out_and_is_used_again(redis_s
         run(main, server)
 
 
-@pytest.mark.slow
-def test_a_busy_process_or_a_long_line_is_no_lost_connection(redis_url: str) -> None:
-    async def main() -> None:
-        lost: list[bool] = []
-        async with linked(
-            redis_url, timeout_ms=1500, on_change=lambda up: None if up else lost.append(up)
-        ) as link:
-            for _ in range(2):
-                call = link.command("PING")
-                await asyncio.sleep(0)
-                time.sleep(2)  # noqa: ASYNC251 - the event loop stands still, and the reply waits to be read
-                assert await call == b"PONG"
-            slow = """
-                local function us() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end
-                local ends = us() + 15000
-                while us() < ends do end
-                return ARGV[1]
-            """
-            much = b"-" * 65536  # so that the server does not read, and answer, many at once
-            calls = [link.command("EVAL", slow, 0, n, much) for n in range(160)]
-            assert await asyncio.gather(*calls) == [str(n).encode() for n in range(160)]
-            assert not lost
-
-    run(main)
-
-
-def test_a_blackholed_connection_is_given_up_and_replaced(redis_url: str, redis_server: Server) -> None:
-    async def main() -> None:
-        async with ChaosProxy(redis_server.socket_path) as proxy, linked(proxy.url, timeout_ms=200) as link:
-            proxy.faults.blackhole = True
-            with pytest.raises(StoreUnavailable):
-                await soon(link.command("PING"))
-            proxy.faults.blackhole = False
-            await until_up(link)
-            assert await link.command("PING") == b"PONG"
-            assert proxy.connections >= 2
-
-    run(main)
-
-
 def test_replies_in_pieces_and_resets_reach_nobody_else(redis_url: str, redis_server: Server) -> None:
     async def main() -> None:
         async with ChaosProxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
@@ -421,21 +341,6 @@ def test_a_server_that_is_not_there_is_named_with_its_trouble() -> None:
             await link.start(wait_ms=200)
 
     run(main)
-
-
-@pytest.mark.parametrize(
-    ("url", "error", "said"),
-    [
-        ("redis://db:6379/0", "Authentication required.", "wants a password"),
-        ("redis://:secret@db:6379", "invalid username-password pair", "refuses the user or the password"),
-        ("redis://:secret@db:6379", "AUTH <password> called without any password configured", "has none"),
-    ],
-)
-def test_a_missing_password_is_told_from_a_wrong_one(url: str, error: str, said: str) -> None:
-    sentence = str(_access_error(AuthenticationError(error), url))
-    assert said in sentence
-    assert "db:6379" in sentence
-    assert "secret" not in sentence
 
 
 def test_a_refused_server_ends_the_start_but_not_a_running_link(redis_server: Server) -> None:

@@ -102,17 +102,6 @@ def test_a_new_rate_holds_from_the_next_start_on(
     assert (len(asked.grants), asked.retry_at) == ((0, (("m", wait),)) if wait else (1, ()))
 
 
-def test_a_rate_from_the_configuration_is_scaled_like_one_set_while_running(world: World) -> None:
-    from tests.support.direct import drive
-
-    pool = Pool(world)
-    drive(pool.scheduler.configure({}, {"m": {"requests_per_minute": 1}}))
-    fill(pool, 3)
-    pool.take()
-    drive(pool.scheduler.configure({}, {"m": {"requests_per_minute": 60}}))
-    assert pool.ask().retry_at == (("m", 1000),)
-
-
 # ---- tokens ----------
 
 

@@ -1,6 +1,5 @@
 """What tasks are held and charged of a quota, and what comes back: each once, whoever ends them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ from fairlane.queues.credits import Funds
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import QuotaShortfall, Rejection, State, Submitted
 
-GRACE = Limits().stop_grace_ms
 CREDIT = 1_000_000
 PRICE = f"{CREDIT} {CREDIT // 2} {2 * CREDIT} {CREDIT} 7"
 """Micro-credits of a million tokens: so a token of input is one, of output two."""
@@ -283,193 +281,64 @@ def test_the_clock_of_the_store_says_which_window_it_is(account: Account) -> Non
 # ---- ends ----------
 
 
-def completes(account: Account) -> None:
-    account.pool.finish(account.run("a"), used=(10, 5))
-
-
-def is_cancelled_waiting(account: Account) -> None:
-    account.submit("a")
-    account.pool.cancel("a")
-
-
-def times_out_waiting(account: Account) -> None:
-    account.submit("a", wait_ms=1000)
-    account.pool.pass_time(1000)
-
-
-def fails_after_output(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.append(grant, 2)
-    account.pool.finish(grant, 3, state=State.FAILED, used=(10, 5))
-
-
-def is_cancelled_before_output(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.cancel("a")
-    assert account.stands == (1000, 207), "its worker goes on"
-    account.pool.finish(grant, used=(10, 5))
-
-
-def is_cancelled_after_output(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.append(grant, 2)
-    account.pool.cancel("a")
-    account.pool.finish(grant, used=(10, 5))
-
-
-def is_cancelled_after_output_and_its_worker_never_answers(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.renew(grant)
-    account.pool.append(grant, 2)
-    account.pool.cancel("a")
-    account.pool.pass_time(GRACE)
-
-
-def is_cancelled_after_output_that_was_told_and_its_worker_never_answers(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.append(grant, 2)
-    account.pool.renew(grant, output=10)
-    account.pool.cancel("a")
-    account.pool.pass_time(GRACE)
-
-
-def stops_without_a_word_after_output_that_was_told(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.append(grant, 2)
-    account.pool.renew(grant, output=10)
-    account.pool.cancel("a")
-    account.pool.finish(grant, used=(-1, -1))
-
-
-def is_late_after_output(account: Account) -> None:
-    grant = account.run("a", timeout_ms=1000)
-    account.pool.renew(grant)
-    account.pool.append(grant, 2)
-    account.pool.pass_time(1000)
-    account.pool.finish(grant, used=(10, 5))
-
-
-def is_late_by_the_operators_word(account: Account) -> None:
-    grant = account.run("a", timeout_ms=100_000, run_ms=1000)
-    account.pool.renew(grant)
-    account.pool.append(grant, 2)
-    account.pool.pass_time(1000)
-    account.pool.finish(grant, used=(10, 5))
-
-
-def is_late_by_its_workers_own_limit(account: Account) -> None:
-    grant = account.run("a", timeout_ms=100_000)
-    account.pool.append(grant, 2)
-    account.pool.finish(grant, 3, state=State.FAILED, code="TOTAL_TIMEOUT", used=(10, 5))
-
-
-def fails_after_output_by_its_callers_schema(account: Account) -> None:
-    grant = account.run("a", answer="object")
-    assert grant.answer == "object"
-    account.pool.append(grant, 2)
-    account.pool.finish(grant, 3, state=State.FAILED, code="JSON_PARSE_FAILED", used=(10, 5))
-
-
-def is_not_checked_after_output(account: Account) -> None:
-    grant = account.run("a", answer="object")
-    account.pool.append(grant, 2)
-    account.pool.finish(grant, 3, state=State.FAILED, code="NOT_CHECKED", used=(10, 5))
-
-
-def fails_unreadably_after_output(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.append(grant, 2)
-    account.pool.finish(grant, 3, state=State.FAILED, code="JSON_PARSE_FAILED", used=(10, 5))
-
-
-def fails_before_output_by_its_callers_schema(account: Account) -> None:
-    grant = account.run("a", answer="object")
-    account.pool.finish(grant, 2, state=State.FAILED, code="JSON_PARSE_FAILED", used=(10, 5))
-
-
-def is_left_after_output(account: Account) -> None:
-    grant = account.run("a", linger_ms=1000)
-    account.pool.renew(grant)
-    account.pool.append(grant, 2)
-    account.pool.pass_time(1000)
-    account.pool.finish(grant, used=(10, 5))
-
-
-def is_lost_after_output(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.append(grant, 2)
-    account.pool.requeue(grant)
-
-
-def loses_its_lease_after_output(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.renew(grant)
-    account.pool.append(grant, 2)
-    account.pool.pass_time(20_000)
-
-
-def uses_up_its_tries(account: Account) -> None:
-    account.submit("a")
-    for _ in range(3):
-        assert account.stands == (1000, 207)
-        (grant,) = account.pool.take()
-        account.pool.requeue(grant, "failed", begun=True)
-
-
-def is_stopped_with_what_it_told_before(account: Account) -> None:
-    grant = account.run("a")
-    account.pool.finish(grant, used=(10, 5, 4, 1, False), slot_ms=1000)
-    account.pool.pass_time(1000)
-
-
 COST = 7 + 10 + 2 * 5
+DONE, X, LOST = ("completed", ""), ("failed", "X"), ("failed", "WORKER_LOST")
+CANCELLED, LEFT, LATE = ("cancelled", ""), ("cancelled", "CANCELLED"), ("failed", "TOTAL_TIMEOUT")
+WRONG, OBJECT = ("failed", "JSON_PARSE_FAILED"), {"answer": "object"}
+REPORTED = 7 + 100 + 2 * 10
+GRACE = f"{Limits().stop_grace_ms // 1000}s"
+ENDS: dict[str, tuple[dict[str, Any], str, tuple[str, str], int]] = {
+    "completes": ({}, "run done", DONE, COST),
+    "is cancelled while it waits": ({}, "cancel", CANCELLED, 0),
+    "waits too long": ({"wait_ms": 1000}, "1s", ("failed", "QUEUE_TIMEOUT"), 0),
+    "is left while it waits": ({"linger_ms": 1000}, "1s", LEFT, 0),
+    "fails": ({}, "run X", X, 0),
+    "fails after output": ({}, "run output X", X, 0),
+    "is cancelled before output": ({}, "run cancel done", CANCELLED, 0),
+    "is cancelled before output, and its worker is lost": ({}, "run cancel lost", CANCELLED, 0),
+    "is cancelled after output": ({}, "run output cancel done", CANCELLED, COST),
+    "is cancelled after output, no answer": ({}, f"run renew output cancel {GRACE} done", CANCELLED, 207),
+    "is cancelled after a report, no answer": ({}, f"run output reports cancel {GRACE}", CANCELLED, REPORTED),
+    "is cancelled after a report, no usage": ({}, "run output reports cancel silent", CANCELLED, REPORTED),
+    "is late": ({"run_ms": 1000}, f"run renew 1s {GRACE}", LATE, 0),
+    "is late after output": ({"timeout_ms": 1000}, "run renew output 1s done", LATE, COST),
+    "is late by the operator's limit": ({"run_ms": 1000}, "run renew output 1s done", LATE, COST),
+    "is late by its worker's own limit": ({}, "run output TOTAL_TIMEOUT", LATE, 0),
+    "misses its schema after output": (OBJECT, "run output JSON_PARSE_FAILED", WRONG, COST),
+    "misses its schema before output": (OBJECT, "run JSON_PARSE_FAILED", WRONG, 0),
+    "is not checked after output": (OBJECT, "run output NOT_CHECKED", ("failed", "NOT_CHECKED"), COST),
+    "fails unreadably after output": ({}, "run output JSON_PARSE_FAILED", WRONG, 0),
+    "is left after output": ({"linger_ms": 1000}, "run renew output 1s done", LEFT, COST),
+    "is lost after output": ({}, "run output lost", LOST, 0),
+    "loses its lease after output": ({}, "run renew output 20s", LOST, 0),
+    "uses up its tries": ({}, "run failed run failed run failed", LOST, 0),
+    "stops with what it reported before": ({}, "run stops 1s", DONE, COST - 2 - 1),
+}
+"""How a task is submitted, what happens to it (as in Pool.play), how it ends, and what it costs."""
 
 
-@pytest.mark.parametrize(
-    ("end", "cost"),
-    [
-        (completes, COST),
-        (is_cancelled_waiting, 0),
-        (times_out_waiting, 0),
-        (fails_after_output, 0),
-        (is_cancelled_before_output, 0),
-        (is_cancelled_after_output, COST),
-        (is_cancelled_after_output_and_its_worker_never_answers, 207),
-        (is_cancelled_after_output_that_was_told_and_its_worker_never_answers, 7 + 100 + 2 * 10),
-        (stops_without_a_word_after_output_that_was_told, 7 + 100 + 2 * 10),
-        (is_late_after_output, COST),
-        (is_late_by_the_operators_word, COST),
-        (is_late_by_its_workers_own_limit, 0),
-        (fails_after_output_by_its_callers_schema, COST),
-        (is_not_checked_after_output, COST),
-        (fails_unreadably_after_output, 0),
-        (fails_before_output_by_its_callers_schema, 0),
-        (is_left_after_output, COST),
-        (is_lost_after_output, 0),
-        (loses_its_lease_after_output, 0),
-        (uses_up_its_tries, 0),
-        (is_stopped_with_what_it_told_before, COST - 2 - 1),
-    ],
-)
-@pytest.mark.parametrize("budget", [0, 100])
-def test_however_a_task_ends_it_is_paid_or_given_back_once(
-    account: Account, end: Callable[[Account], None], cost: int, budget: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("more", "steps", "end", "cost"), ENDS.values(), ids=list(ENDS))
+@pytest.mark.parametrize("budget", [0, 100], ids=["of what was granted", "of a budget, too"])
+def test_however_a_task_ends_it_is_recorded_and_paid_once(
+    account: Account, more: dict[str, Any], steps: str, end: tuple[str, str], cost: int, budget: int
 ) -> None:
+    pool, paid = account.pool, PAID
     if budget:
         account.fund(1000, window=account.today)
-        monkeypatch.setitem(PAID, "quota", account.budget(budget))
-        monkeypatch.setattr(Account, "stands", property(lambda self: whole(self)))
-    end(account)
-    account.pool.pass_time(2000)
+        paid = {**PAID, "quota": account.budget(budget)}
+    pool.play("a", steps, **paid, **more)
+    pool.pass_time(2000)
     assert whole(account) == (1000 - cost, 0)
-    (charge,) = account.pool.charges()
+    (charge,) = pool.charges()
     assert charge.charged + charge.window_charged == cost
-    assert charge.held + charge.window_held == 207
-    assert charge.window_held == budget
+    assert (charge.held + charge.window_held, charge.window_held) == (207, budget)
+    (row,) = pool.recorded().values()
+    assert (row.state, row.code) == end
     for _ in range(2):
-        account.pool.cancel("a")
-        account.pool.pass_time(2000)
+        pool.cancel("a")
+        pool.pass_time(2000)
     assert whole(account) == (1000 - cost, 0)
+    assert len(pool.recorded()) == 1
     audit(account.world, "a")
 
 

@@ -19,7 +19,6 @@ from fairlane.queues.tasks import (
     Grant,
     PermitEnd,
     Rejection,
-    State,
     Submitted,
 )
 
@@ -110,12 +109,6 @@ def test_a_holder_takes_permits_and_nobody_else_does(line: Line) -> None:
     assert line.taken(IMAGE, want=5) == ["call"]
     assert [grant.task_id for grant in line.hold()] == ["permit"]
     line.audit()
-
-
-def test_a_permit_needs_no_worker_of_its_endpoint(line: Line) -> None:
-    answer = line.ask_for("a")
-    assert answer.state is State.QUEUED
-    assert [grant.task_id for grant in line.hold()] == ["a"]
 
 
 def test_one_replica_that_lives_is_told_of_a_permit(line: Line, ear: Subscription) -> None:
@@ -383,16 +376,3 @@ def test_a_call_that_is_under_way_keeps_its_slot_though_its_task_is_cancelled(
 
 
 # ---- when the store was away ----------
-
-
-def test_a_store_that_was_away_ends_what_is_over(line: Line) -> None:
-    used, _ = line.out("a"), line.out("b")
-    line.sweep()
-    line.enter(used)
-    line.world.advance(UNUSED_MS)
-    line.sweep()
-    assert (line.state("a"), line.state("b")) == ("executing", "failed")
-    line.world.advance(USED_MS)
-    line.sweep()
-    assert line.state("a") == "completed"
-    line.audit()

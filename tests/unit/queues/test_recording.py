@@ -1,7 +1,5 @@
 """What the outbox is told of tasks that end: one entry each, whoever ends them, with what their ends say."""
 
-from collections.abc import Callable
-
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import World, drive
@@ -10,8 +8,6 @@ from tests.support.pool import Pool
 from fairlane.gateway.records.entries import MAX_TOKENS, AnnouncedEnd, UsageRow, read_announced, read_usage
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Rejection, State, Submitted
-
-GRACE = Limits().stop_grace_ms
 
 
 def rows(world: World) -> list[UsageRow]:
@@ -110,92 +106,6 @@ def test_a_task_that_never_ran_is_recorded_too(world: World) -> None:
     row = only(world)
     assert (row.state, row.granted, row.attempts, row.worker) == ("cancelled", None, 0, "")
     assert (row.waited_ms, row.ran_ms) == (250, 0)
-
-
-def times_out_waiting(pool: Pool) -> None:
-    pool.submit("a", wait_ms=1000)
-    pool.pass_time(1000)
-
-
-def is_left_waiting(pool: Pool) -> None:
-    pool.submit("a", linger_ms=1000)
-    pool.pass_time(1000)
-
-
-def fails(pool: Pool) -> None:
-    pool.finish(pool.run("a"), state=State.FAILED)
-
-
-def is_lost_after_output(pool: Pool) -> None:
-    grant = pool.run("a")
-    pool.append(grant, 2)
-    pool.requeue(grant)
-
-
-def uses_up_its_tries(pool: Pool) -> None:
-    pool.submit("a")
-    for _ in range(3):
-        (grant,) = pool.take()
-        pool.requeue(grant, "failed", begun=True)
-
-
-def loses_its_lease_after_output(pool: Pool) -> None:
-    grant = pool.run("a")
-    pool.renew(grant)
-    pool.append(grant, 2)
-    pool.pass_time(20_000)
-
-
-def is_cancelled_and_its_worker_never_answers(pool: Pool) -> None:
-    grant = pool.run("a")
-    pool.renew(grant)
-    pool.cancel("a")
-    pool.pass_time(GRACE)
-    assert pool.finish(grant).outcome == "late"
-
-
-def is_cancelled_and_its_worker_is_lost(pool: Pool) -> None:
-    grant = pool.run("a")
-    pool.cancel("a")
-    pool.requeue(grant)
-
-
-def times_out_running(pool: Pool) -> None:
-    grant = pool.run("a", run_ms=1000)
-    pool.renew(grant)
-    pool.pass_time(1000 + GRACE)
-
-
-def is_left_while_it_runs(pool: Pool) -> None:
-    grant = pool.run("a", linger_ms=1000)
-    pool.renew(grant)
-    pool.pass_time(1000 + GRACE)
-
-
-@pytest.mark.parametrize(
-    ("end", "outcome"),
-    [
-        (times_out_waiting, ("failed", "QUEUE_TIMEOUT")),
-        (is_left_waiting, ("cancelled", "CANCELLED")),
-        (fails, ("failed", "X")),
-        (is_lost_after_output, ("failed", "WORKER_LOST")),
-        (uses_up_its_tries, ("failed", "WORKER_LOST")),
-        (loses_its_lease_after_output, ("failed", "WORKER_LOST")),
-        (is_cancelled_and_its_worker_never_answers, ("cancelled", "")),
-        (is_cancelled_and_its_worker_is_lost, ("cancelled", "")),
-        (times_out_running, ("failed", "TOTAL_TIMEOUT")),
-        (is_left_while_it_runs, ("cancelled", "CANCELLED")),
-    ],
-)
-def test_however_a_task_ends_it_is_recorded_once(
-    world: World, end: Callable[[Pool], None], outcome: tuple[str, str]
-) -> None:
-    pool = Pool(world)
-    pool.sweep()
-    end(pool)
-    pool.pass_time(2000)
-    assert (only(world).state, only(world).code) == outcome
-    audit(world, "a")
 
 
 def test_a_task_that_is_stopped_is_recorded_with_what_it_used_until_then(world: World) -> None:

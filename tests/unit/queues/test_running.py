@@ -1,7 +1,6 @@
 """What `append`, `finish`, `renew`, `follow` and `requeue` answer for a running task."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from tests.support.audit import audit
@@ -10,8 +9,6 @@ from tests.support.ids import id_of
 from tests.support.pool import Pool
 from tests.support.servers import Server
 
-from fairlane.queues.credits import Funds
-from fairlane.queues.keys import RECORD
 from fairlane.queues.tasks import Append, Ended, State
 
 
@@ -139,69 +136,6 @@ def test_an_ended_task_is_kept_as_long_as_it_asked(world: World) -> None:
     pool.finish(pool.run("a", keep_ms=5000))
     for key in ("task", "log"):
         assert 4000 < world.call("PTTL", world.keys(key, id="a")) <= 5000
-
-
-def test_a_record_holds_only_documented_fields(world: World) -> None:
-    pool = Pool(world)
-    task: dict[str, Any] = {
-        "metadata": b"{}",
-        "priority": 1,
-        "key": "k",
-        "weight": 2.0,
-        "estimated_input": 1,
-        "max_output": 1,
-        "traceparent": "00-1-1-01",
-        "key_limits": "9 9 99999 99999 9 9",
-        "uses": "9 60000 k/name",
-        "max_input": 2,
-        "price": "1 1 1 1 1",
-        "quota": "k",
-        "archive_ms": 9000,
-        "after_read_ms": 9000,
-        "asked": "route",
-        "template": "t\n0\n",
-        "fallbacks": "b\t",
-        "fallback_after_ms": 9000,
-        "model_omitted": True,
-        "answer": "object",
-        "repair": True,
-        "max_tries": 5,
-        "has_webhooks": True,
-    }
-    drive(pool.scheduler.load_balance("k:u", Funds(10**6, 1)))
-    times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
-    grant = pool.run("a", waiting=True, stream=True, follow=True, **task, **times)
-    pool.renew(grant)
-    pool.requeue(grant)
-    (grant,) = pool.take(worker="w2")
-    pool.renew(grant)
-    pool.append(grant, 3)
-    pool.submit("b")
-    pool.finish(grant, 4, want=1)
-    assert set(pool.record("a")) | {
-        "last_lost",
-        "requested_model",
-        "gap_moved",
-        "throttled",
-        "request_id",
-        "progress",
-        "usage",
-        "answers",
-        "idempotency",
-        "fallback_history",
-        "upstream",
-        "probe",
-        "permit",
-        *(
-            "stage",
-            "chain",
-            "parts",
-            "stage_entered_at",
-            "attempts_before",
-            "max_cost",
-            "advance",
-        ),  # of chains
-    } == set(RECORD)
 
 
 # ---- renew ----------

@@ -58,14 +58,6 @@ def test_a_model_that_nobody_offers_is_refused(world: World, offered: tuple[str,
     assert sorted(world.call("KEYS", "*")) == sorted(names)
 
 
-def test_a_wildcard_worker_serves_a_model_that_nobody_named(world: World) -> None:
-    pool = Pool(world, set_up=False)
-    pool.offer(ANY_MODEL)
-    pool.submit("a", "never:heard/of é")
-    (grant,) = pool.take(ANY_MODEL)
-    assert (grant.asked, grant.model) == ("never:heard/of é", ANY_MODEL)
-
-
 def test_a_queue_is_full_over_all_models_and_counts_waiting_tasks_only(world: World) -> None:
     pool = Pool(world)
     pool.configure(max_length=2)
@@ -78,16 +70,6 @@ def test_a_queue_is_full_over_all_models_and_counts_waiting_tasks_only(world: Wo
     pool.cancel("a")
     assert isinstance(pool.submit("e", "m"), Submitted)
     audit(world, ["running", "a", "b", "d", "e"])
-
-
-def test_bytes_of_payloads_are_limited_too(world: World) -> None:
-    world.limits = Limits(max_queued_bytes=100)
-    pool = Pool(world)
-    pool.submit("a", payload=b"x" * 60)
-    before = world.call("HGETALL", world.keys("pool"))
-    assert pool.submit("b", payload=b"x" * 60) == Rejection("full_bytes", retry_ms=1000)
-    assert world.call("HGETALL", world.keys("pool")) == before
-    audit(world, ["a"])
 
 
 def test_a_submit_that_comes_after_its_cancel_is_refused(world: World) -> None:
@@ -111,15 +93,6 @@ def test_priority_is_bounded_to_five_steps_of_two_seconds(world: World) -> None:
     pool.submit("late", priority=1000)
     pool.submit("negative", priority=-1000)
     assert [grant.task_id for grant in pool.take(want=3)] == ["second", "late", "negative"]
-
-
-def test_a_limit_holds_and_is_counted_in_slots(world: World) -> None:
-    pool = Pool(world, limit=2)
-    for name in "abc":
-        pool.submit(name)
-    assert len(pool.take(want=3)) == 2
-    assert pool.take(want=1) == []
-    assert ids(pool.submit("d", want=1)) == []
 
 
 def test_a_repeated_take_gives_the_same_grants_while_they_hold(world: World) -> None:
