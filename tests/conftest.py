@@ -60,9 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One fork server of each kind for all processes that run tests."""
+    """Start one fork server for all processes that run tests."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput") and FORKS:
-        os.environ.update({variable: start_fork_server(kind) for kind, variable in SHARED.items()})
+        os.environ[SHARED] = start_fork_server()
 
 
 @pytest.hookimpl(optionalhook=True)

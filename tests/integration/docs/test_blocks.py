@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.prepared import command, program
+from tests.support.prepared import command
 from tests.support.servers import free_port
 
 from .blocks import ROOT, Block, Desk, blocks, desk
@@ -181,7 +181,7 @@ def run_shell(here: Desk, block: Block) -> None:
 
 
 def run_python(here: Desk, block: Block) -> None:
-    here.command(block, *program(here.local(block.text)))
+    here.command(block, sys.executable, "-P", "-c", here.local(block.text))
 
 
 def read_yaml(here: Desk, block: Block) -> None:

@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 from tests.integration.metrics.scraping import scrape
 from tests.support.ledger import KEYS, ended_once, nothing_left
-from tests.support.processes import tireless
 from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
 from tests.support.serving import until
@@ -90,33 +89,6 @@ async def test_while_redis_is_stopped_new_calls_are_refused_and_streams_wait(
 async def answer_all(worker: RawWorker) -> None:
     while True:
         await worker.answer(await worker.take(), "ok")
-
-
-async def test_scripts_that_are_flushed_all_the_time_go_unnoticed(talk: Talk, store: Any) -> None:
-    async def flush() -> None:
-        while True:
-            store.function_flush()
-            await asyncio.sleep(0.1)
-
-    async def work(send: Any, task: dict[str, Any]) -> None:
-        for word in ("a", "b", "c"):
-            await send(type="taskChunk", taskId=task["taskId"], delta=word)
-            await asyncio.sleep(0.03)
-        await send(type="taskResult", taskId=task["taskId"], result=None, error=None)
-
-    async with tireless(4, lambda: talk.served.ws, work):
-        talk.later(flush())
-        await talk.workers(4)
-        calls = [talk.sync() for _ in range(40)]
-        streams = [talk.later(talk.http.post("/api/openai", json={"stream": True})) for _ in range(20)]
-        ids = [await talk.submit() for _ in range(20)]
-        answers = await asyncio.gather(*calls)
-        assert {(answer.status_code, answer.json()["content"]) for answer in answers} == {(200, "abc")}
-        for stream in await asyncio.gather(*streams):
-            assert '"content":"abc"' in stream.text
-        for task_id in ids:
-            assert (await talk.reaches(task_id, "completed"))["result"]["content"] == "abc"
-        await nothing_left(store)
 
 
 async def test_when_redis_comes_back_empty_everybody_is_told(talk: Talk, own_redis: Server) -> None:

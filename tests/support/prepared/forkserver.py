@@ -1,7 +1,6 @@
 """The fork server: imports what its forks need, and forks a process for each connection.
 
-`forkserver.py ADDRESS commands`: what the commands of `fairlane` need; `forkserver.py ADDRESS programs`: what callers' programs
-do; `forkserver.py ADDRESS tests TESTS…`: all that these tests do. See `__init__.py`.
+`forkserver.py ADDRESS`: what the commands of `fairlane` need; `forkserver.py ADDRESS TESTS…`: these tests. See `__init__.py`.
 """
 
 import atexit
@@ -10,7 +9,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import runpy
 import selectors
 import shutil
@@ -21,30 +19,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
-gc.disable()  # what is imported stays
+gc.disable()  # imported modules stay
 PROCESS = "fairlane.gateway.process"
 CLI = "fairlane.gateway.cli.main"
 MODULES = (
-    "fairlane.gateway.process.start",
-    "fairlane.gateway.process.demo",
-    "fairlane.gateway.cli.database",
-    "fairlane.gateway.cli.status",
-    "fairlane.gateway.operator.settings_view",
-    "uvloop",
-    "httptools",
-    "asyncpg",
-    "aiosqlite",
+    *(f"{PROCESS}.start", f"{PROCESS}.demo", "fairlane.gateway.cli.database", "fairlane.gateway.cli.status"),
+    *("fairlane.gateway.operator.settings_view", "uvloop", "httptools", "asyncpg", "aiosqlite"),
 )
-SDKS = ("openai", "anthropic")
-"""They are nearly all that it costs to run a program of a caller."""
 
 
-def prepare(address: str, kind: str, tests: list[str]) -> None:
-    """Import what there is to import. It stays as it is now, but for the workers that gateways start: these are forks, too."""
-    if kind == "programs":
-        for module in SDKS:
-            importlib.import_module(module)
-    elif kind == "tests":  # what is wrong with one, the forks say that are to run it
+def prepare(address: str, tests: list[str]) -> None:
+    """Import everything. The workers that gateways start are forks, too."""
+    if tests:  # the forks that run them report errors in them
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
             importlib.import_module("pytest").main(["--collect-only", "--quiet", *tests])
     else:
@@ -53,14 +39,14 @@ def prepare(address: str, kind: str, tests: list[str]) -> None:
             importlib.import_module(module)
         standin = (sys.executable, "-I", "-S", str(Path(__file__).with_name("standin.py")), address)
         importlib.import_module(f"{PROCESS}.workers").COMMAND = (*standin, "-P", "-m", CLI, "worker")
-    assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: it would be missing in the forks"
+    assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: the forks would lack it"
     gc.freeze()
 
 
-def serve(address: str, kind: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
-    """Fork for whoever connects. Returns in each fork, with what is wanted; and None when standard input is closed.
+def serve(address: str, tests: list[str]) -> tuple[list[Any], list[int]] | None:
+    """Fork for each connection. Return the request in each fork, and None when standard input is closed.
 
-    Not before somebody connects is anything imported.
+    The first connection starts the imports.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     running: dict[int, tuple[socket.socket, int]] = {}
@@ -81,20 +67,19 @@ def serve(address: str, kind: str, tests: list[str]) -> tuple[list[Any], list[in
                     return None
                 if key.data == "new":
                     if not prepared:
-                        prepare(address, kind, tests)
+                        prepare(address, tests)
                         prepared = True
                     link, _ = listener.accept()
                     try:
-                        wanted, descriptors = received(link)
-                    except (OSError, ValueError):  # nothing is wanted, or who wanted it has ended meanwhile
+                        request, descriptors = received(link)
+                    except (OSError, ValueError):  # no request, or its client has ended
                         link.close()
                         continue
                     pid = os.fork()
                     if pid == 0:
-                        # an import that failed may keep these: they would close what has their numbers when they are collected
                         for mine in (link, *(other for other, _ in running.values())):
-                            mine.detach()
-                        return wanted, descriptors
+                            mine.detach()  # garbage collection must not close other descriptors of the same number
+                        return request, descriptors
                     for descriptor in descriptors:
                         os.close(descriptor)
                     watched = os.pidfd_open(pid)
@@ -103,7 +88,7 @@ def serve(address: str, kind: str, tests: list[str]) -> tuple[list[Any], list[in
                     selector.register(link, selectors.EVENT_READ, (pid,))
                     with contextlib.suppress(OSError):
                         link.sendall(b"%-16d" % pid)
-                elif isinstance(key.data, tuple):  # whoever wanted it has gone
+                elif isinstance(key.data, tuple):  # the client has gone
                     [pid] = key.data
                     if pid in running:
                         selector.unregister(key.fileobj)
@@ -121,10 +106,7 @@ def serve(address: str, kind: str, tests: list[str]) -> tuple[list[Any], list[in
 
 
 def received(link: socket.socket) -> tuple[list[Any], list[int]]:
-    """What is wanted, and standard input, output and error.
-
-    Wanted are arguments, environment, folder, whether in a session of its own, and how many files may be open.
-    """
+    """Return arguments, environment, folder and whether in a session of its own; and standard input, output and error."""
     length, descriptors, _, _ = socket.recv_fds(link, 4, 3)
     link.settimeout(10)
     text = b""
@@ -133,17 +115,15 @@ def received(link: socket.socket) -> tuple[list[Any], list[int]]:
     return json.loads(text), descriptors
 
 
-def become(wanted: list[Any], descriptors: list[int]) -> list[str]:
-    """Have nothing of the fork server but its modules. Returns `-m` and a module, or `-c` and code, and arguments."""
-    arguments, environ, folder, own_session, files = wanted
+def become(request: list[Any], descriptors: list[int]) -> list[str]:
+    """Keep only the modules of the fork server. Return a module (or "-c" and code, for xdist) and arguments."""
+    arguments, environ, folder, own_session = request
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if own_session:
         os.setsid()
-    if files is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
@@ -152,21 +132,21 @@ def become(wanted: list[Any], descriptors: list[int]) -> list[str]:
     sys.path[:0] = map(str, folders)
     while arguments[0] not in ("-m", "-c"):
         arguments = arguments[1:]
-    return arguments
+    return arguments[1:] if arguments[0] == "-m" else arguments
 
 
 def main() -> None:
-    address, purpose, *tests = sys.argv[1:]
-    task = serve(address, purpose, tests)
+    address, *tests = sys.argv[1:]
+    task = serve(address, tests)
     if task is None:
         return
-    kind, what, *arguments = become(*task)
-    sys.argv[:] = [what if kind == "-m" else kind, *arguments]
+    what, *arguments = become(*task)
+    sys.argv[:] = [what, *arguments]
     gc.enable()
     status: object = None
     try:
-        if kind == "-c":
-            exec(what, {"__name__": "__main__"})
+        if what == "-c":
+            exec(sys.argv.pop(1), {"__name__": "__main__"})
         else:
             sys.modules.pop(what, None)
             runpy.run_module(what, run_name="__main__", alter_sys=True)
@@ -178,9 +158,9 @@ def main() -> None:
 
 
 def end(status: int) -> None:
-    """Do what an interpreter does at its end, but for taking apart all that was imported: a tenth of a second each time.
+    """End as an interpreter does, without freeing all modules: a tenth of a second each time.
 
-    Returns where something cannot be written any more, which the interpreter tells.
+    Return where output cannot be written any more; the interpreter reports that.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
