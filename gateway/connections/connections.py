@@ -1,12 +1,14 @@
 """The open connections of a process: how many there may be, and how long each may wait."""
 
 import asyncio
+import operator
 from typing import Any
 
 import structlog
 
 from fairlane.gateway.connections.sockets import ConnectionLimits
 from fairlane.queues.metrics import CONNECTIONS_REJECTED, Recorder
+from fairlane.streaming.timer_wheel import TimerWheel
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -18,7 +20,7 @@ LOG_S = 60.0
 class Connections:
     """All connections of a process. Connections beyond the limits are rejected; those that wait too long are closed.
 
-    A connection that waits has a deadline here, in a slot of TICK_S: thousands of waits need one timer.
+    A connection that waits has a deadline on a timer wheel with steps of TICK_S: thousands of waits need one timer.
     """
 
     def __init__(self, limits: ConnectionLimits, metrics: Recorder) -> None:
@@ -27,7 +29,7 @@ class Connections:
         """All connections, also of workers. This is the server's set: connections add and remove themselves."""
         self._metrics = metrics
         self._addresses: dict[str, int] = {}
-        self._slots: dict[int, dict[Any, None]] = {}
+        self._deadlines: TimerWheel[Any] | None = None
         self._rejected = 0
         self._log_from = float("-inf")
         self._head_lines: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
@@ -56,19 +58,14 @@ class Connections:
 
     def wait(self, connection: Any, until: float, loop: asyncio.AbstractEventLoop) -> int:
         """Call `connection.expired()` at a time of the event loop, or TICK_S later. Return the slot, for `stop_waiting`."""
-        slot = int(until / TICK_S) + 1
-        waiting = self._slots.get(slot)
-        if waiting is None:
-            waiting = self._slots[slot] = {}
-            loop.call_at(slot * TICK_S, self._expire, slot)
-        waiting[connection] = None
-        return slot
+        if self._deadlines is None:
+            self._deadlines = TimerWheel(loop, TICK_S, operator.methodcaller("expired"), early=False)
+        return self._deadlines.add(until, connection)
 
     def stop_waiting(self, slot: int, connection: Any) -> None:
         """Forget a deadline."""
-        waiting = self._slots.get(slot)
-        if waiting is not None:
-            waiting.pop(connection, None)
+        assert self._deadlines is not None
+        self._deadlines.discard(slot, connection)
 
     def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
         """Return the headers of all answers as they are sent. The server replaces the list each second, with the date."""
@@ -77,12 +74,6 @@ class Connections:
             lines = b"".join(b"%b: %b\r\n" % pair for pair in headers)
             self._head_lines = (headers, lines)
         return lines
-
-    def _expire(self, slot: int) -> None:
-        waiting = self._slots.pop(slot)
-        while waiting:
-            connection, _ = waiting.popitem()
-            connection.expired()
 
     def _reject(self, reason: str, now: float) -> None:
         self._metrics.count(CONNECTIONS_REJECTED, reason)

@@ -12,7 +12,6 @@
 | no connection in time, TLS included              | CONNECT_TIMEOUT    | yes       |
 | 409, 500, 502, 520, 521, 523, a refused or broken connection | UPSTREAM_ERROR | yes |
 | 404 that knows no such path (`_NO_PATH`)         | UPSTREAM_ERROR     | no        |
-| the same of `/responses`                         | TYPE_NOT_OFFERED   | no        |
 | a model that it does not have, and its caller did not choose | UPSTREAM_ERROR | no |
 | no output, silence, no end in time (`clock.py`) | FIRST_TOKEN_TIMEOUT, STREAM_STALLED, TOTAL_TIMEOUT | yes |
 | other 4xx                                        | BAD_REQUEST        | no        |

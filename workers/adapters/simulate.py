@@ -11,7 +11,6 @@ from enum import StrEnum
 
 from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_of, prompt_of, usage_for
 from fairlane.workers.adapters.simulated_media import images, moderations, speech, transcript
-from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.media import (
     MODERATION,
@@ -100,10 +99,9 @@ class Simulation:
     failure_rate: float = 0.0
     failure_code: str = "UPSTREAM_ERROR"
     accident: Accident = Accident.ERROR
-    tick_ms: float = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.ttft_ms, self.tokens_per_second, self.tokens) < 0 or self.tick_ms <= 0:
+        if min(self.ttft_ms, self.tokens_per_second, self.tokens) < 0:
             raise ValueError("Times, rates and lengths of a simulation are not negative.")
         if not (0 <= self.jitter <= 1 and 0 <= self.failure_rate <= 1):
             raise ValueError("jitter and failure_rate are shares between 0 and 1.")
@@ -151,11 +149,10 @@ def plan(simulation: Simulation, task_id: str, max_tokens: int | None) -> Plan:
 
 
 class SimulateAdapter:
-    """A handler that follows a `Simulation`. All its tasks share one ticker."""
+    """A handler that follows a `Simulation`."""
 
     def __init__(self, simulation: Simulation | None = None) -> None:
         self.simulation = simulation or Simulation()
-        self._ticker = Ticker(self.simulation.tick_ms)
 
     async def __call__(
         self, task: Task, context: Context
@@ -166,20 +163,20 @@ class SimulateAdapter:
         first_at = loop.time() + fate.ttft_s
         prompt = prompt_of(task.payload) or ""
         if fate.accident is Accident.EXIT:
-            await self._ticker.until(first_at)
+            await _until(first_at)
             os._exit(70)  # as a crash would: no goodbye
         if fate.accident is Accident.HANG:
             await context.cancelled
         if fate.accident is Accident.ERROR:
-            await self._ticker.until(first_at)
+            await _until(first_at)
             raise self._failure()
         if task.type == "openaiEmbedding":
-            await self._ticker.until(first_at)
+            await _until(first_at)
             yield usage_for(prompt, 0)
             yield Result(embeddings(task))
             return
         if task.type in MEDIA and task.type != TRANSCRIPTION:
-            await self._ticker.until(first_at)
+            await _until(first_at)
             for item in self._media(task, fate):
                 yield item
             if fate.accident is Accident.MIDWAY:
@@ -190,7 +187,7 @@ class SimulateAdapter:
         if task.stream:
             sent = 0
             while sent < end:
-                await self._ticker.until(first_at + sent * fate.seconds_per_token)
+                await _until(first_at + sent * fate.seconds_per_token)
                 due = end
                 if fate.seconds_per_token > 0:
                     due = min(end, 1 + math.floor((loop.time() - first_at) / fate.seconds_per_token + 1e-9))
@@ -198,7 +195,7 @@ class SimulateAdapter:
                     yield fate.token(sent)
                     sent += 1
         else:
-            await self._ticker.until(first_at + max(0, end - 1) * fate.seconds_per_token)
+            await _until(first_at + max(0, end - 1) * fate.seconds_per_token)
         usage = usage_for(prompt, end)
         if heard is not None:
             told = transcript(fate.text)
@@ -236,3 +233,8 @@ class SimulateAdapter:
 
     def _failure(self) -> TaskError:
         return TaskError(self.simulation.failure_code, "The simulation has this task fail.")
+
+
+async def _until(moment: float) -> None:
+    """Return at a moment of the event loop's time."""
+    await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))

@@ -98,8 +98,7 @@ class _Heard:
 
 
 async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerator[Finding, None]:
-    """One finding after the other: models, answer, stream, tools, json, image (if asked for), responses (if it offers them),
-    refusal. It offers chats."""
+    """Yield the findings: models, answer, stream, tools, json, image (if requested), refusal."""
     yield await _models(adapter, model)
     plans: list[tuple[str, dict[str, Any], bool, Callable[[_Heard], tuple[bool, str]]]] = [
         ("answer", _chat("Reply with the word OK."), False, _said_something),

@@ -39,8 +39,9 @@ async def ends(talk: Talk, *pieces: bytes, hold: Callable[[Caller], None] | None
             return caller.rest()
 
     said = await asyncio.to_thread(call)
-    slots = talk.served.gateway.connections._slots
-    await until(lambda: not any(slots.values()), "no connection to wait")
+    deadlines = talk.served.gateway.connections._deadlines
+    assert deadlines is not None
+    await until(lambda: not any(deadlines._slots.values()), "no connection to wait")
     return said
 
 

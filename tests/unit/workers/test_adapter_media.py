@@ -116,7 +116,7 @@ async def test_nothing_of_media_is_offered_unless_it_is_named() -> None:
 
 
 async def simulated(type: str, payload: Any, **options: Any) -> list[Any]:
-    simulation = Simulation(ttft_ms=0, tokens_per_second=0, tick_ms=1, **options)
+    simulation = Simulation(ttft_ms=0, tokens_per_second=0, **options)
     assert type in SIMULATED
     return await run(SimulateAdapter(simulation), task(type, payload))
 

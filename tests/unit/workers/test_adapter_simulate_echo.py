@@ -10,11 +10,10 @@ import pytest
 
 from fairlane.workers.adapters import Accident, SimulateAdapter, Simulation, echo
 from fairlane.workers.adapters.simulate import plan
-from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Task, TaskError, Usage
 
 pytestmark = pytest.mark.anyio
-FAST: dict[str, Any] = {"ttft_ms": 0, "tokens_per_second": 0, "tick_ms": 1}
+FAST: dict[str, Any] = {"ttft_ms": 0, "tokens_per_second": 0}
 
 
 def task(payload: Any, *, type: str = "openaiLike", stream: bool = True, task_id: str = "t") -> Task:
@@ -121,13 +120,3 @@ async def test_a_hanging_task_ends_only_by_cancellation() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-
-
-async def test_a_cancelled_waiter_does_not_take_the_others_of_its_tick_with_it() -> None:
-    ticker = Ticker(tick_ms=20)
-    moment = asyncio.get_running_loop().time() + 0.01
-    one, other = (asyncio.create_task(ticker.until(moment)) for _ in range(2))
-    await asyncio.sleep(0)
-    one.cancel()
-    await other
-    assert one.cancelled()

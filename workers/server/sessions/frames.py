@@ -4,23 +4,17 @@ JSON may hold half of a surrogate pair (`"\\ud83d"`): `json.dumps` writes that w
 half comes with the next token. Strict decoders reject such a frame whole. Here a half becomes U+FFFD.
 """
 
-import re
+import json
 
 import msgspec
 
 from fairlane.workers.protocol import PRINTABLE, FromWorker, from_worker
 
-_HEX = "[0-9a-fA-F]{2}"
-_HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}", rf"\\u[dD][c-fC-F]{_HEX}"
-_HALF = re.compile(rf"\\u[dD](?:[89abAB]{_HEX}(?!{_LOW})|[c-fC-F]{_HEX}(?<!{_HIGH}{_LOW}))")
-"""Half of a surrogate pair, where no backslash is itself escaped. It begins with two fixed characters, which are found fast."""
-_BACKSLASH, _MARK = "\\\\", "\0"
-"""An escaped backslash, and what stands for it meanwhile: a character that JSON cannot hold."""
 HEADROOM = 100
 """Levels by which a frame may be nested less than the decoder can take: who reads it later calls from deeper down."""
 LARGE = 512 * 1024
 """Characters. Only results and output may be larger."""
-MENDED = 256 * 1024
+MAX_REPAIRED = 256 * 1024
 """Characters. In a larger frame half of a surrogate pair is an error, as finding all of them would take too long."""
 _OPEN, _CLOSE = "[" * HEADROOM, "]" * HEADROOM
 _any = msgspec.json.Decoder(msgspec.Raw)
@@ -49,11 +43,11 @@ def read_frame(data: str | bytes) -> FromWorker:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:  # it may be for a half
-        if len(text) > MENDED or ("\\ud" not in text and "\\uD" not in text):
+        if len(text) > MAX_REPAIRED or ("\\ud" not in text and "\\uD" not in text):
             raise
-        mended = _mend(text)
-        _check_depth(mended)
-        return from_worker.decode(mended)
+        whole = _without_halves(text)
+        _check_depth(whole)
+        return from_worker.decode(whole)
 
 
 def _check_depth(text: str) -> None:
@@ -72,8 +66,7 @@ def explain(error: Exception) -> str:
     return str(error).replace(_PRINTABLE, "a text without control characters")[:500]
 
 
-def _mend(text: str) -> str:
-    """JSON with each half of a surrogate pair replaced, in a few passes whatever it holds."""
-    if _MARK in text:
-        return text  # it is not JSON
-    return _HALF.sub(r"\\ufffd", text.replace(_BACKSLASH, _MARK)).replace(_MARK, _BACKSLASH)
+def _without_halves(text: str) -> str:
+    """Return JSON with each half of a surrogate pair replaced by U+FFFD. Raise ValueError, RecursionError."""
+    whole = json.dumps(json.loads(text), ensure_ascii=False)
+    return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
